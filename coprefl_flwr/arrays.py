@@ -1,0 +1,68 @@
+"""Named arrays: how a model's weights and gradients travel and are added up.
+
+`Arrays` maps a name (a key of the model's `state_dict`) to a NumPy array. Flower's `ArrayRecord`
+is the same thing in a message; the two functions at the top are the only border between them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from flwr.app import Array, ArrayRecord
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def to_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+    """Return the Flower record that holds `arrays`, in their order."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def from_record(record: ArrayRecord) -> Arrays:
+    """Return copies of the arrays of a Flower record, in their order."""
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def misfit(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    template: Mapping[str, npt.NDArray[Any]],
+    *,
+    subset: bool = False,
+) -> str | None:
+    """Say in a few words why `arrays` cannot stand for `template`, or return None.
+
+    Names and shapes must be the template's (with `subset`, names may be missing: a gradient covers
+    the trainable parameters only), and every number must be finite.
+    """
+    unknown = [name for name in arrays if name not in template]
+    missing = [name for name in template if name not in arrays]
+    if unknown:
+        return f"array '{unknown[0]}' is not one of the {len(template)} that were sent"
+    if missing and not (subset and arrays):
+        return f"array '{missing[0]}' is missing"
+    for name, array in arrays.items():
+        if array.shape != template[name].shape:
+            return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
+        if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
+            return f"array '{name}' holds a NaN or an infinity"
+    return None
+
+
+def cast(array: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return float64 sums in the dtype they came from; integers are rounded to the nearest."""
+    if np.issubdtype(dtype, np.integer):
+        array = np.rint(array)
+    return array.astype(dtype)
+
+
+def cast_like(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    template: Mapping[str, npt.NDArray[Any]],
+) -> Arrays:
+    """Return `arrays` in the template's dtypes and order."""
+    return {
+        name: cast(np.asarray(arrays[name], dtype=np.float64), template[name].dtype)
+        for name in template
+        if name in arrays
+    }

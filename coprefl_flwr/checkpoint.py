@@ -1,0 +1,125 @@
+"""A run's state in one file, written in one atomic step.
+
+The file is a safetensors file: arrays under "arrays/NAME" and "state/KEY/NAME", and one JSON text
+in its header for everything that is not an array. JSON keeps Python floats exactly, so a resumed
+run continues with the very bytes of an uninterrupted one.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import MetricRecord
+from flwr.serverapp.strategy import Result
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+
+State = dict[str, float | Arrays]
+Rounds = dict[int, dict[str, Any]]
+
+
+@dataclass
+class History:
+    """Metrics by absolute round: of training, of the clients' and of the server's evaluation."""
+
+    train: Rounds = field(default_factory=dict)
+    evaluate: Rounds = field(default_factory=dict)
+    server: Rounds = field(default_factory=dict)
+
+    def of_round(self, server_round: int) -> dict[str, float]:
+        """Return a round's metrics, those of evaluations prefixed with where they were made."""
+        found: dict[str, float] = dict(self.train.get(server_round, {}))
+        for where, rounds in (("evaluate", self.evaluate), ("server", self.server)):
+            values = rounds.get(server_round, {})
+            found |= {f"{where}-{name}": value for name, value in values.items()}
+        return found
+
+    def put_into(self, result: Result) -> None:
+        """Fill in the metrics of Flower's `Result`, under absolute rounds."""
+        result.train_metrics_clientapp = _records(self.train)
+        result.evaluate_metrics_clientapp = _records(self.evaluate)
+        result.evaluate_metrics_serverapp = _records(self.server)
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Mapping[str, dict[str, Any]]]) -> "History":
+        """Read what `json.dumps(asdict(history))` wrote (JSON makes the rounds strings)."""
+        return cls(**{n: {int(r): m for r, m in rounds.items()} for n, rounds in kept.items()})
+
+
+def _records(rounds: Rounds) -> dict[int, MetricRecord]:
+    return {number: MetricRecord(dict(metrics)) for number, metrics in rounds.items()}
+
+
+@dataclass
+class Checkpoint:
+    """What a run needs to go on after `round`."""
+
+    round: int
+    arrays: Arrays
+    state: State
+    history: History
+    options: dict[str, Any]
+
+
+def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
+    """Write `checkpoint` to `path`, replacing what is there only once all of it is on disk."""
+    path = Path(path)
+    tensors = {f"arrays/{n}": np.asarray(a, order="C") for n, a in checkpoint.arrays.items()}
+    numbers = {}
+    for key, value in checkpoint.state.items():
+        if isinstance(value, dict):
+            tensors |= {f"state/{key}/{n}": np.asarray(a, order="C") for n, a in value.items()}
+        else:
+            numbers[key] = float(value)
+    about = {
+        "round": checkpoint.round,
+        "names": list(checkpoint.arrays),
+        "numbers": numbers,
+        "history": asdict(checkpoint.history),
+        "options": checkpoint.options,
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    with part.open("wb") as file:
+        file.write(save(tensors, {"checkpoint": json.dumps(about)}))
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises
+    ------
+    SettingsError
+        If the file is not a checkpoint of this package.
+    """
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            about = json.loads((file.metadata() or {})["checkpoint"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, KeyError, OSError) as error:
+        raise SettingsError(f"{path} is not a checkpoint of this package: {error}") from error
+    state: State = dict(about["numbers"])
+    for name, array in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "state":
+            key, _, array_name = rest.partition("/")
+            arrays = state.setdefault(key, {})
+            if isinstance(arrays, dict):
+                arrays[array_name] = array
+    return Checkpoint(
+        round=int(about["round"]),
+        arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
+        state=state,
+        history=History.from_json(about["history"]),
+        options=about["options"],
+    )

@@ -1,0 +1,105 @@
+"""The Flower `ClientApp` around NumPyClients, and the query action for apps written otherwise."""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.client import Client, NumPyClient
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coprefl_flwr import protocol
+from coprefl_flwr.clients import hosting
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import LossFn, loss_and_gradient
+
+ClientFn = Callable[..., NumPyClient | Client]
+Hosted = int | Sequence[int] | Callable[[Context, str], int | Sequence[int]] | None
+
+
+def client_app(
+    client_fn: ClientFn, clients: Hosted = None, actions: Sequence[str] = ("query",)
+) -> ClientApp:
+    """Return the `ClientApp` that runs NumPyClients for our strategies, and for Flower's own.
+
+    Parameters
+    ----------
+    client_fn : Callable
+        `client_fn(context)`, `client_fn(context, client_id)` or `client_fn(context, client_id,
+        config)` returns the `NumPyClient` of a client; `config` is the request's: population,
+        server-round and what the server app sends. It is called for every message, so what costs
+        time belongs in a cache of the process.
+    clients : int, Sequence[int], Callable or None
+        None: a node is one client, its `partition-id` (as in a deployment). An int: how many
+        clients there are, any of which any node can run (a simulation). A sequence: the ids of the
+        clients this node runs. A function of (context, population) returns an int or a sequence.
+    actions : Sequence[str]
+        Further exchanges the clients answer: "train.NAME" calls their method NAME.
+    """
+    app = ClientApp()
+
+    def handle(message: Message, context: Context) -> Message:
+        def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
+            return _call(client_fn, context, client_id, config)
+
+        return hosting.answer(message, make)
+
+    def roster(message: Message, context: Context) -> Message:
+        population = str(message.content.config_records["config"].get("population", ""))
+        hosted = clients(context, population) if callable(clients) else clients
+        content = RecordDict({"roster": _roster(hosted, context)})
+        return Message(content, reply_to=message)
+
+    app.train()(handle)
+    app.evaluate()(handle)
+    app.query("roster")(roster)
+    for action in actions:
+        app.train(action)(handle)
+    return app
+
+
+def _call(
+    client_fn: ClientFn, context: Context, client_id: int | None, config: Mapping[str, Any]
+) -> NumPyClient:
+    """Call `client_fn` with as many of the three arguments as it demands."""
+    parameters = inspect.signature(client_fn).parameters.values()
+    takes = sum(parameter.default is parameter.empty for parameter in parameters)
+    if client_id is None and takes > 1:
+        client_id = _partition_id(context)
+    client = client_fn(*(context, client_id, config)[:takes])
+    client = getattr(client, "numpy_client", client)
+    if not isinstance(client, NumPyClient):
+        raise SettingsError(f"client_fn returned a {type(client).__name__}, not a NumPyClient")
+    return client
+
+
+def _roster(hosted: int | Sequence[int] | None, context: Context) -> ConfigRecord:
+    """Return a node's answer to the roster query."""
+    if isinstance(hosted, int):
+        return ConfigRecord({"clients": hosted})
+    own = [_partition_id(context)] if hosted is None else [int(client) for client in hosted]
+    return ConfigRecord({"own": own})
+
+
+def _partition_id(context: Context) -> int:
+    if "partition-id" not in context.node_config:
+        raise SettingsError("node-config has no partition-id: start the node with one")
+    return int(str(context.node_config["partition-id"]))
+
+
+def query_reply(
+    message: Message,
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = functional.cross_entropy,
+) -> Message:
+    """Answer the query exchange from an app written with functions.
+
+    Register it as `@app.train("query")`, load the message's arrays into `model`, and pass the
+    batches of the query set; the reply holds the mean loss over all of them and its gradient.
+    """
+    result = loss_and_gradient(model, batches, loss_fn)
+    metrics = {"num-examples": result.num_examples, "loss": result.loss}
+    return Message(protocol.plain_reply(result.gradient, metrics), reply_to=message)

@@ -1,0 +1,107 @@
+"""The client side of a message: run the clients it names and add up their results."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.client import NumPyClient
+
+from coprefl_flwr import protocol
+from coprefl_flwr.arrays import Arrays, from_record, misfit
+from coprefl_flwr.combine import Rule, Tally, parse
+from coprefl_flwr.protocol import NodeReply
+
+MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
+"""Make a client from its id (None where the node is the client) and the request's config."""
+
+
+def answer(message: Message, make_client: MakeClient) -> Message:
+    """Run the request's clients one after the other and return the node's reply."""
+    config = dict(message.content.config_records.get("config", {}))
+    method = method_name(message.metadata.message_type)
+    sent = from_record(next(iter(message.content.array_records.values())))
+    clients = config.pop("clients", None)
+    if not isinstance(clients, list):
+        client = make_client(None, config)
+        arrays, metrics = run(client, method, sent, config)
+        return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
+    rule = parse(str(config.pop("combine")))
+    tally, reply = Tally(rule), NodeReply()
+    alone: Arrays = {}
+    for client_id in sorted(int(client) for client in clients):
+        try:
+            client = make_client(client_id, config)
+            arrays, metrics = run(client, method, sent, {**config, "client": client_id})
+            check(arrays, metrics, sent, rule)
+            tally.add(client_id, arrays, metrics)
+        except Exception as error:  # One client's failure must not cost the others their work.
+            reply.failed[client_id] = one_line(error)
+        else:
+            reply.metrics[client_id] = metrics
+            alone = arrays
+    if rule.sums and reply.metrics:
+        single = len(reply.metrics) == 1
+        reply.records = {protocol.ARRAYS: alone} if single else dict(tally.sums)
+    return Message(protocol.hosted_reply(reply), reply_to=message)
+
+
+def method_name(message_type: str) -> str:
+    """Return the client's method for a message type: fit, evaluate, or the action's own name."""
+    category, _, action = message_type.partition(".")
+    return action or {"train": "fit"}.get(category, category)
+
+
+def run(
+    client: NumPyClient, method: str, sent: Arrays, config: Mapping[str, Any]
+) -> tuple[Arrays, dict[str, float]]:
+    """Call a client's method and return its named arrays and its metrics.
+
+    Raises
+    ------
+    ValueError
+        If the client has no such method, or what it returned is not what a NumPyClient returns.
+    """
+    if not callable(getattr(client, method, None)):
+        raise ValueError(f"{type(client).__name__} has no method '{method}'")
+    outcome = getattr(client, method)(list(sent.values()), dict(config))
+    if not isinstance(outcome, tuple) or len(outcome) != 3:
+        raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
+    first, num_examples, extra = outcome
+    metrics = {**extra, "num-examples": num_examples}
+    arrays: Arrays = {}
+    if method == "evaluate":
+        metrics["loss"] = float(first)
+    else:
+        arrays = named(first, sent)
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
+    return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def named(
+    arrays: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]], sent: Arrays
+) -> Arrays:
+    """Name a client's arrays: a mapping has names, a list is in the order of what was sent."""
+    if isinstance(arrays, Mapping):
+        return {name: np.asarray(array) for name, array in arrays.items()}
+    if len(arrays) != len(sent):
+        raise ValueError(f"{len(arrays)} arrays were returned, sent were {len(sent)}")
+    return {name: np.asarray(array) for name, array in zip(sent, arrays, strict=True)}
+
+
+def check(arrays: Arrays, metrics: Mapping[str, float], sent: Arrays, rule: Rule) -> None:
+    """Raise a ValueError for results that would spoil a sum, where a NaN has no owner."""
+    for name, value in metrics.items():
+        if not np.isfinite(value):
+            raise ValueError(f"metric '{name}' is {value}")
+    problem = misfit(arrays, sent, subset=rule.partial) if rule.sums else None
+    if problem:
+        raise ValueError(problem)
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception as one line."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

@@ -1,0 +1,114 @@
+"""A client that trains a PyTorch model by local SGD."""
+
+import functools
+import logging
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from torch import nn
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import (
+    EVALUATION_BATCH,
+    LocalTraining,
+    evaluate,
+    local_sgd,
+    torch_seeded,
+)
+from coprefl_flwr.models import load_arrays, model_arrays
+
+logger = logging.getLogger("flwr.coprefl")
+
+Parameters = list[np.ndarray[Any, Any]]
+Config = dict[str, Any]
+
+
+@functools.cache
+def default_device() -> torch.device:
+    """Return the GPU this process sees, else the CPU, and log which once a process."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    logger.info("clients of this process compute on %s (%s)", device, name)
+    return device
+
+
+class TorchClient(NumPyClient):
+    """Local SGD on a client's training samples; evaluation on its test samples.
+
+    Parameters
+    ----------
+    model : nn.Module
+        May be shared by all clients of a process: every call loads the weights it was sent.
+    train : Samples
+        What the client trains on.
+    test : Samples, optional
+        What it evaluates on.
+    training : LocalTraining
+        Steps or epochs, batch size, learning rate and the like.
+    device : torch.device, optional
+        Defaults to the GPU if the process sees one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Samples,
+        test: Samples | None = None,
+        training: LocalTraining | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        self.device = device or default_device()
+        self.model = model.to(self.device).to(memory_format=torch.channels_last)
+        self.train = train
+        self.test = test
+        self.training = training or LocalTraining()
+
+    def training_samples(self, config: Config) -> Samples:
+        """Return what this round's local training runs on."""
+        return self.train
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Train from `parameters` (in `state_dict` order); return them, n and {"loss"}."""
+        self.load(parameters)
+        samples = self.training_samples(config)
+        key = self.key(config, "batches")
+        with torch_seeded(*key):
+            loss = local_sgd(
+                self.model,
+                samples,
+                self.training,
+                server_round=int(config["server-round"]),
+                rng=seeds.generator(*key),
+                device=self.device,
+            )
+        return list(model_arrays(self.model).values()), len(samples), {"loss": loss}
+
+    def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
+        """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
+        if self.test is None or len(self.test) == 0:
+            raise SettingsError("this client holds no test samples")
+        self.load(parameters)
+        found = evaluate(self.model, self.test.batches(EVALUATION_BATCH, self.device))
+        return found["loss"], int(found["num-examples"]), {"correct": int(found["correct"])}
+
+    def load(self, parameters: Parameters) -> None:
+        """Copy `parameters`, in `state_dict` order, into the model."""
+        names = list(self.model.state_dict())
+        if len(parameters) != len(names):
+            raise SettingsError(f"{len(parameters)} arrays for a model of {len(names)}")
+        load_arrays(self.model, dict(zip(names, parameters, strict=True)))
+
+    @staticmethod
+    def key(config: Config, purpose: str) -> tuple[str | int, ...]:
+        """Return the seed key of (seed, population, round, client) for a purpose."""
+        return (
+            int(config.get("seed", 0)),
+            str(config.get("population", "")),
+            int(config["server-round"]),
+            int(config.get("client", 0)),
+            purpose,
+        )

@@ -1,0 +1,163 @@
+"""How the results of several clients become one: the rules an exchange names.
+
+A node that hosts several clients adds their results up before it answers, and the server adds up
+the answers of the nodes; both use the `Tally` below, so that a sum is the same whoever hosts whom.
+Sums run in float64 in the order of client ids. All rules but `Apart` are linear: a rule says with
+which coefficient a client's arrays enter which sum, and that coefficient may only depend on what
+that client measured itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays
+
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to combine clients' results; `str(rule)` travels in a message and `parse` reads it.
+
+    `partial` says that clients may answer with some of the arrays only (a gradient covers the
+    trainable parameters), `sums` that they answer with arrays at all.
+    """
+
+    name: ClassVar[str]
+    partial: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return {name of the sum: coefficient} of a client that measured `metrics`.
+
+        Raises
+        ------
+        ValueError
+            If the client did not measure what the rule needs, or not a finite number.
+        """
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(str(getattr(self, field.name)) for field in fields(self))])
+
+
+@dataclass(frozen=True)
+class Mean(Rule):
+    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" weighs all alike."""
+
+    name: ClassVar[str] = "mean"
+    weight: str = "num-examples"
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return the client's weight; it must be positive."""
+        weight = measured(metrics, self.weight) if self.weight else 1.0
+        if weight <= 0:
+            raise ValueError(f"metric '{self.weight}' is {weight:g}; a weight must be above 0")
+        return {"sum": weight}
+
+
+@dataclass(frozen=True)
+class Total(Rule):
+    """Plain sum of the clients' arrays."""
+
+    name: ClassVar[str] = "total"
+    partial: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1 for every client."""
+        return {"sum": 1.0}
+
+
+@dataclass(frozen=True)
+class LossMoments(Rule):
+    """Two sums of gradients: G1 = sum_j g_j and G2 = sum_j (L_j - r) g_j, r the `reference`.
+
+    They are all that CoPreFL's meta gradient needs (see `coprefl_flwr.meta`), so nobody but the
+    node that hosts a client sees that client's gradient.
+    """
+
+    name: ClassVar[str] = "loss-moments"
+    partial: ClassVar[bool] = True
+    reference: float = 0.0
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1 and L_j - r."""
+        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss") - self.reference}
+
+
+@dataclass(frozen=True)
+class Apart(Rule):
+    """Every client's arrays by themselves, in sums named after the client id."""
+
+    name: ClassVar[str] = "apart"
+    partial: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return the one sum that holds this client alone."""
+        return {str(int(measured(metrics, "client"))): 1.0}
+
+
+@dataclass(frozen=True)
+class Nothing(Rule):
+    """No arrays, only what the clients measured (an evaluation)."""
+
+    name: ClassVar[str] = "nothing"
+    sums: ClassVar[bool] = False
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return no sum at all."""
+        return {}
+
+
+def parse(text: str) -> Rule:
+    """Return the rule that `str(rule)` described."""
+    name, *values = text.split(":")
+    if name == Mean.name:
+        return Mean(weight=values[0])
+    if name == LossMoments.name:
+        return LossMoments(reference=float(values[0]))
+    for rule in (Total, Apart, Nothing):
+        if rule.name == name:
+            return rule()
+    raise ValueError(f"unknown rule '{text}'")
+
+
+def measured(metrics: Metrics, name: str) -> float:
+    """Return a client's metric, or raise a ValueError that names it."""
+    if name not in metrics:
+        raise ValueError(f"no metric '{name}' in the reply")
+    value = float(metrics[name])
+    if not np.isfinite(value):
+        raise ValueError(f"metric '{name}' is {value}")
+    return value
+
+
+class Tally:
+    """Running float64 sums of clients' arrays under a rule."""
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+        self.sums: dict[str, Arrays] = {}
+
+    def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
+        """Add one client's arrays."""
+        for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
+            self._into(name, arrays, weight)
+
+    def merge(self, sums: Mapping[str, Arrays]) -> None:
+        """Add the sums of a node that added up several clients by the same rule."""
+        for name, arrays in sums.items():
+            self._into(name, arrays, 1.0)
+
+    def _into(self, name: str, arrays: Arrays, weight: float) -> None:
+        """Add weight x arrays; a name's first array becomes its running sum."""
+        sums = self.sums.setdefault(name, {})
+        for key, array in arrays.items():
+            term = np.multiply(array, weight, dtype=np.float64)
+            if key in sums:
+                sums[key] += term
+            else:
+                sums[key] = np.asarray(term)

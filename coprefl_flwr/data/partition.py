@@ -1,0 +1,190 @@
+"""Sharing samples out among clients, by Flower Datasets' partitioners."""
+
+import warnings
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr import seeds
+from coprefl_flwr.errors import SettingsError
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
+
+SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential")
+
+_Positions = npt.NDArray[np.int64]
+# In these a draw decides how much a client gets; in the others another draw changes nothing.
+_RANDOM_SIZES = ("dirichlet", "pathological")
+_MAX_DRAWS = 100
+
+
+def partition(
+    labels: npt.NDArray[Any],
+    clients: int,
+    scheme: str,
+    *,
+    alpha: float,
+    classes_per_client: int,
+    seed_key: tuple[str | int, ...],
+    min_samples: int = 10,
+) -> list[_Positions]:
+    """Share the positions of `labels` out among `clients`.
+
+    Parameters
+    ----------
+    labels : integers (n,)
+    scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
+        "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
+        "pathological" (`classes_per_client` classes a client), or "linear", "square",
+        "exponential" (sizes that grow with the client's number, classes at random)
+    seed_key : what the draw is a function of
+    min_samples : a partition that leaves a client fewer than this is drawn again
+
+    Returns
+    -------
+    One sorted int64 array of positions per client. They are disjoint; together they hold every
+    position, except that "pathological" leaves out classes that no client was given, which
+    happens only where there are fewer clients than classes.
+
+    Raises
+    ------
+    SettingsError
+        A setting out of range, or no draw out of 100 that gives each client `min_samples`.
+    """
+    labels = np.asarray(labels)
+    _check(labels, clients, scheme, alpha, classes_per_client, min_samples)
+    draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
+    cause: ValueError | None = None
+    for draw in range(draws):
+        key = (*seed_key, "partition", draw)
+        try:
+            return _draw(labels, clients, scheme, alpha, classes_per_client, key, min_samples)
+        except ValueError as error:
+            # Besides our own, what the library raises when a draw cannot be dealt out.
+            cause = error
+    shape = {
+        "dirichlet": f" with alpha {alpha:g}",
+        "pathological": f" with {classes_per_client} classes per client",
+    }
+    raise SettingsError(
+        f"partition '{scheme}'{shape.get(scheme, '')} of {len(labels)} samples among {clients} "
+        f"clients: no draw out of {draws} left each client {max(min_samples, 1)} or more; "
+        "use fewer clients, a smaller minimum"
+        + (" or a larger alpha" if scheme == "dirichlet" else " or another partition")
+    ) from cause
+
+
+def _draw(
+    labels: npt.NDArray[Any],
+    clients: int,
+    scheme: str,
+    alpha: float,
+    classes_per_client: int,
+    key: tuple[str | int, ...],
+    min_samples: int,
+) -> list[_Positions]:
+    """Draw one partition; ValueError where a client is left with too few samples."""
+    # Both imports take seconds, which a program that partitions nothing need not wait for.
+    from datasets import Dataset
+
+    order = seeds.generator(*key, "order").permutation(len(labels))
+    if scheme == "iid":
+        order = _dealt(order, labels, clients)
+    partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seeds.integer(*key))
+    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
+    parts: list[_Positions] = []
+    with warnings.catch_warnings():
+        # That some class goes unused is said in the docstring above.
+        warnings.simplefilter("ignore")
+        for part in _loaded(partitioner, clients):
+            if len(part) < min_samples:
+                raise ValueError(f"client {len(parts)} is left with {len(part)} samples")
+            parts.append(part)
+    return parts
+
+
+def _loaded(partitioner: "Partitioner", clients: int) -> Iterator[_Positions]:
+    for client in range(clients):
+        rows = partitioner.load_partition(client)["index"]
+        yield np.sort(np.array(rows[:], dtype=np.int64))
+
+
+def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positions:
+    """Order positions so that equal contiguous shards, one a client, are stratified.
+
+    Dealing the samples out like cards, class after class, gives every client the same number of
+    each class to within one, and piles as large as the library's contiguous shards.
+    """
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    return np.concatenate([by_class[client::clients] for client in range(clients)])
+
+
+def _partitioner(
+    scheme: str, clients: int, alpha: float, classes_per_client: int, seed: int
+) -> "Partitioner":
+    from flwr_datasets import partitioner as library
+
+    if scheme == "dirichlet":
+        # The library's own search for a large enough partition gives up after ten draws.
+        return library.DirichletPartitioner(
+            clients,
+            "label",
+            alpha=float(alpha),
+            min_partition_size=0,
+            self_balancing=False,
+            shuffle=False,
+            seed=seed,
+        )
+    if scheme == "pathological":
+        return library.PathologicalPartitioner(
+            clients,
+            "label",
+            classes_per_client,
+            # Unlike "random", it leaves no class out where there are enough clients.
+            class_assignment_mode="first-deterministic",
+            shuffle=False,
+            seed=seed,
+        )
+    by_size: dict[str, type[Partitioner]] = {
+        "iid": library.IidPartitioner,
+        "linear": library.LinearPartitioner,
+        "square": library.SquarePartitioner,
+        "exponential": library.ExponentialPartitioner,
+    }
+    return by_size[scheme](clients)
+
+
+def _check(
+    labels: npt.NDArray[Any],
+    clients: int,
+    scheme: str,
+    alpha: float,
+    classes_per_client: int,
+    min_samples: int,
+) -> None:
+    if scheme not in SCHEMES:
+        near = get_close_matches(str(scheme).lower(), SCHEMES, n=1)
+        hint = f" (nearest: {near[0]})" if near else ""
+        raise SettingsError(
+            f"partition '{scheme}' is not known{hint}; allowed are {', '.join(SCHEMES)}"
+        )
+    if clients < 1:
+        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")
+    if scheme == "dirichlet" and not 0 < alpha < np.inf:
+        raise SettingsError(f"partition 'dirichlet' with alpha {alpha:g}: alpha must be above 0")
+    classes = len(np.unique(labels))
+    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
+        raise SettingsError(
+            f"partition 'pathological' with {classes_per_client} classes per client: "
+            f"1 to {classes} are possible, the classes there are"
+        )
+    needed = clients * max(min_samples, 1)
+    if len(labels) < needed:
+        raise SettingsError(
+            f"partition '{scheme}' of {len(labels)} samples among {clients} clients: "
+            f"at least {needed} samples are needed, {max(min_samples, 1)} each"
+        )

@@ -1,0 +1,128 @@
+"""Which classes are for pre-training and which for downstream tasks, and cuts in two."""
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr import seeds
+from coprefl_flwr.errors import SettingsError
+
+_Positions = npt.NDArray[np.int64]
+_FORMS = "a count such as 20, or a list such as list:3,7,80-99"
+
+
+def split_classes(
+    num_classes: int,
+    *,
+    downstream: str,
+    pretraining: str,
+    allow_overlap: bool,
+    seed_key: tuple[str | int, ...],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
+
+    Parameters
+    ----------
+    downstream, pretraining : "20", that many classes drawn by `seed_key` from those that the
+        other does not hold; "list:3,7,80-99", these; and for `pretraining` also "", the rest
+    allow_overlap : whether two lists may share classes, for tasks of seen and unseen classes
+
+    Raises
+    ------
+    SettingsError
+        Text of another form, a class out of range, lists that overlap, or a side left empty.
+    """
+    listed = _listed("downstream-classes", downstream, num_classes)
+    reserved = _listed("pretraining-classes", pretraining, num_classes) or ()
+    if listed is None:
+        left = _without(range(num_classes), reserved)
+        listed = _drawn("downstream-classes", downstream, left, (*seed_key, "downstream"))
+    left = _without(range(num_classes), listed)
+    if pretraining.strip() and not reserved:
+        reserved = _drawn("pretraining-classes", pretraining, left, (*seed_key, "pretraining"))
+    pretrained = reserved or left
+    if not pretrained:
+        raise SettingsError(
+            f"pretraining-classes = '{pretraining}': none are left, as all {num_classes} classes "
+            "are downstream"
+        )
+    shared = sorted(set(pretrained) & set(listed))
+    if shared and not allow_overlap:
+        raise SettingsError(
+            f"pretraining-classes = '{pretraining}' and downstream-classes = '{downstream}' share "
+            f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed"
+        )
+    return pretrained, listed
+
+
+def _without(classes: Sequence[int], taken: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(classes) - set(taken)))
+
+
+def _listed(what: str, text: str, num_classes: int) -> tuple[int, ...] | None:
+    """Return the classes that "list:..." names, or None for text that is no list."""
+    if not text.strip().startswith("list:"):
+        return None
+    found: list[int] = []
+    for item in text.strip().removeprefix("list:").split(","):
+        bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
+        if bounds is None:
+            raise SettingsError(f"{what} = '{text}': '{item}' is no class or range; use {_FORMS}")
+        first, last = int(bounds[1]), int(bounds[2] or bounds[1])
+        if first > last or last >= num_classes:
+            raise SettingsError(
+                f"{what} = '{text}': '{item}' must rise and lie in 0..{num_classes - 1}"
+            )
+        found += range(first, last + 1)
+    if len(set(found)) < len(found):
+        twice = next(c for c in found if found.count(c) > 1)
+        raise SettingsError(f"{what} = '{text}': class {twice} is named twice")
+    return tuple(sorted(found))
+
+
+def _drawn(
+    what: str, text: str, pool: Sequence[int], key: tuple[str | int, ...]
+) -> tuple[int, ...]:
+    """Draw as many classes as `text` says from `pool`."""
+    if re.fullmatch(r"\s*\d+\s*", text) is None:
+        raise SettingsError(f"{what} = '{text}' cannot be read; use {_FORMS}")
+    count = int(text)
+    if not 1 <= count <= len(pool):
+        raise SettingsError(f"{what} = '{text}': 1 to {len(pool)} can be drawn, the classes left")
+    order = seeds.generator(*key, "classes").permutation(len(pool))
+    return tuple(sorted(pool[i] for i in order[:count]))
+
+
+def split_in_two(
+    n: int, fraction: float, rng: np.random.Generator
+) -> tuple[_Positions, _Positions]:
+    """Split positions 0..n-1 at random: floor(fraction * n) of them, and the rest.
+
+    Both int64, sorted and disjoint. SettingsError where either would be empty.
+    """
+    # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
+    first = math.floor(fraction * n + 1e-9)
+    if not 0 < first < n:
+        raise SettingsError(
+            f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
+        )
+    order = rng.permutation(n).astype(np.int64)
+    return np.sort(order[:first]), np.sort(order[first:])
+
+
+def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1.
+
+    SettingsError where a label is not among `classes`.
+    """
+    known = np.sort(np.asarray(classes, dtype=np.int64))
+    strangers = np.setdiff1d(labels, known)
+    if len(strangers):
+        raise SettingsError(
+            f"label {strangers[0]} is not among the task's classes {', '.join(map(str, known))}"
+        )
+    return np.searchsorted(known, labels).astype(np.int64)

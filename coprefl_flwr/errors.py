@@ -1,0 +1,9 @@
+"""What this package raises, and why a run ended."""
+
+
+class SettingsError(ValueError):
+    """Something the user set cannot be used; one line says what, and what is allowed."""
+
+
+class RunFailedError(RuntimeError):
+    """A run ended without a result; the last checkpoint, if any, is good."""

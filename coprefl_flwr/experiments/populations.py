@@ -1,0 +1,149 @@
+"""The clients of a study and what each holds: a function of the settings in every process."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data import (
+    ImageDataset,
+    Samples,
+    load_images,
+    partition,
+    relabel,
+    split_classes,
+    split_in_two,
+)
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.settings import Settings
+
+PRETRAINING = "pretrain"
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """What one client holds; clients of the pre-training have no test samples."""
+
+    train: Samples
+    test: Samples | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """A group of clients with a set of classes of their own.
+
+    Parameters
+    ----------
+    classes : tuple[int, ...]
+        The dataset's classes in it; a sample's label is the position of its class here.
+    clients : tuple[ClientData, ...]
+        By client id.
+    """
+
+    name: str
+    classes: tuple[int, ...]
+    clients: tuple[ClientData, ...]
+
+
+def images(settings: Settings) -> ImageDataset:
+    """Return the study's dataset, held once per process."""
+    return load_images(settings.dataset, settings.data_dir)
+
+
+def image_shape(settings: Settings) -> tuple[int, int, int]:
+    """Return (channels, height, width) of the study's images."""
+    _, channels, height, width = images(settings).images.shape
+    return channels, height, width
+
+
+def class_split(settings: Settings) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the classes of the pre-training and of the downstream tasks, each ascending."""
+    return split_classes(
+        len(images(settings).classes),
+        downstream=settings.downstream_classes,
+        pretraining=settings.pretraining_classes,
+        allow_overlap=settings.allow_class_overlap,
+        seed_key=(settings.seed, "class-split"),
+    )
+
+
+def task_name(number: int) -> str:
+    """Return the population of the downstream task `number`, counted from 0."""
+    return f"task-{number}"
+
+
+def number_of_clients(settings: Settings, population: str) -> int:
+    """Return how many clients a population has, without loading any data."""
+    return settings.clients if population == PRETRAINING else settings.task_clients
+
+
+@functools.lru_cache(maxsize=4)
+def population(settings: Settings, name: str) -> Population:
+    """Return the clients of "pretrain" or of "task-NUMBER".
+
+    Raises
+    ------
+    SettingsError
+        If the classes, the partition or a client's samples cannot be had as set.
+    """
+    if name == PRETRAINING:
+        return _pretraining(settings)
+    return _task(settings, name)
+
+
+def _pretraining(settings: Settings) -> Population:
+    """Spread all samples of the pre-training classes over the clients."""
+    classes, _ = class_split(settings)
+    everything = _of_classes(settings, classes)
+    parts = partition(
+        everything.labels,
+        settings.clients,
+        settings.partition,
+        alpha=settings.alpha,
+        classes_per_client=settings.classes_per_client,
+        seed_key=(settings.seed, PRETRAINING, "partition"),
+        min_samples=settings.min_samples,
+    )
+    clients = tuple(ClientData(everything.take(part)) for part in parts)
+    return Population(PRETRAINING, classes, clients)
+
+
+def _task(settings: Settings, name: str) -> Population:
+    """Draw a task's classes, spread their samples, and split each client's into train and test.
+
+    All starting models meet the same tasks: nothing here knows of them (algorithms.md: paired).
+    """
+    _, downstream = class_split(settings)
+    if settings.task_classes > len(downstream):
+        raise SettingsError(
+            f"task-classes = {settings.task_classes}: there are only {len(downstream)} downstream "
+            "classes"
+        )
+    rng = seeds.generator(settings.seed, name, "classes")
+    drawn = rng.choice(len(downstream), settings.task_classes, replace=False)
+    classes = tuple(sorted(downstream[position] for position in drawn))
+    everything = _of_classes(settings, classes)
+    parts = partition(
+        everything.labels,
+        settings.task_clients,
+        settings.task_partition,
+        alpha=settings.task_alpha,
+        classes_per_client=settings.classes_per_client,
+        seed_key=(settings.seed, name, "partition"),
+        min_samples=settings.min_samples,
+    )
+    clients = []
+    for client, part in enumerate(parts):
+        split_rng = seeds.generator(settings.seed, name, client, "test-split")
+        train, test = split_in_two(len(part), settings.task_train_fraction, split_rng)
+        held = everything.take(part)
+        clients.append(ClientData(held.take(train), held.take(test)))
+    return Population(name, classes, tuple(clients))
+
+
+def _of_classes(settings: Settings, classes: tuple[int, ...]) -> Samples:
+    """Return all samples of some classes, labelled 0, 1, ... in the order of the classes."""
+    dataset = images(settings)
+    positions = np.flatnonzero(np.isin(dataset.labels, classes))
+    return Samples(dataset, positions, relabel(dataset.labels[positions], classes))

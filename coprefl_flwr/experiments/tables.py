@@ -1,0 +1,266 @@
+"""Result rows, and the tables made of them.
+
+A comparison leaves one row per (start, task, client); every number of a table is computed from
+these rows, so that a table can always be made again.
+"""
+
+import csv
+import difflib
+import io
+import json
+import math
+import os
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+import numpy as np
+
+from coprefl_flwr import fairness
+from coprefl_flwr.errors import SettingsError
+
+
+class ClientRow(TypedDict):
+    """What the final global model of one task is worth to one client, on its own test part."""
+
+    start: str  # the starting model, e.g. "coprefl:gamma=0.5"
+    task: int
+    client: int
+    n: int  # test samples
+    correct: int  # of those, how many were classified correctly
+    loss: float  # mean over the n samples
+
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "start": (str,),
+    "task": (int,),
+    "client": (int,),
+    "n": (int,),
+    "correct": (int,),
+    "loss": (int, float),
+}
+
+_COLUMNS = {
+    "Accuracy %": "accuracy",
+    "Variance": "variance",
+    "Worst 10 %": "worst-10%",
+    "Worst 20 %": "worst-20%",
+    "Worst 30 %": "worst-30%",
+}
+
+_TEXT_WIDTH = 100
+
+
+def accuracies(rows: Iterable[ClientRow]) -> dict[str, dict[int, list[float]]]:
+    """Return start -> task -> client accuracies in percent, starts in order of first appearance.
+
+    Raises `SettingsError` for a row that cannot be right, a client that appears twice in a task
+    of a start, and no rows at all.
+    """
+    seen: set[tuple[str, int, int]] = set()
+    grouped: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        _check(row)
+        key = (row["start"], row["task"], row["client"])
+        if key in seen:
+            raise SettingsError(
+                f"start {key[0]!r}, task {key[1]}, client {key[2]} has two rows; allowed: one each"
+            )
+        seen.add(key)
+        tasks = grouped.setdefault(row["start"], {})
+        tasks.setdefault(row["task"], []).append(100 * row["correct"] / row["n"])
+    if not grouped:
+        raise SettingsError("there are 0 result rows; allowed: at least one")
+    return grouped
+
+
+def summary(rows: Iterable[ClientRow]) -> list[dict[str, Any]]:
+    """Return one dict per start, in order of first appearance.
+
+    Its keys are "start", "tasks" (how many) and, for each metric of `fairness.METRICS`, the
+    metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
+    deviation they report: this is the sample one (ddof=1), nan when there is one task only.
+    """
+    result = []
+    for start, tasks in accuracies(rows).items():
+        per_task = [fairness.summarise_task(values) for values in tasks.values()]
+        entry: dict[str, Any] = {"start": start, "tasks": len(tasks)}
+        for metric in fairness.METRICS:
+            values = [task[metric] for task in per_task]
+            entry[metric] = float(np.mean(values))
+            entry[f"{metric} std"] = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+        result.append(entry)
+    return result
+
+
+def format_table(rows: Sequence[ClientRow]) -> str:
+    """Return a plain-text table, at most 100 characters wide, the best of each column starred."""
+    entries = summary(rows)
+    columns = [_column(entries, title, metric) for title, metric in _COLUMNS.items()]
+    room = _TEXT_WIDTH - sum(2 + len(column[0]) for column in columns)
+    names = [textwrap.wrap(entry["start"], room) or [""] for entry in entries]
+    width = max(len("Start"), *(len(line) for lines in names for line in lines))
+    header = "  ".join(["Start".ljust(width), *(column[0] for column in columns)])
+    lines = [header.rstrip(), "-" * len(header)]
+    for number, (first, *others) in enumerate(names, 1):
+        cells = [first.ljust(width), *(column[number] for column in columns)]
+        lines.append("  ".join(cells).rstrip())
+        lines += others
+    return "\n".join([*lines, "", *textwrap.wrap(_note(rows, entries, "*"), _TEXT_WIDTH)])
+
+
+def markdown_table(rows: Sequence[ClientRow]) -> str:
+    """Return a Markdown table with the best of each column in bold, and the note below it."""
+    entries = summary(rows)
+    best = {metric: _best(entries, metric) for metric in _COLUMNS.values()}
+    lines = [
+        "| Start | " + " | ".join(_COLUMNS) + " |",
+        "|:--|" + "--:|" * len(_COLUMNS),
+    ]
+    for index, entry in enumerate(entries):
+        cells = [entry["start"].replace("|", "\\|")]
+        for metric in _COLUMNS.values():
+            mean, std = _numbers(entry, metric)
+            text = f"{mean} ± {std}" if std else mean
+            cells.append(f"**{text}**" if index in best[metric] else text)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join([*lines, "", _note(rows, entries, "bold")])
+
+
+def write_rows(path: str | Path, rows: Iterable[ClientRow]) -> None:
+    """Write rows as JSON Lines, atomically; a loss that is not finite becomes null.
+
+    Raises `SettingsError` for a row that `read_rows` would refuse.
+    """
+    lines = []
+    for row in rows:
+        _check(row)
+        loss = row["loss"] if math.isfinite(row["loss"]) else None
+        lines.append(json.dumps({**row, "loss": loss}, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(path, "".join(lines).encode())
+
+
+def read_rows(path: str | Path) -> list[ClientRow]:
+    """Read the rows of a JSON Lines file; a null loss is nan.
+
+    Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise SettingsError(f"no file of result rows at {path}{_nearest_file(path)}")
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            rows.append(_parse(line))
+        except ValueError as error:
+            raise SettingsError(f"{path}, line {number}: {error}") from error
+    return rows
+
+
+def write_summary_csv(path: str | Path, rows: Iterable[ClientRow]) -> None:
+    """Write `summary` as CSV, atomically; a standard deviation over one task is left empty."""
+    entries = summary(rows)
+    text = io.StringIO(newline="")
+    table = csv.DictWriter(text, fieldnames=list(entries[0]), lineterminator="\n")
+    table.writeheader()
+    for entry in entries:
+        blank = {f"{name} std": "" for name in fairness.METRICS if math.isnan(entry[f"{name} std"])}
+        table.writerow(entry | blank)
+    write_atomically(path, text.getvalue().encode())
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file, and its missing parent folders, so that a reader meets all of it or nothing."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # A plain open, not tempfile: the result should have the permissions of any other file.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parse(line: bytes) -> ClientRow:
+    row = json.loads(line)
+    if not isinstance(row, dict):
+        raise SettingsError(f"a row is {row!r}; allowed: an object with keys {', '.join(_KINDS)}")
+    if row.get("loss", 0) is None:
+        row["loss"] = math.nan
+    _check(cast(ClientRow, row))
+    return cast(ClientRow, row)
+
+
+def _check(row: ClientRow) -> None:
+    fields: Mapping[str, object] = row
+    for key in fields:
+        if key not in _KINDS:
+            near = difflib.get_close_matches(str(key), _KINDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingsError(f"a row has the key {key!r}; allowed: {', '.join(_KINDS)}{hint}")
+    for key, kinds in _KINDS.items():
+        if key not in fields:
+            raise SettingsError(f"a row has no {key!r}; it has {', '.join(fields) or 'no key'}")
+        value = fields[key]
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise SettingsError(f"{key!r} of a row is {value!r}; allowed: {kinds[-1].__name__}")
+    if row["n"] < 1:
+        raise SettingsError(f"'n' of a row is {row['n']}; allowed: at least one test sample")
+    if not 0 <= row["correct"] <= row["n"]:
+        raise SettingsError(f"'correct' of a row is {row['correct']}; allowed: 0 to n = {row['n']}")
+
+
+def _nearest_file(path: Path) -> str:
+    siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
+    near = difflib.get_close_matches(path.name, siblings, n=1)
+    return f"; nearest: {path.with_name(near[0])}" if near else ""
+
+
+def _numbers(entry: Mapping[str, Any], metric: str) -> tuple[str, str]:
+    """Return mean and standard deviation as shown; the latter is "" for one task."""
+    std = entry[f"{metric} std"]
+    return f"{entry[metric]:.1f}", "" if math.isnan(std) else f"{std:.1f}"
+
+
+def _best(entries: Sequence[Mapping[str, Any]], metric: str) -> set[int]:
+    """Return the positions of the best mean as shown: a difference nobody sees is a tie."""
+    if len(entries) < 2:
+        return set()
+    shown = [float(_numbers(entry, metric)[0]) for entry in entries]
+    best = min(shown) if metric == "variance" else max(shown)
+    return {index for index, value in enumerate(shown) if value == best}
+
+
+def _column(entries: Sequence[Mapping[str, Any]], title: str, metric: str) -> list[str]:
+    """Return the title and one cell per entry, all of one width, with the signs ± aligned."""
+    numbers = [_numbers(entry, metric) for entry in entries]
+    best = _best(entries, metric)
+    mean_width = max(len(mean) for mean, _ in numbers)
+    std_width = max(len(std) for _, std in numbers)
+    cells = []
+    for index, (mean, std) in enumerate(numbers):
+        deviation = f" ± {std:>{std_width}}" if std else " " * (std_width + 3) * (std_width > 0)
+        cells.append(f"{mean:>{mean_width}}{deviation}{'*' if index in best else ' '}")
+    width = max(len(title) + 1, len(cells[0]))
+    return [f"{title} ".rjust(width), *(cell.rjust(width) for cell in cells)]
+
+
+def _note(rows: Sequence[ClientRow], entries: Sequence[Mapping[str, Any]], mark: str) -> str:
+    """Return what the numbers are, and whether the starts can be compared."""
+    counts = sorted({entry["tasks"] for entry in entries})
+    tasks = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
+    noun = "task" if counts[-1] == 1 else "tasks"
+    what = "Mean" if counts[-1] == 1 else "Mean ± sample std"
+    note = f"{what} over {tasks} {noun}; accuracies in %, variance in %²"
+    if len(entries) > 1:
+        note += f"; {mark}: best"
+    if len({frozenset(tasks) for tasks in accuracies(rows).values()}) > 1:
+        note += "; the starts did not all meet the same tasks"
+    return note + "."

@@ -1,0 +1,25 @@
+"""What this package needs of flwr beyond its public modules; tests pin each piece down.
+
+Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and, for
+`NumPyClient`, `flwr.client`.
+"""
+
+from flwr.app import Message
+from flwr.supercore.task_identity import TaskIdentity
+
+
+def enter_run(run_id: int, node_id: int) -> None:
+    """Make `Message(...)` work in this process, as it does inside a run that Flower started.
+
+    Flower sets who the process is when it starts a ServerApp; the grid in `grids.local` stands
+    outside of Flower and sets it itself. Inside a run, nothing is changed.
+    """
+    if TaskIdentity._run_id is None:
+        TaskIdentity.task_id = run_id
+        TaskIdentity.run_id = run_id
+        TaskIdentity.node_id = node_id
+
+
+def name_message(message: Message, message_id: str) -> None:
+    """Give a message the id that its reply refers to (Flower's grids do this when they send)."""
+    message.metadata.__dict__["_message_id"] = message_id

@@ -1,0 +1,115 @@
+"""A grid in this process: the same ServerApp and ClientApp without Ray or a SuperLink.
+
+For tests, for debugging with breakpoints, and for one GPU.
+"""
+
+import itertools
+import logging
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.serverapp import Grid
+
+from coprefl_flwr.flower import enter_run, name_message
+
+logger = logging.getLogger("flwr.coprefl")
+
+CLIENTAPP_RAISED = 2
+"""Flower's error code for an exception in a ClientApp."""
+
+ClientAppFn = Callable[[Message, Context], Message]
+
+
+class LocalGrid(Grid):
+    """Runs a `ClientApp` on nodes that are contexts of this process, one message at a time.
+
+    Parameters
+    ----------
+    client_app : Callable[[Message, Context], Message]
+        The `ClientApp`.
+    nodes : int
+        Number of nodes; node i has `partition-id` i of `num-partitions`, as in a simulation.
+    run_config : Mapping, optional
+        What the ClientApp sees as `context.run_config`.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientAppFn,
+        nodes: int = 1,
+        run_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._client_app = client_app
+        self._contexts = {
+            node + 2: Context(  # Flower's SuperLink is node 1.
+                run_id=1,
+                node_id=node + 2,
+                node_config={"partition-id": node, "num-partitions": nodes},
+                state=RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for node in range(nodes)
+        }
+        self._message_ids = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+        self._run: Any = None
+        enter_run(run_id=1, node_id=1)
+
+    def set_run(self, run: Any) -> None:
+        """Keep the run, which Flower's grids ask for."""
+        self._run = run
+
+    @property
+    def run(self) -> Any:
+        """What `set_run` was given."""
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id, message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of the nodes."""
+        return list(self._contexts)
+
+    def get_nodes(self) -> Iterable[Any]:
+        """Return the nodes; Flower's description of a node has nothing to say here."""
+        return []
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Run the ClientApp on each message now; return the messages' ids."""
+        ids = []
+        for message in messages:
+            message_id = str(next(self._message_ids))
+            name_message(message, message_id)
+            self._replies[message_id] = self._handle(message)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies to these messages, each once."""
+        return [self._replies.pop(i) for i in list(message_ids) if i in self._replies]
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Run the ClientApp on each message and return the replies; nothing is interrupted."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _handle(self, message: Message) -> Message:
+        context = self._contexts[message.metadata.dst_node_id]
+        try:
+            return self._client_app(message, context)
+        except Exception as error:  # As in Flower, an exception is an error reply.
+            logger.debug("%s", traceback.format_exc())
+            reason = f"{type(error)}:<{str(error)!r}>"
+            return Message(Error(CLIENTAPP_RAISED, reason), reply_to=message)

@@ -1,0 +1,188 @@
+"""Learning on one client's data: local SGD, and the loss and gradient over a whole set."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import Samples, batch_slices
+from coprefl_flwr.errors import SettingsError
+
+LossFn = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """How a client trains. Exactly one of `local_steps` and `local_epochs`; neither is 5 steps.
+
+    Parameters
+    ----------
+    local_steps, local_epochs : int, optional
+        SGD steps per participation, or passes over the local data.
+    batch_size : int
+        Samples per step.
+    learning_rate : float
+        Step size eta in round 1.
+    learning_rate_decay : float
+        Factor on the learning rate per round.
+    momentum, weight_decay : float
+        As in `torch.optim.SGD`. Each participation starts with a fresh optimiser.
+    clip_norm : float, optional
+        Largest l2 norm of the gradient over all parameters.
+    """
+
+    local_steps: int | None = None
+    local_epochs: int | None = None
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    learning_rate_decay: float = 1.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip_norm: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse steps and epochs together."""
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise SettingsError(
+                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: "
+                "set one of them, not both"
+            )
+
+    def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
+        """Yield the positions of one batch a step, each epoch in a new random order."""
+        if self.local_epochs is not None:
+            for _ in range(self.local_epochs):
+                yield from shuffled_batches(n, self.batch_size, rng)
+            return
+        left = 5 if self.local_steps is None else self.local_steps
+        while left > 0:
+            for batch in shuffled_batches(n, self.batch_size, rng):
+                if left == 0:
+                    return
+                yield batch
+                left -= 1
+
+    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.SGD:
+        """Return a fresh optimiser for round `server_round`, counted from 1."""
+        return torch.optim.SGD(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=self.learning_rate * self.learning_rate_decay ** (server_round - 1),
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+
+def shuffled_batches(
+    n: int, batch_size: int, rng: np.random.Generator
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions 0..n-1 once, in random order, cut as `batch_slices` says."""
+    order = rng.permutation(n)
+    for part in batch_slices(n, batch_size):
+        yield order[part]
+
+
+@contextmanager
+def torch_seeded(*key: str | int) -> Iterator[None]:
+    """Fork torch's global generator (dropout draws from it) and seed it from `key` inside."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seeds.integer(*key))
+        yield
+
+
+def local_sgd(
+    model: nn.Module,
+    samples: Samples,
+    training: LocalTraining,
+    *,
+    server_round: int,
+    rng: np.random.Generator,
+    device: torch.device,
+    loss_fn: LossFn = functional.cross_entropy,
+) -> float:
+    """Train `model` in place by SGD and return the mean loss of the steps' batches.
+
+    Algorithm 1 lines 7 and 8: Phi_j <- Phi_j - eta grad L_S(Phi_j).
+    """
+    model.train()
+    optimiser = training.optimiser(model, server_round)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    losses = []
+    for positions in training.schedule(len(samples), rng):
+        inputs, targets = samples.batch(positions, device)
+        optimiser.zero_grad(set_to_none=True)
+        loss = loss_fn(model(inputs), targets)
+        torch.autograd.backward(loss)
+        if training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+        optimiser.step()
+        losses.append(loss.detach())
+    return float(torch.stack(losses).mean()) if losses else 0.0
+
+
+@dataclass(frozen=True)
+class LossAndGradient:
+    """The mean loss over a whole set and its gradient by parameter name, in the model's dtype."""
+
+    loss: float
+    gradient: Arrays
+    num_examples: int
+
+
+def loss_and_gradient(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = functional.cross_entropy,
+) -> LossAndGradient:
+    """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
+
+    In train mode both would depend on the batch size, and BatchNorm's buffers would change
+    (Algorithm 1 line 13). Any iterable of (inputs, targets) on the model's device will do, a
+    DataLoader among them.
+    """
+    model.eval()
+    model.zero_grad(set_to_none=True)
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    for inputs, targets in batches:
+        batch_sum = loss_fn(model(inputs), targets) * len(targets)
+        torch.autograd.backward(batch_sum)
+        total += batch_sum.detach().double().cpu()
+        count += len(targets)
+    if count == 0:
+        raise ValueError("no samples to compute a loss of")
+    gradient = {
+        name: (torch.zeros_like(p) if p.grad is None else p.grad / count).cpu().numpy()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+    model.zero_grad(set_to_none=True)
+    return LossAndGradient(float(total) / count, gradient, count)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = functional.cross_entropy,
+) -> Mapping[str, float]:
+    """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
+    model.eval()
+    total, correct, count = 0.0, 0, 0
+    for inputs, targets in batches:
+        outputs = model(inputs)
+        total += float(loss_fn(outputs, targets)) * len(targets)
+        correct += int((outputs.argmax(dim=1) == targets).sum())
+        count += len(targets)
+    if count == 0:
+        raise ValueError("no samples to evaluate on")
+    return {"num-examples": count, "correct": correct, "loss": total / count}

@@ -1,0 +1,15 @@
+"""The papers' networks, a user's own, and their weights as named NumPy arrays."""
+
+from coprefl_flwr.models.arrays import load_arrays, model_arrays, with_fresh_head
+from coprefl_flwr.models.build import build_model, head_names
+from coprefl_flwr.models.saved import load_saved_model, save_model
+
+__all__ = [
+    "build_model",
+    "head_names",
+    "load_arrays",
+    "load_saved_model",
+    "model_arrays",
+    "save_model",
+    "with_fresh_head",
+]

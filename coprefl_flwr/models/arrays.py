@@ -1,0 +1,93 @@
+"""The weights of a model as NumPy arrays, named and ordered as in its `state_dict()`."""
+
+import difflib
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import nn
+
+from coprefl_flwr.errors import SettingsError
+
+
+def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
+    """Return copies of the model's parameters and buffers, shapes and dtypes kept.
+
+    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array.
+    """
+    return {
+        name: np.array(tensor.numpy(force=True), order="C")
+        for name, tensor in model.state_dict().items()
+    }
+
+
+def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
+    """Copy `arrays` into the model's own tensors, on whatever device they are.
+
+    Nothing is reallocated, so an optimiser that holds the parameters stays good. A value of
+    another dtype is cast to the model's, as `load_state_dict` does. The order does not matter.
+
+    Raises
+    ------
+    SettingsError
+        If names or shapes are not the model's; the model is then unchanged.
+    """
+    tensors = model.state_dict()
+    _check_same_model(arrays, tensors)
+    for name, tensor in tensors.items():
+        # torch.tensor, since from_numpy warns about the read-only arrays of a message; C order,
+        # since torch knows no negative strides.
+        tensor.copy_(torch.tensor(np.asarray(arrays[name], order="C")))
+
+
+def with_fresh_head(
+    start: Mapping[str, np.ndarray], model: nn.Module, head: frozenset[str]
+) -> dict[str, np.ndarray]:
+    """Return the arrays of `start` under the freshly seeded head of `model`.
+
+    Parameters
+    ----------
+    start : Mapping[str, np.ndarray]
+        The starting model; its own head, for another number of classes, may be missing.
+    model : nn.Module
+        The model of the downstream task, whose `head` arrays are taken.
+    head : frozenset[str]
+        The names that `head_names` found.
+
+    Returns
+    -------
+    dict[str, np.ndarray]
+        Copies, in the order of `model.state_dict()`.
+
+    Raises
+    ------
+    SettingsError
+        If an array of `start` outside the head is missing, unknown or of another shape.
+    """
+    fresh = model_arrays(model)
+    body = {name: array for name, array in start.items() if name not in head}
+    _check_same_model(body, {name: array for name, array in fresh.items() if name not in head})
+    return {name: array if name in head else body[name].copy() for name, array in fresh.items()}
+
+
+def _check_same_model(
+    arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
+) -> None:
+    for name, expected in model.items():
+        if name not in arrays:
+            nearest = difflib.get_close_matches(name, arrays, n=1)
+            raise SettingsError(
+                f"a checkpoint of another model: it has no array {name!r}"
+                + (f"; nearest: {nearest[0]!r}" if nearest else "")
+            )
+        shape = tuple(np.shape(arrays[name]))
+        if shape != tuple(expected.shape):
+            raise SettingsError(
+                f"a checkpoint of another model: {name!r} has shape {shape}, "
+                f"this model's has {tuple(expected.shape)}"
+            )
+    for name in arrays:
+        if name not in model:
+            raise SettingsError(
+                f"a checkpoint of another model: it has {name!r}, which this model has not"
+            )

@@ -1,0 +1,73 @@
+"""A model on disk: weights for any PyTorch program, and a small JSON of how they were made."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from coprefl_flwr.errors import SettingsError
+
+WEIGHTS = "model.safetensors"
+ABOUT = "model.json"
+
+
+def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Write the weights and how they were made; the same input gives the same bytes.
+
+    Where `model.safetensors` exists, both files are complete and belong together, whenever the
+    program was stopped.
+
+    Parameters
+    ----------
+    folder : Path
+        Made where missing; a model already in it is replaced.
+    arrays : dict[str, np.ndarray]
+        As `model_arrays` returns them; their order is kept.
+    about : dict[str, Any]
+        Anything that JSON can hold.
+    """
+    # safetensors sorts by dtype and name, and writes a strided array's memory as it lies.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
+    text = json.dumps(about, indent=2, sort_keys=True) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    new_weights = _write_beside(folder / WEIGHTS, weights)
+    new_about = _write_beside(folder / ABOUT, text.encode())
+    # An older model's weights must never stand beside the new model's description.
+    (folder / WEIGHTS).unlink(missing_ok=True)
+    os.replace(new_about, folder / ABOUT)
+    os.replace(new_weights, folder / WEIGHTS)
+
+
+def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return what `save_model` was given: the arrays, in their order, and how they were made.
+
+    Raises
+    ------
+    SettingsError
+        If the folder holds no complete model, or one of the two files cannot be read.
+    """
+    for name in (WEIGHTS, ABOUT):
+        if not (folder / name).is_file():
+            raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
+            order = json.loads((weights.metadata() or {}).get("order", "null"))
+            arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
+    except (ValueError, safetensors.SafetensorError) as error:
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {error}") from error
+    return arrays, about
+
+
+def _write_beside(path: Path, content: bytes) -> Path:
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return partial

@@ -1,0 +1,15 @@
+"""The ServerApp that `flwr run` loads: pre-train starting models and compare them."""
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coprefl_flwr.experiments.study import run_study
+from coprefl_flwr.settings import Settings
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the study that the run-config describes."""
+    run_study(grid, Settings.from_config(context.run_config))

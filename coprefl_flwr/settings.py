@@ -1,0 +1,247 @@
+"""The settings of a study: one typed list, with defaults, units and limits.
+
+It serves `flwr run` (run-config), Python and whatever else makes a `Settings`. Keys are the field's
+terms with hyphens. Run-config has no null: the empty string means "not set".
+"""
+
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, field, fields
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError
+
+Value = bool | int | float | str
+
+
+def setting(
+    default: Value | None,
+    meaning: str,
+    *,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """Declare a field of `Settings`: its default, what it means, its unit and its limits."""
+    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    return field(default=default, metadata={"meaning": meaning, "unit": unit, **limits})
+
+
+PARTITIONS = ("iid", "dirichlet", "pathological", "linear", "square", "exponential")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Everything a study can be told; see the field's `meaning` in each declaration."""
+
+    run_name: str = setting("", "name of the run and of its folder; not set: date and time")
+    output_dir: str = setting(
+        "outputs", "folder that holds the runs' folders; relative to where the SuperLink started"
+    )
+    resume: bool = setting(False, "go on with the run `run-name` where it stopped")
+    seed: int = setting(0, "every random choice is a function of it", minimum=0)
+
+    dataset: str = setting(
+        "glyphs", "`glyphs` (embedded), a torchvision name, an .npz file or a folder of images"
+    )
+    data_dir: str = setting("", "where torchvision datasets are, or are downloaded to")
+    downstream_classes: str = setting(
+        "20", "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`"
+    )
+    pretraining_classes: str = setting("", "classes of the pre-training; not set: all the others")
+    allow_class_overlap: bool = setting(False, "let the two lists of classes overlap")
+    clients: int = setting(100, "clients of the pre-training, |M|", minimum=1)
+    partition: str = setting(
+        "dirichlet", "how samples are spread over the clients", choices=PARTITIONS
+    )
+    alpha: float = setting(0.5, "concentration of the Dirichlet partition", above=0)
+    classes_per_client: int = setting(2, "classes a client has, `pathological` only", minimum=1)
+    min_samples: int = setting(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    support_fraction: float = setting(
+        0.8, "part of a client's samples that is CoPreFL's support set", above=0, maximum=0.99
+    )
+    resplit: bool = setting(True, "draw support and query sets anew every round")
+
+    model: str = setting(
+        "femnist-cnn", "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn` or `module:function`"
+    )
+    norm: str = setting("batch", "normalisation of the ResNets", choices=("batch", "group"))
+
+    starts: str = setting(
+        "random fedavg coprefl",
+        "starting models to compare, separated by spaces: `random`, `fedavg`, `coprefl`, each with "
+        "options of its own as in `coprefl:gamma=0.25`",
+    )
+    rounds: int = setting(50, "pre-training rounds T", unit="rounds", minimum=1)
+    participants: int = setting(20, "clients per pre-training round, |m|", minimum=1)
+    local_steps: int | None = setting(
+        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
+    )
+    local_epochs: int | None = setting(
+        None, "passes over the local data per participation", unit="epochs", minimum=1
+    )
+    batch_size: int = setting(32, "samples per step", unit="samples", minimum=1)
+    learning_rate: float = setting(1e-3, "local learning rate eta", above=0)
+    learning_rate_decay: float = setting(
+        1.0, "factor on the learning rate per round", above=0, maximum=1
+    )
+    momentum: float = setting(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
+    weight_decay: float = setting(0.0, "weight decay of local SGD", minimum=0)
+    clip_norm: float | None = setting(None, "largest l2 norm of a gradient", above=0)
+    gamma: float = setting(
+        0.5, "CoPreFL's balance: 1 the sum of query losses, 0 their variance", minimum=0, maximum=1
+    )
+    meta_learning_rate: float = setting(1e-3, "CoPreFL's meta step size zeta", minimum=0)
+
+    tasks: int = setting(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
+    task_classes: int = setting(5, "classes a task draws", minimum=2)
+    task_clients: int = setting(10, "clients of a task, |G|, all of whom take part", minimum=1)
+    task_partition: str = setting(
+        "dirichlet", "how a task's samples are spread over its clients", choices=PARTITIONS
+    )
+    task_alpha: float = setting(0.5, "concentration of a task's Dirichlet partition", above=0)
+    task_train_fraction: float = setting(
+        0.8, "part of a task client's samples to train on; it is tested on the rest",
+        above=0, maximum=0.99,
+    )  # fmt: skip
+    task_rounds: int = setting(50, "FedAvg rounds R of a task", unit="rounds", minimum=1)
+    task_local_steps: int | None = setting(
+        None, "as local-steps, in the tasks", unit="steps", minimum=1
+    )
+    task_local_epochs: int | None = setting(
+        None, "as local-epochs, in the tasks", unit="epochs", minimum=1
+    )
+    task_learning_rate: float = setting(1e-3, "local learning rate in the tasks", above=0)
+    task_evaluate_every: int = setting(
+        1, "rounds between evaluations in a task; 0: after the last only", unit="rounds", minimum=0
+    )
+
+    min_nodes: int = setting(1, "nodes to wait for before the first round", minimum=1)
+    min_replies: int = setting(1, "good replies an exchange needs", minimum=1)
+    max_failed_rounds: int = setting(3, "attempts at a round before the run fails", minimum=1)
+    timeout: float = setting(3600.0, "longest wait for an exchange", unit="s", above=0)
+    checkpoint_every: int = setting(5, "rounds between checkpoints", unit="rounds", minimum=1)
+
+    def __post_init__(self) -> None:
+        """Check each value, then what must hold between them."""
+        for declared in fields(self):
+            _check(declared, getattr(self, declared.name))
+        for steps, epochs in (
+            ("local_steps", "local_epochs"),
+            ("task_local_steps", "task_local_epochs"),
+        ):
+            if getattr(self, steps) is not None and getattr(self, epochs) is not None:
+                raise SettingsError(
+                    f"{key_of(steps)} = {getattr(self, steps)} and {key_of(epochs)} = "
+                    f"{getattr(self, epochs)}: set one of them, not both"
+                )
+        if self.participants > self.clients:
+            raise SettingsError(
+                f"participants = {self.participants}: must be at most clients = {self.clients}"
+            )
+        if self.resume and not self.run_name:
+            raise SettingsError("resume = true: needs the run-name of the run to go on with")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, object]) -> "Settings":
+        """Make settings from hyphenated keys, as run-config has them.
+
+        Raises
+        ------
+        SettingsError
+            For an unknown key, a wrong type or a value out of its range, in one line.
+        """
+        known = {key_of(declared.name): declared for declared in fields(cls)}
+        values: dict[str, Any] = {}
+        for key, value in config.items():
+            if key not in known:
+                raise SettingsError(unknown("setting", key, list(known)))
+            values[known[key].name] = _typed(key, value, _types(cls)[known[key].name])
+        return cls(**values)
+
+    def to_config(self) -> dict[str, Value]:
+        """Return the settings under hyphenated keys; what is not set is the empty string."""
+        return {key_of(n): "" if value is None else value for n, value in asdict(self).items()}
+
+
+def key_of(name: str) -> str:
+    """Return the run-config key of a field."""
+    return name.replace("_", "-")
+
+
+def unknown(what: str, name: str, known: list[str]) -> str:
+    """Return a line that says `name` is unknown, with the nearest known one."""
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+    return f"unknown {what} '{name}': {hint}"
+
+
+def _types(cls: type) -> dict[str, tuple[type, ...]]:
+    """Return {field: its allowed types}."""
+    hints = typing.get_type_hints(cls)
+    return {
+        name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+        for name, hint in hints.items()
+    }
+
+
+def _typed(key: str, value: object, allowed: tuple[type, ...]) -> object:
+    """Return `value` as one of its allowed types; "" is None where None is allowed."""
+    if value == "" and type(None) in allowed:
+        return None
+    if type(value) in allowed:
+        return value
+    if float in allowed and type(value) is int:
+        return float(value)
+    kinds = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+    wanted = " or ".join(kinds[kind] for kind in allowed if kind in kinds)
+    raise SettingsError(f"{key} = {value!r}: must be {wanted}")
+
+
+def _check(declared: "Field[Any]", value: Any) -> None:
+    """Raise a SettingsError if `value` is outside of the field's limits."""
+    if value is None:
+        return
+    limits, key = declared.metadata, key_of(declared.name)
+    if limits["choices"] and value not in limits["choices"]:
+        raise SettingsError(f"{key}: {unknown('value', str(value), list(limits['choices']))}")
+    low, high, above = limits["minimum"], limits["maximum"], limits["above"]
+    # Written so that a NaN fails too.
+    fits = (low is None or value >= low) and (high is None or value <= high)
+    if not (fits and (above is None or value > above)):
+        raise SettingsError(f"{key} = {value}: must be {limits_text(declared)}")
+
+
+def limits_text(declared: "Field[Any]") -> str:
+    """Return a field's limits in words, "" if it has none."""
+    low, high, above = (declared.metadata[name] for name in ("minimum", "maximum", "above"))
+    if declared.metadata["choices"]:
+        return "one of " + ", ".join(declared.metadata["choices"])
+    if low is not None and high is not None:
+        return f"between {low} and {high}"
+    bounds = []
+    if above is not None:
+        bounds.append(f"above {above}")
+    if low is not None:
+        bounds.append(f"at least {low}")
+    if high is not None:
+        bounds.append(f"at most {high}")
+    return " and ".join(bounds)
+
+
+def settings_table() -> str:
+    """Return the list of settings as a Markdown table."""
+    lines = ["| key | default | limits | meaning |", "| --- | --- | --- | --- |"]
+    for declared in fields(Settings):
+        default = "" if declared.default is None else declared.default
+        shown = str(default).lower() if isinstance(default, bool) else default
+        unit = f" ({declared.metadata['unit']})" if declared.metadata["unit"] else ""
+        key = key_of(declared.name)
+        cell = f"`{shown}`" if shown != "" else "not set"
+        meaning = declared.metadata["meaning"].replace("|", "\\|")
+        lines.append(f"| `{key}` | {cell}{unit} | {limits_text(declared)} | {meaning} |")
+    return "\n".join(lines) + "\n"

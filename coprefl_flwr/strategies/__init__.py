@@ -1,0 +1,16 @@
+"""What the server does in a round, one algorithm a file."""
+
+from coprefl_flwr.strategies.base import Round, RoundReport, RoundStrategy
+from coprefl_flwr.strategies.coprefl import CoPreFL
+from coprefl_flwr.strategies.exchange import Exchange, Replies
+from coprefl_flwr.strategies.fedavg import FedAvg
+
+__all__ = [
+    "CoPreFL",
+    "Exchange",
+    "FedAvg",
+    "Replies",
+    "Round",
+    "RoundReport",
+    "RoundStrategy",
+]

@@ -1,0 +1,403 @@
+"""The base of all strategies: a round is a program that yields exchanges.
+
+Flower's `Strategy.start` knows one train and one evaluate exchange a round. Here a strategy writes
+its round as a generator instead: it yields an `Exchange`, is sent the combined `Replies`, and
+returns the new global arrays with the round's metrics. Flower's own loop drives it, so whatever
+Flower adds to that loop applies here too.
+"""
+
+import copy
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays, from_record, misfit, to_record
+from coprefl_flwr.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
+from coprefl_flwr.combine import Nothing
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.protocol import Config
+from coprefl_flwr.strategies.courier import Courier, RoundFailedError
+from coprefl_flwr.strategies.exchange import Exchange, Replies
+
+logger = logging.getLogger("flwr.coprefl")
+
+Metrics = dict[str, float]
+Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a hook learns after a round; metrics as they stand in Flower's `Result`."""
+
+    round: int
+    num_rounds: int
+    arrays: Arrays
+    metrics: Metrics
+    evaluation: Replies | None
+    seconds: float
+
+
+Hook = Callable[[RoundReport], None]
+
+
+@dataclass(kw_only=True, eq=False)
+class RoundStrategy(Strategy, ABC):
+    """A federated method whose round is a program of exchanges.
+
+    Parameters
+    ----------
+    participants : int or None
+        Clients per round, |m|; None takes all there are.
+    seed : int
+        Every random choice is a function of (seed, population, round, client).
+    run_name : str
+        Name of the run, under which clients keep their state.
+    population : str
+        Which group of clients this is ("train", "pretrain", "task-3"); client ids and seeds are
+        relative to it.
+    min_nodes : int
+        Nodes to wait for before the first round.
+    min_replies : int
+        Good replies that every exchange needs; with fewer, the round is repeated with others.
+    max_failed_rounds : int
+        Attempts at one round; when all have failed the run fails.
+    evaluate_every : int
+        Evaluate on all clients after every so many rounds, and after the last; 0 is never.
+    """
+
+    participants: int | None = None
+    seed: int = 0
+    run_name: str = "run"
+    population: str = "train"
+    min_nodes: int = 1
+    min_replies: int = 1
+    max_failed_rounds: int = 3
+    evaluate_every: int = 0
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+    """Message types that this strategy's clients must answer, in the order of the exchanges."""
+
+    def __post_init__(self) -> None:
+        """Check the options and start with an empty state."""
+        self.at_least("participants", self.participants or 1, 1)
+        for name in ("min_nodes", "min_replies", "max_failed_rounds"):
+            self.at_least(name, getattr(self, name), 1)
+        self.at_least("evaluate_every", self.evaluate_every, 0)
+        self.state: dict[str, float | Arrays] = {}
+        self.evaluation: Replies | None = None
+        self._history = History()
+        self._courier: Courier | None = None
+        self._started = False
+        self._timeout = 3600.0
+        self._offset = 0
+        self._last_round = 0
+        self._round_began = 0.0
+        self._after_round: Callable[[int], None] = lambda _: None
+        self._evaluate_fn: EvaluateFn | None = None
+
+    def at_least(self, name: str, value: float, minimum: float) -> None:
+        """Raise a SettingsError unless the option `name` is at least `minimum`."""
+        if not value >= minimum:
+            raise SettingsError(f"{name} = {value:g}: must be at least {minimum:g}")
+
+    @abstractmethod
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run one round of the method from the global `arrays`.
+
+        Yields exchanges and is sent their replies; returns the new global arrays (same names,
+        shapes and dtypes) and the round's metrics. What a method carries from round to round
+        stands in `self.state` (numbers and arrays), which counts only once the round has returned.
+        """
+
+    def sample(self, server_round: int) -> list[int]:
+        """Draw this round's participants: a function of (seed, population, round, attempt)."""
+        clients = self._link().clients(self.participants)
+        if self.participants is None:
+            return clients
+        if self.participants > len(clients):
+            raise SettingsError(
+                f"participants = {self.participants}: there are only {len(clients)} clients"
+            )
+        key = (self.seed, self.population, server_round, "participants", self._attempt)
+        drawn = seeds.generator(*key).choice(len(clients), self.participants, replace=False)
+        return sorted(clients[position] for position in drawn)
+
+    def kept(self, name: str, default: float) -> float:
+        """Return a number of the strategy's state."""
+        value = self.state.get(name, default)
+        if not isinstance(value, float):
+            raise TypeError(f"state '{name}' holds arrays, not a number")
+        return value
+
+    def summary(self) -> None:
+        """Log the strategy's options, as part of Flower's own account of the start."""
+        flower = logging.getLogger("flwr")
+        options = [f"{name} = {value!r}" for name, value in self._options().items()]
+        for option in options[:-1]:
+            flower.info("\t├── %s", option)
+        flower.info("\t└── %s", options[-1])
+
+    # ---- Flower's five steps -------------------------------------------------------------------
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+        *,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 1,
+        resume: bool = False,
+        hooks: Sequence[Hook] = (),
+        **more: Any,
+    ) -> Result:
+        """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
+
+        Parameters
+        ----------
+        checkpoint : path, optional
+            File that keeps the run's state after every `checkpoint_every` rounds and the last.
+        resume : bool
+            Continue after the checkpoint's round, if the file exists.
+        hooks : Sequence[Hook]
+            Called after every round, evaluations included, before the checkpoint is written.
+
+        Raises
+        ------
+        RunFailedError
+            If a round failed `max_failed_rounds` times; the last checkpoint is good.
+        SettingsError
+            If the options do not fit the clients, or the checkpoint another run or model.
+        """
+        begun = from_record(initial_arrays)
+        self._restore(checkpoint if resume else None, begun)
+        self._started, self._timeout = True, timeout
+        self._last_round = num_rounds
+        self._courier = None
+        self._evaluate_fn = evaluate_fn
+
+        def after_round(server_round: int) -> None:
+            self._call_hooks(server_round, hooks)
+            due = server_round % checkpoint_every == 0 or server_round == num_rounds
+            if checkpoint and due:
+                write_checkpoint(checkpoint, self._checkpoint(server_round))
+
+        self._after_round = after_round
+        result = super().start(
+            grid,
+            to_record(self._global),
+            max(num_rounds - self._offset, 0),
+            timeout,
+            train_config,
+            evaluate_config,
+            self._evaluate_on_server if evaluate_fn else None,
+            **more,
+        )
+        result.arrays = to_record(self._global)
+        self._history.put_into(result)
+        return result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Start the round's program and return the messages of its first exchange."""
+        self._connect(grid)
+        self._round_began = time.monotonic()
+        self._round = server_round + self._offset
+        self._global = from_record(arrays)
+        self._config = dict(config)
+        messages = self._begin(attempt=0)
+        if not self._started and self._link().roster.shared is not None:
+            raise SettingsError(
+                "inside a wrapper such as Flower's DifferentialPrivacy every node must be one "
+                "client, but these nodes add up the results of the several that they host"
+            )
+        return messages
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Feed the replies to the program and run it to its end, again if clients failed it."""
+        for attempt in range(1, self.max_failed_rounds + 1):
+            try:
+                arrays, metrics = self._finish(replies)
+                break
+            except RoundFailedError as failure:
+                self.state = self._state_before
+                logger.warning("round %s, attempt %s failed: %s", self._round, attempt, failure)
+                if attempt == self.max_failed_rounds:
+                    raise RunFailedError(
+                        f"round {self._round} failed {attempt} times in a row, last: {failure}"
+                    ) from failure
+                replies = self._link().grid.send_and_receive(
+                    self._begin(attempt), timeout=self._timeout
+                )
+        self._global = arrays
+        self._history.train[self._round] = metrics
+        return to_record(arrays), MetricRecord(dict(metrics))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask all clients to evaluate the global model, in the rounds that are due."""
+        self._connect(grid)
+        absolute = server_round + self._offset
+        self.evaluation = None
+        due = self.evaluate_every and (
+            absolute % self.evaluate_every == 0 or absolute == self._last_round
+        )
+        if not due:
+            return []
+        clients = self._link().clients()
+        exchange = Exchange("evaluate", from_record(arrays), clients, combine=Nothing())
+        self._round, self._attempt = absolute, 0
+        return self._link().prepare(exchange, self._message_config(dict(config)))
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Keep what every client measured and return the means, weighted by num-examples."""
+        record = None
+        messages = list(replies)
+        if messages:
+            try:
+                self.evaluation = self._link().collect(messages)
+                metrics = self.evaluation.mean_metrics()
+                self._history.evaluate[self._round] = metrics
+                record = MetricRecord(dict(metrics))
+            except RoundFailedError as failure:
+                logger.warning("round %s, evaluation failed: %s", self._round, failure)
+        if not self._evaluate_fn:
+            self._after_round(server_round + self._offset)
+        return record
+
+    # ---- the round under way -------------------------------------------------------------------
+
+    def _begin(self, attempt: int) -> list[Message]:
+        """Start the program; a program that ends before its first exchange sends nothing."""
+        self._attempt = attempt
+        self._state_before = copy.deepcopy(self.state)
+        self._program = self.round(self._round, self._global)
+        self._returned: tuple[Arrays, Metrics] | None = None
+        try:
+            exchange = next(self._program)
+        except StopIteration as end:
+            self._returned = end.value
+            return []
+        return self._link().prepare(exchange, self._message_config(self._config))
+
+    def _finish(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
+        """Send the program its replies, exchange by exchange, until it returns."""
+        if self._returned is None:
+            replies = self._link().collect(messages)
+            while self._returned is None:
+                try:
+                    exchange = self._program.send(replies)
+                except StopIteration as end:
+                    self._returned = end.value
+                else:
+                    config = self._message_config(self._config)
+                    replies = self._link().exchange(exchange, config)
+        arrays, metrics = self._returned
+        problem = misfit(arrays, self._global)
+        if problem:
+            raise RoundFailedError(f"the new global model is no good: {problem}")
+        return arrays, metrics
+
+    def _message_config(self, config: Config) -> Config:
+        """Return the app's settings and what every message names."""
+        return {
+            **config,
+            "server-round": self._round,
+            "run": self.run_name,
+            "population": self.population,
+            "seed": self.seed,
+            "attempt": self._attempt,
+        }
+
+    def _link(self) -> Courier:
+        if self._courier is None:
+            raise RuntimeError("the strategy is not connected to a grid: call start()")
+        return self._courier
+
+    def _connect(self, grid: Grid) -> None:
+        """Make the link to the grid once a run; refuse wrappers that would see half a round."""
+        if self._courier is not None and self._courier.grid is grid:
+            return
+        if not self._started and len(self.actions) > 1:
+            raise SettingsError(
+                f"{type(self).__name__} exchanges {', '.join(self.actions)} in a round, and a "
+                "wrapper such as Flower's DifferentialPrivacy sees the first only: use client-side "
+                "mods instead (allowed inside a wrapper: strategies of one exchange)"
+            )
+        self._courier = Courier(
+            grid, self._timeout, self.min_nodes, self.min_replies, self.population
+        )
+
+    def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Call the user's `evaluate_fn` with absolute rounds, not again before a resumed one."""
+        absolute = server_round + self._offset
+        if self._evaluate_fn is None or (server_round == 0 and self._offset):
+            return None
+        metrics = self._evaluate_fn(absolute, arrays)
+        if metrics is not None:
+            self._history.server[absolute] = dict(metrics)
+        if server_round:
+            self._after_round(absolute)
+        return metrics
+
+    # ---- hooks, checkpoint, resume -------------------------------------------------------------
+
+    def _call_hooks(self, server_round: int, hooks: Sequence[Hook]) -> None:
+        report = RoundReport(
+            round=server_round,
+            num_rounds=self._last_round,
+            arrays=self._global,
+            metrics=self._history.of_round(server_round),
+            evaluation=self.evaluation,
+            seconds=time.monotonic() - self._round_began,
+        )
+        for hook in hooks:
+            hook(report)
+
+    def _options(self) -> dict[str, Any]:
+        """Return what makes two runs the same: the method and its options."""
+        return {"strategy": type(self).__name__} | {
+            f.name: getattr(self, f.name) for f in fields(self)
+        }
+
+    def _checkpoint(self, server_round: int) -> Checkpoint:
+        return Checkpoint(server_round, self._global, self.state, self._history, self._options())
+
+    def _restore(self, path: str | Path | None, initial: Arrays) -> None:
+        """Start from `initial`, or from the checkpoint if there is one."""
+        self._global, self._offset, self._history, self.state = initial, 0, History(), {}
+        if path is None or not Path(path).exists():
+            return
+        kept = read_checkpoint(path)
+        problem = misfit(kept.arrays, initial)
+        if problem:
+            raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
+        for name, value in self._options().items():
+            if kept.options.get(name) != value:
+                raise SettingsError(
+                    f"{path} is a checkpoint of another run: its {name} is "
+                    f"{kept.options.get(name)!r}, here it is {value!r}"
+                )
+        self._global, self._offset = kept.arrays, kept.round
+        self._history, self.state = kept.history, kept.state
+        logger.info("resumed from %s after round %s", path, kept.round)

@@ -1,0 +1,65 @@
+"""CoPreFL, scenario I: collaborative pre-training by meta-updating a temporary global model."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import LossMoments, Mean
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.meta import descend, meta_gradient, meta_loss
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class CoPreFL(RoundStrategy):
+    """CoPreFL with all data at the clients ("Rethinking the Starting Point", Algorithm 1).
+
+    Parameters
+    ----------
+    gamma : float
+        Balance in [0, 1] of the meta objective: 1 is the sum of query losses alone, 0 their
+        variance over the participants alone.
+    meta_learning_rate : float
+        Step size zeta of the meta update.
+    """
+
+    gamma: float = 0.5
+    meta_learning_rate: float = 1e-3
+
+    actions: ClassVar[tuple[str, ...]] = ("train", "train.query")
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if not 0 <= self.gamma <= 1:
+            raise SettingsError(f"gamma = {self.gamma:g}: must be between 0 and 1")
+        self.at_least("meta_learning_rate", self.meta_learning_rate, 0)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""
+        # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
+        reference = self.kept("query-loss", 0.0)
+        # Line 3: a random set m of participants.
+        participants = self.sample(server_round)
+        # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
+        support = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
+        temporary = support.arrays
+        # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
+        query = yield Exchange(
+            "train.query", temporary, support.clients, combine=LossMoments(reference)
+        )
+        losses = query.metrics["loss"]
+        # Lines 15 and 16: the gradient of the customised query meta-loss.
+        gradient = meta_gradient(
+            query.sums["gradient"], query.sums["loss-gradient"], losses, self.gamma, reference
+        )
+        # Line 17: the meta update.
+        updated = descend(temporary, gradient, self.meta_learning_rate)
+
+        self.state["query-loss"] = float(losses.mean())
+        return updated, support.mean_metrics() | {
+            "query-loss": float(losses.mean()),
+            "query-loss-variance": float(losses.var()),
+            "meta-loss": meta_loss(losses, self.gamma),
+        }

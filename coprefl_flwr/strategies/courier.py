@@ -1,0 +1,245 @@
+"""Takes exchanges to the nodes and brings the combined replies back."""
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from coprefl_flwr import protocol
+from coprefl_flwr.arrays import Arrays, cast_like, misfit, to_record
+from coprefl_flwr.combine import Mean, Tally, measured
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.protocol import Config, NodeReply
+from coprefl_flwr.strategies.exchange import Exchange, Replies
+from coprefl_flwr.strategies.roster import Roster
+
+logger = logging.getLogger("flwr.coprefl")
+
+
+class RoundFailedError(Exception):
+    """An attempt at a round came to nothing; it can be repeated with other clients."""
+
+
+@dataclass
+class Courier:
+    """One run's link to the nodes: who hosts whom, who stopped answering, and the messages.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid, or ours.
+    timeout : float
+        Seconds that an exchange may take; a node that has not answered by then is not asked again.
+    min_nodes : int
+        Nodes to wait for before the first exchange.
+    min_replies : int
+        Good replies an exchange needs.
+    """
+
+    grid: Grid
+    timeout: float
+    min_nodes: int
+    min_replies: int
+    population: str
+    roster: Roster = field(default_factory=Roster)
+    silent: set[int] = field(default_factory=set)
+    _asked: Exchange | None = None
+    _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
+
+    def nodes(self) -> list[int]:
+        """Return the ids of the nodes that can be asked, ascending."""
+        return sorted(set(self.grid.get_node_ids()) - self.silent)
+
+    def clients(self, wanted: int | None = None) -> list[int]:
+        """Return the ids of the clients there are, once there are enough nodes for `wanted`.
+
+        Raises
+        ------
+        RunFailedError
+            If they have not connected within the time limit.
+        """
+        end = time.monotonic() + self.timeout
+        told = False
+        while True:
+            nodes = self.nodes()
+            if len(nodes) >= self.min_nodes:
+                self._ask_roster(nodes)
+                clients = self.roster.clients()
+                if self.roster.shared is not None or len(clients) >= (wanted or 1):
+                    return clients
+            waiting = f"{len(nodes)} nodes connected, needed are {max(self.min_nodes, 1)}"
+            if wanted:
+                waiting += f" with {wanted} clients, {len(self.roster.clients())} there are"
+            if time.monotonic() > end:
+                raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
+            if not told:
+                logger.info("waiting for nodes: %s", waiting)
+                told = True
+            time.sleep(min(1.0, self.timeout))
+
+    def _ask_roster(self, nodes: Sequence[int]) -> None:
+        """Ask who hosts whom: one node, and the others only if each names clients of its own."""
+        self.roster.forget(self.roster.known - set(nodes))
+        if self.roster.shared is not None:
+            return
+        if not self.roster.known:
+            self._ask([nodes[0]])
+        new = [node for node in nodes if node not in self.roster.known]
+        if self.roster.plain:
+            for node in new:
+                self.roster.learn(node, {})
+        elif self.roster.shared is None:
+            self._ask(new)
+
+    def _ask(self, nodes: Sequence[int]) -> None:
+        """Ask these nodes for their roster; an app that knows none answers with an error."""
+        config = ConfigRecord({"population": self.population})
+        messages = [
+            Message(RecordDict({"config": config}), dst_node_id=node, message_type=protocol.ROSTER)
+            for node in nodes
+        ]
+        answered = set()
+        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+            node = self._sender(reply, messages)
+            answered.add(node)
+            answer = {} if reply.has_error() else dict(reply.content.config_records["roster"])
+            self.roster.learn(node, dict(answer))
+        self._mark_silent(set(nodes) - answered)
+
+    def prepare(self, exchange: Exchange, config: Config) -> list[Message]:
+        """Return the messages that put an exchange to the nodes that host its clients."""
+        records = {protocol.ARRAYS: to_record(exchange.arrays)}
+        records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
+        self._asked = exchange
+        self._sent = [
+            (self._message(exchange, records, config, node, share), share)
+            for node, share in self.roster.assign(exchange.clients, self.nodes()).items()
+        ]
+        return [message for message, _ in self._sent]
+
+    def _message(
+        self,
+        exchange: Exchange,
+        records: dict[str, ArrayRecord],
+        config: Config,
+        node: int,
+        share: list[int],
+    ) -> Message:
+        alone = share == [node] and self.roster.shared is None
+        content = protocol.request(
+            records,
+            {**config, **exchange.config},
+            rule=exchange.combine,
+            clients=None if alone else share,
+        )
+        return Message(content, dst_node_id=node, message_type=exchange.action)
+
+    def collect(self, messages: Iterable[Message]) -> Replies:
+        """Combine the replies to the messages last prepared; name every failure in one line.
+
+        Raises
+        ------
+        RoundFailedError
+            If fewer than `min_replies` clients gave a good reply.
+        """
+        exchange = self._asked
+        if exchange is None:
+            raise RuntimeError("no exchange is under way")
+        sent = [message for message, _ in self._sent]
+        shares = {message.metadata.dst_node_id: share for message, share in self._sent}
+        replies: dict[int, NodeReply] = {}
+        for message in messages:
+            node = self._sender(message, sent)
+            replies[node] = self._read(exchange, node, message, shares[node])
+        self._mark_silent(set(shares) - set(replies))
+        for node in sorted(replies):
+            for client, reason in replies[node].failed.items():
+                logger.warning("client %s on node %s is left out: %s", client, node, reason)
+        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
+        count = sum(len(reply.metrics) for reply in good)
+        if count < self.min_replies:
+            raise RoundFailedError(
+                f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
+                f"needed are {self.min_replies}"
+            )
+        return combined(exchange, good)
+
+    def exchange(self, exchange: Exchange, config: Config) -> Replies:
+        """Put an exchange to the nodes and wait for its combined replies."""
+        messages = self.prepare(exchange, config)
+        return self.collect(self.grid.send_and_receive(messages, timeout=self.timeout))
+
+    def _sender(self, reply: Message, sent: Sequence[Message]) -> int:
+        """Return the node a reply is from; an error reply may come from the SuperLink instead."""
+        for message in sent:
+            if message.metadata.message_id == reply.metadata.reply_to_message_id:
+                return message.metadata.dst_node_id
+        return reply.metadata.src_node_id
+
+    def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
+        """Read and check one node's reply; whatever is wrong with it fails all its clients."""
+        if message.has_error():
+            reason = (message.error.reason or f"error {message.error.code}").strip()
+            return NodeReply(failed=dict.fromkeys(share, reason.splitlines()[-1]))
+        try:
+            reply = protocol.read_reply(message.content, share)
+            check(exchange, reply)
+        except ValueError as error:
+            return NodeReply(failed=dict.fromkeys(share, str(error)))
+        return reply
+
+    def _mark_silent(self, nodes: set[int]) -> None:
+        for node in sorted(nodes):
+            logger.warning(
+                "node %s did not answer within %g s and is not asked again", node, self.timeout
+            )
+        self.silent |= nodes
+
+
+def check(exchange: Exchange, reply: NodeReply) -> None:
+    """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
+    for metrics in reply.metrics.values():
+        exchange.combine.coefficients({**metrics, "client": 0})
+    if not exchange.combine.sums:
+        return
+    alone = len(reply.metrics) == 1
+    if alone and len(reply.records) != 1:
+        raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
+    for arrays in reply.records.values():
+        problem = misfit(arrays, exchange.arrays, subset=exchange.combine.partial)
+        if problem:
+            raise ValueError(problem)
+
+
+def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+    """Add up the nodes' replies, given in the order of their smallest client id."""
+    rule = exchange.combine
+    tally = Tally(rule)
+    for reply in replies:
+        if len(reply.metrics) == 1 and rule.sums:
+            (client,) = reply.clients
+            (arrays,) = reply.records.values()
+            tally.add(client, arrays, reply.metrics[client])
+        elif rule.sums:
+            tally.merge(reply.records)
+    per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
+    clients = tuple(sorted(per_client))
+    names = sorted({name for metrics in per_client.values() for name in metrics})
+    metrics = {
+        name: np.array([per_client[client].get(name, np.nan) for client in clients])
+        for name in names
+    }
+    arrays = {}
+    if isinstance(rule, Mean):
+        weights = [measured(per_client[c], rule.weight) if rule.weight else 1.0 for c in clients]
+        arrays = mean(tally.sums["sum"], sum(weights), exchange.arrays)
+    return Replies(clients, metrics, arrays, {name: dict(s) for name, s in tally.sums.items()})
+
+
+def mean(total: Arrays, weight: float, template: Arrays) -> Arrays:
+    """Return total / weight in the dtypes and order of `template`."""
+    return cast_like({name: array / weight for name, array in total.items()}, template)

@@ -1,0 +1,70 @@
+"""An exchange with clients, as a round's program sees it: what goes out, what comes back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import Mean, Rule
+from coprefl_flwr.protocol import Config
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question to some clients.
+
+    Parameters
+    ----------
+    action : str
+        Flower message type, e.g. "train", "train.query", "evaluate".
+    arrays : Arrays
+        The arrays every client starts from. Clients answer with arrays of these names and shapes.
+    clients : Sequence[int]
+        Ids of the clients to ask.
+    combine : Rule
+        How the clients' arrays become one (see `coprefl_flwr.combine`).
+    extra : Mapping[str, Arrays]
+        Further named arrays to send, each as an ArrayRecord of its own.
+    config : Config
+        Settings for this exchange, on top of the app's own.
+    """
+
+    action: str
+    arrays: Arrays
+    clients: Sequence[int]
+    combine: Rule = field(default_factory=Mean)
+    extra: Mapping[str, Arrays] = field(default_factory=dict)
+    config: Config = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What the clients answered, combined.
+
+    Parameters
+    ----------
+    clients : tuple[int, ...]
+        Ids of the clients whose results are in, ascending.
+    metrics : Mapping[str, NDArray[float64]]
+        Per metric one value a client, shape (len(clients),), NaN where a client did not report it.
+    arrays : Arrays
+        Under `Mean`, the mean in the dtypes that were sent; otherwise empty.
+    sums : Mapping[str, Arrays]
+        Every sum of the rule by its name, in float64.
+    """
+
+    clients: tuple[int, ...]
+    metrics: Mapping[str, npt.NDArray[np.float64]]
+    arrays: Arrays = field(default_factory=dict)
+    sums: Mapping[str, Arrays] = field(default_factory=dict)
+
+    def mean_metrics(self, weight: str = "num-examples") -> dict[str, float]:
+        """Return the mean of every metric over the clients, weighted by the metric `weight`."""
+        weights = self.metrics.get(weight, np.ones(len(self.clients)))
+        return {
+            name: float(np.average(values, weights=weights))
+            for name, values in self.metrics.items()
+            if name != weight and not np.isnan(values).any()
+        }

@@ -1,0 +1,26 @@
+"""FedAvg: the sample-weighted mean of the participants' models."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedAvg(RoundStrategy):
+    """Federated averaging (McMahan et al. 2017, arxiv.org/abs/1602.05629), Algorithm 1.
+
+    On this base rather than Flower's own, so that it is compared with the other methods on the
+    same sampling, the same seeds and the same hosting.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
+        clients = self.sample(server_round)
+        replies = yield Exchange("train", arrays, clients, combine=Mean("num-examples"))
+        return replies.arrays, replies.mean_metrics()

@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Run a Flower app under Flower's simulation, on a SuperLink of its own, and say whether it worked.
+#
+#   examples/simulate.sh APP [NODES] [flwr run options ...]
+#
+# APP is the app's folder, NODES how many nodes of one CPU host the clients (default 2). `flwr run`
+# alone would use the SuperLink that it finds or starts on a fixed port, leave it running, install
+# the app's dependencies anew, and exit with 0 even if the run failed. This script
+#   - keeps Flower's files in $FLWR_HOME (default: a new folder, removed at the end),
+#   - takes a free port, and uses the packages of the active environment,
+#   - exits with 0 only if the run's status is finished:completed,
+#   - stops everything it started, whatever happens.
+# Relative paths in the settings (output-dir, dataset) are relative to the current folder.
+set -euo pipefail
+
+app=$(cd "${1:?usage: examples/simulate.sh APP [NODES] [flwr run options ...]}" && pwd)
+nodes=${2:-2}
+shift $(($# < 2 ? $# : 2))
+
+home=${FLWR_HOME:-$(mktemp -d)}
+[ -n "${FLWR_HOME:-}" ] || remove_home=yes
+export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0
+export FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
+mkdir -p "$home"
+
+port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+cat > "$home/config.toml" <<TOML
+[superlink]
+default = "private"
+[superlink.private]
+address = "127.0.0.1:$port"
+insecure = true
+TOML
+
+# A session of its own, so that the SuperLink and all its children are one group to stop.
+setsid flower-superlink --insecure --simulation --disable-runtime-dependency-installation \
+    --host 127.0.0.1 --port "$port" > "$home/superlink.log" 2>&1 < /dev/null &
+superlink=$!
+stop() {
+    status=$?
+    trap - EXIT INT TERM
+    kill -TERM -- "-$superlink" 2> /dev/null || true
+    for _ in $(seq 50); do
+        kill -0 -- "-$superlink" 2> /dev/null || break
+        sleep 0.2
+    done
+    kill -KILL -- "-$superlink" 2> /dev/null || true
+    if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then rm -rf "$home"; fi
+    exit "$status"
+}
+trap stop EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+for _ in $(seq 150); do
+    python - "$port" <<'PY' && ready=yes && break
+import socket, sys
+sys.exit(socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))))
+PY
+    if ! kill -0 "$superlink" 2> /dev/null; then break; fi
+    sleep 0.2
+done
+if [ -z "${ready:-}" ]; then
+    cat "$home/superlink.log" >&2
+    echo "simulate.sh: the SuperLink did not start" >&2
+    exit 1
+fi
+
+flwr run "$app" --stream "$@" \
+    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1"
+status=$(flwr list --format json | python -c 'import json, sys; print(json.load(sys.stdin)["runs"][0]["status"])')
+echo "status of the run: $status"
+[ "$status" = "finished:completed" ]

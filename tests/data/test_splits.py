@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+
+from coprefl_flwr.data import relabel, split_classes, split_in_two
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.seeds import generator
+
+
+def split(downstream, pretraining="", overlap=False, seed=0, classes=100):
+    return split_classes(
+        classes,
+        downstream=downstream,
+        pretraining=pretraining,
+        allow_overlap=overlap,
+        seed_key=(seed, "split"),
+    )
+
+
+def test_lists_and_ranges():
+    assert split("list:3, 7,8-9", classes=10) == ((0, 1, 2, 4, 5, 6), (3, 7, 8, 9))
+    assert split("list:9,0", "list:5,1-2", classes=10) == ((1, 2, 5), (0, 9))
+
+
+def test_counts_are_drawn_by_seed_and_do_not_meet():
+    pretraining, downstream = split("20", "50")
+    assert len(pretraining) == 50
+    assert len(downstream) == 20
+    assert not set(pretraining) & set(downstream)
+    assert list(downstream) == sorted(downstream)
+    assert list(pretraining) == sorted(pretraining)
+    assert split("20", "50") == (pretraining, downstream)
+    assert split("20", "50", seed=1)[1] != downstream
+
+
+def test_an_empty_pretraining_side_is_the_rest():
+    pretraining, downstream = split("20")
+    assert sorted(pretraining + downstream) == list(range(100))
+
+
+def test_a_downstream_count_leaves_listed_pretraining_classes_alone():
+    assert split("2", "list:0-7", classes=10) == (tuple(range(8)), (8, 9))
+
+
+def test_overlap_is_refused_unless_allowed():
+    with pytest.raises(SettingsError, match="share 2, 3;"):
+        split("list:2-5", "list:0-3")
+    assert split("list:2-5", "list:0-3", overlap=True) == ((0, 1, 2, 3), (2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("downstream", "pretraining", "message"),
+    [
+        ("", "", "downstream-classes = '' cannot be read"),
+        ("0", "", "1 to 10 can be drawn"),
+        ("11", "", "1 to 10 can be drawn"),
+        ("10", "", "none are left"),
+        ("4", "7", "pretraining-classes = '7': 1 to 6 can be drawn"),
+        ("twenty", "", "cannot be read"),
+        ("list:", "", "is no class or range"),
+        ("list:1,x", "", "'x' is no class or range"),
+        ("list:8-10", "", r"lie in 0\.\.9"),
+        ("list:5-3", "", "must rise"),
+        ("list:1,1-2", "", "class 1 is named twice"),
+    ],
+)
+def test_bad_text_is_one_line(downstream, pretraining, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        split(downstream, pretraining, classes=10)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("n", "fraction", "first"), [(10, 0.8, 8), (11, 0.8, 8), (100, 0.29, 29)])
+def test_split_in_two_takes_the_floor(n, fraction, first):
+    one, other = split_in_two(n, fraction, generator("test"))
+    assert len(one) == first
+    assert sorted([*one, *other]) == list(range(n))
+    assert (np.diff(one) > 0).all()
+    assert (np.diff(other) > 0).all()
+    assert one.dtype == other.dtype == np.int64
+
+
+def test_split_in_two_follows_its_generator():
+    halves = [split_in_two(50, 0.5, generator("test", i))[0].tolist() for i in (0, 0, 1)]
+    assert halves[0] == halves[1] != halves[2]
+
+
+@pytest.mark.parametrize(("n", "fraction"), [(1, 0.8), (4, 0.2), (10, 1.0), (10, 0.0), (0, 0.5)])
+def test_split_in_two_leaves_neither_part_empty(n, fraction):
+    with pytest.raises(SettingsError, match="neither part may be empty"):
+        split_in_two(n, fraction, generator("test"))
+
+
+def test_relabel_goes_by_the_sorted_classes():
+    found = relabel(np.array([40, 7, 90, 7]), (90, 7, 40))
+    assert found.tolist() == [1, 0, 2, 0]
+    assert found.dtype == np.int64
+
+
+def test_relabel_refuses_a_label_of_another_task():
+    with pytest.raises(SettingsError, match="label 8 is not among the task's classes 7, 40"):
+        relabel(np.array([40, 8]), (7, 40))

@@ -1,0 +1,194 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import build_model, head_names, model_arrays
+
+CIFAR = (3, 32, 32)
+FEMNIST = (1, 28, 28)
+NETWORKS = ("resnet18", "resnet8", "lenet5", "femnist-cnn")
+
+OWN_MODELS = """
+import torch
+
+def linear_model(num_classes):
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, num_classes))
+
+def not_a_model(num_classes):
+    return num_classes
+
+def headless(num_classes):
+    return torch.nn.Linear(784, 10)
+
+def renamed(num_classes):
+    return torch.nn.ModuleDict({f"fc{num_classes}": torch.nn.Linear(784, num_classes)})
+
+_secret = linear_model
+"""
+
+
+@pytest.fixture
+def own_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "own_networks.py").write_text(OWN_MODELS)
+    (tmp_path / "own_broken.py").write_text("import no_such_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_networks"
+
+
+def parameter_count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "num_classes", "image_shape", "expected"),
+    [
+        # torchvision's 11,689,512 with 10 classes in place of 1000 and a 3x3 stem for a 7x7.
+        ("resnet18", 10, CIFAR, 11_689_512 - 990 * 513 - 64 * 3 * (49 - 9)),
+        # Stem 464, blocks 4,672 + 14,528 + 57,728, classifier 650.
+        ("resnet8", 10, CIFAR, 78_042),
+        # The count commonly given for LeNet-5 on CIFAR-10.
+        ("lenet5", 10, CIFAR, 62_006),
+        # Two convolutions, then (64 * 7 * 7 + 1) * 128 and (128 + 1) * 62.
+        ("femnist-cnn", 62, FEMNIST, 320 + 18_496 + 401_536 + 7_998),
+    ],
+)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_parameter_count(
+    name: str, num_classes: int, image_shape: tuple[int, int, int], expected: int, norm: str
+) -> None:
+    assert parameter_count(build_model(name, num_classes, image_shape, norm)) == expected
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+@pytest.mark.parametrize("image_shape", [CIFAR, FEMNIST, (1, 32, 32), (3, 28, 20)])
+def test_output_shape(name: str, norm: str, image_shape: tuple[int, int, int]) -> None:
+    model = build_model(name, 7, image_shape, norm)
+    logits = model(torch.zeros(2, *image_shape))
+    assert logits.shape == (2, 7)
+    assert logits.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("name", "side"), [("resnet18", 8), ("resnet8", 4), ("lenet5", 16), ("femnist-cnn", 4)]
+)
+def test_smallest_image(name: str, side: int) -> None:
+    assert build_model(name, 3, (1, side, side))(torch.zeros(2, 1, side, side)).shape == (2, 3)
+    message = re.escape(f"{name} takes (channels, height, width)")
+    for too_small in [(1, side - 1, side), (1, side, side - 1), (0, side, side)]:
+        with pytest.raises(SettingsError, match=message):
+            build_model(name, 3, too_small)
+
+
+def test_resnets_keep_the_resolution_up_to_their_first_block() -> None:
+    for name in ("resnet18", "resnet8"):
+        widths: list[int] = []
+        model = build_model(name, 10, CIFAR)
+        first_block = model.get_submodule("layer1")
+        first_block.register_forward_pre_hook(
+            lambda _, inputs, widths=widths: widths.append(inputs[0].shape[-1])
+        )
+        model(torch.zeros(2, *CIFAR))
+        assert widths == [32]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet8"])
+def test_every_convolution_of_a_resnet_has_the_he_initialisation(name: str) -> None:
+    for module in build_model(name, 10, CIFAR).modules():
+        if isinstance(module, nn.Conv2d):
+            fan_out = module.out_channels * module.kernel_size[0] ** 2
+            # The standard deviation of a sample of n normal values is off by about 1 / sqrt(2 n).
+            tolerance = 5 / (2 * module.weight.numel()) ** 0.5
+            assert module.weight.std().item() == pytest.approx((2 / fan_out) ** 0.5, rel=tolerance)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet8"])
+def test_group_norm_has_sixteen_channels_a_group_and_no_buffers(name: str) -> None:
+    model = build_model(name, 10, CIFAR, "group")
+    assert list(model.buffers()) == []
+    norms = [module for module in model.modules() if isinstance(module, nn.GroupNorm)]
+    assert norms
+    assert all(module.num_channels == 16 * module.num_groups for module in norms)
+    assert list(build_model(name, 10, CIFAR, "batch").buffers())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_weights_are_a_function_of_the_key_alone(name: str) -> None:
+    torch.manual_seed(1)
+    first = model_arrays(build_model(name, 10, CIFAR, seed_key=("model", 3)))
+    torch.manual_seed(2)
+    again = model_arrays(build_model(name, 10, CIFAR, seed_key=("model", 3)))
+    other = model_arrays(build_model(name, 10, CIFAR, seed_key=("model", 4)))
+    assert all(first[array].tobytes() == again[array].tobytes() for array in first)
+    head = head_names(name, 10, CIFAR, "batch")
+    assert all(not np.array_equal(first[array], other[array]) for array in head)
+    assert not np.array_equal(first["conv1.weight"], other["conv1.weight"])
+
+
+def test_the_callers_random_state_is_left_as_it_was() -> None:
+    state = torch.get_rng_state()
+    build_model("lenet5", 10, CIFAR)
+    assert torch.equal(torch.get_rng_state(), state)
+    with pytest.raises(SettingsError):
+        build_model("lenet", 10, CIFAR)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [("resnet18", "fc"), ("resnet8", "fc"), ("lenet5", "fc3"), ("femnist-cnn", "fc2")],
+)
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_head_is_the_last_layer(name: str, head: str, norm: str) -> None:
+    assert head_names(name, 5, CIFAR, norm) == {f"{head}.weight", f"{head}.bias"}
+
+
+def test_own_model_is_built_seeded_and_has_a_head(own_models: str) -> None:
+    name = f"{own_models}:linear_model"
+    model = build_model(name, 62, FEMNIST, seed_key=("own", 1))
+    assert model(torch.zeros(2, *FEMNIST)).shape == (2, 62)
+    again = build_model(name, 62, FEMNIST, seed_key=("own", 1))
+    other = build_model(name, 62, FEMNIST, seed_key=("own", 2))
+    assert torch.equal(model.get_parameter("1.weight"), again.get_parameter("1.weight"))
+    assert not torch.equal(model.get_parameter("1.weight"), other.get_parameter("1.weight"))
+    assert head_names(name, 62, FEMNIST, "batch") == {"1.weight", "1.bias"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("resnet9", "must be one of resnet18, resnet8, .* nearest: resnet8"),
+        ("lenet-5", "nearest: lenet5"),
+        ("own_networks:", "is written module:function"),
+        (":linear_model", "is written module:function"),
+        ("no_such_networks:f", "'no_such_networks' cannot be imported"),
+        ("own_broken:f", "'own_broken' cannot be imported: .*no_such_dependency"),
+        ("own_networks:linear", "no function 'linear'; nearest: linear_model"),
+        ("own_networks:secret", "no function 'secret'; nearest: [a-z]"),
+        ("own_networks:not_a_model", r"must return a torch.nn.Module, not int"),
+    ],
+)
+@pytest.mark.usefixtures("own_models")
+def test_names_that_cannot_be_used(name: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message) as raised:
+        build_model(name, 10, CIFAR)
+    assert "\n" not in str(raised.value)
+
+
+def test_values_that_cannot_be_used() -> None:
+    with pytest.raises(SettingsError, match=r"norm is 'grup'; .*batch, group; nearest: group"):
+        build_model("resnet8", 10, CIFAR, "grup")
+    with pytest.raises(SettingsError, match="number of classes is 1; it must be at least 2"):
+        build_model("resnet8", 1, CIFAR)
+
+
+def test_models_without_a_replaceable_head(own_models: str) -> None:
+    with pytest.raises(SettingsError, match="no array whose shape depends"):
+        head_names(f"{own_models}:headless", 5, FEMNIST, "batch")
+    with pytest.raises(SettingsError, match=r"other arrays for 5 than for 6 classes.*'fc5\.bias'"):
+        head_names(f"{own_models}:renamed", 5, FEMNIST, "batch")

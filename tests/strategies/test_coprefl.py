@@ -1,0 +1,162 @@
+"""CoPreFL against independent computations: a round in plain autograd, the meta step by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import CoPreFL, Replies
+from tests.tiny import SIZES, tiny_model
+
+
+def full_batch_sgd(model, inputs, targets, steps, learning_rate):
+    """Train by plain gradient steps on the whole set."""
+    model.train()
+    for _ in range(steps):
+        loss = functional.cross_entropy(model(inputs), targets)
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                parameter -= learning_rate * gradient
+
+
+def one_round_by_hand(federation, start, participants, server_round, gamma, zeta, seed=0):
+    """Algorithm 1 in float64, in the order of its lines, without any code of the strategies.
+
+    The meta gradient comes from autograd through L_meta itself, not from the formula
+    sum_j c_j g_j that the package uses.
+    """
+    sets, locals_ = {}, []
+    for j in participants:
+        inputs, targets = federation.samples[j].batch(slice(None), torch.device("cpu"))
+        key = (seed, "train", server_round, j, "support")
+        support, query = split_in_two(SIZES[j], 0.8, seeds.generator(*key))
+        sets[j] = (inputs.double()[query], targets[query], len(support))
+        model = tiny_model().double()
+        model.load_state_dict({n: torch.from_numpy(np.array(a)) for n, a in start.items()})
+        full_batch_sgd(model, inputs.double()[support], targets[support], 2, 0.1)
+        locals_.append(model.state_dict())
+    weights = np.array([sets[j][2] for j in participants], float)
+    weights /= weights.sum()
+    temporary = {}
+    for name, first in locals_[0].items():
+        mean = sum(w * local[name].double() for w, local in zip(weights, locals_, strict=True))
+        temporary[name] = mean.round().long() if first.dtype == torch.int64 else mean
+    model = tiny_model().double()
+    model.load_state_dict(temporary)
+    model.eval()
+    losses = torch.stack(
+        [functional.cross_entropy(model(sets[j][0]), sets[j][1]) for j in participants]
+    )
+    meta = gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
+    gradients = torch.autograd.grad(meta, list(model.parameters()))
+    with torch.no_grad():
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter -= zeta * gradient
+    return {name: value.numpy() for name, value in model.state_dict().items()}, losses.detach()
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_round_is_algorithm_1(federation, gamma, nodes):
+    """Two rounds (the second has a nonzero reference loss) agree with plain autograd to 1e-5."""
+    strategy = CoPreFL(gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0)
+    grid = LocalGrid(federation.coprefl_app(), nodes=nodes)
+    asked = []
+    sample = strategy.sample
+    strategy.sample = lambda server_round: asked.append(sample(server_round)) or asked[-1]
+    result = strategy.start(grid, to_record(federation.arrays()), num_rounds=2)
+
+    expected = federation.arrays()
+    for server_round, participants in enumerate(asked, start=1):
+        expected, losses = one_round_by_hand(
+            federation, expected, participants, server_round, gamma, zeta=0.5
+        )
+    assert [len(participants) for participants in asked] == [3, 3]
+    found = from_record(result.arrays)
+    for name, array in federation.arrays().items():
+        assert found[name].dtype == array.dtype
+        assert found[name].shape == array.shape
+        np.testing.assert_allclose(found[name], expected[name], rtol=0, atol=1e-5, err_msg=name)
+    metrics = result.train_metrics_clientapp[2]
+    assert metrics["query-loss"] == pytest.approx(float(losses.mean()), abs=1e-5)
+    assert metrics["query-loss-variance"] == pytest.approx(
+        float(losses.var(unbiased=False)), abs=1e-5
+    )
+    # The counter of BatchNorm: 2 steps a round at every client, so 4 after two rounds.
+    assert found["2.num_batches_tracked"] == 4
+
+
+def test_round_with_hand_made_replies():
+    """A round needs no grid: with hand-made replies its meta step can be worked out on paper.
+
+    Phi_bar = 1; two clients, losses 1 and 3, gradients 10 and 20, gamma 1/4, |m| = 2:
+    c = 1/4 + 3/4 * 2/2 * (L - 2) = -1/2 and 1; sum c g = -5 + 20 = 15; Phi = 1 - 0.1 * 15 = -0.5.
+    With reference 0: G1 = 30, G2 = 1 * 10 + 3 * 20 = 70.
+    """
+    strategy = CoPreFL(gamma=0.25, meta_learning_rate=0.1)
+    strategy.sample = lambda server_round: [4, 7]
+    program = strategy.round(1, {"w": np.float32([5.0])})
+    first = next(program)
+    assert (first.action, list(first.clients), str(first.combine)) == (
+        "train",
+        [4, 7],
+        "mean:num-examples",
+    )
+    counts = {"num-examples": np.array([3.0, 5.0]), "loss": np.array([0.0, 0.0])}
+    second = program.send(Replies((4, 7), counts, arrays={"w": np.float32([1.0])}))
+    assert second.action == "train.query"
+    assert second.arrays["w"] == 1.0
+    sums = {"gradient": {"w": np.array([30.0])}, "loss-gradient": {"w": np.array([70.0])}}
+    with pytest.raises(StopIteration) as end:
+        program.send(Replies((4, 7), {"loss": np.array([1.0, 3.0])}, sums=sums))
+    arrays, metrics = end.value.value
+    assert arrays["w"].dtype == np.float32
+    assert arrays["w"] == pytest.approx(-0.5)
+    assert metrics["query-loss"] == 2.0
+    assert metrics["query-loss-variance"] == 1.0
+    assert strategy.state == {"query-loss": 2.0}
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_number_of_nodes_does_not_matter(stochastic_federation, nodes):
+    """Hosting changes who adds up, not the sum: float64 partial sums leave no trace in float32."""
+    results = []
+    for hosts in (1, nodes):
+        grid = LocalGrid(stochastic_federation.coprefl_app(), nodes=hosts)
+        strategy = CoPreFL(participants=3, meta_learning_rate=0.1, seed=3)
+        result = strategy.start(grid, to_record(stochastic_federation.arrays()), num_rounds=4)
+        results.append(from_record(result.arrays))
+    for name, array in results[0].items():
+        np.testing.assert_allclose(array, results[1][name], rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_query_set_is_what_training_left_out(stochastic_federation):
+    client = stochastic_federation.coprefl_client(None, 2)
+    config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
+    support, query = client.split(config)
+    assert len(support) == 18  # floor(0.8 * 23)
+    assert sorted([*support.indices, *query.indices]) == list(client.train.indices)
+    again = stochastic_federation.coprefl_client(None, 2).split(config)
+    assert list(again[1].indices) == list(query.indices)
+    later = client.split({**config, "server-round": 4})
+    assert list(later[1].indices) != list(query.indices)
+
+
+def test_fixed_split(federation):
+    federation.resplit = False
+    client = federation.coprefl_client(None, 2)
+    config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
+    later = client.split({**config, "server-round": 4})
+    assert list(client.split(config)[1].indices) == list(later[1].indices)
+
+
+@pytest.mark.parametrize("gamma", [-0.1, 1.5, float("nan")])
+def test_gamma_is_checked(gamma):
+    with pytest.raises(SettingsError, match=r"gamma = .*: must be between 0 and 1"):
+        CoPreFL(gamma=gamma)

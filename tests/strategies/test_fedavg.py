@@ -1,0 +1,97 @@
+"""FedAvg by hand, and equal to Flower's in an app that knows nothing of this package."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import FedAvg
+from tests.strategies.test_coprefl import full_batch_sgd
+from tests.tiny import SIZES, tiny_model
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 4])
+def test_a_round_by_hand(federation, nodes):
+    """Two full-batch steps at every client, then the mean weighted by 10, 14, 23 and 31."""
+    grid = LocalGrid(federation.torch_app(), nodes=nodes)
+    result = FedAvg().start(grid, to_record(federation.arrays()), num_rounds=1)
+    locals_ = []
+    for samples in federation.samples:
+        model = tiny_model().double()
+        inputs, targets = samples.batch(slice(None), torch.device("cpu"))
+        full_batch_sgd(model, inputs.double(), targets, 2, 0.1)
+        locals_.append(model.state_dict())
+    for name, array in from_record(result.arrays).items():
+        mean = np.average([local[name] for local in locals_], axis=0, weights=SIZES)
+        np.testing.assert_allclose(array, mean, rtol=0, atol=1e-5, err_msg=name)
+        assert array.dtype == federation.arrays()[name].dtype
+
+
+def plain_app():
+    """A Message-API app as Flower's templates write it: one client a node, no hosting, no ids."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        node = context.node_config["partition-id"]
+        arrays = message.content["arrays"].to_numpy_ndarrays()
+        rng = np.random.default_rng(message.content["config"]["server-round"] * 10 + node)
+        arrays = [a * 0.5 + rng.normal(size=a.shape).astype(a.dtype) for a in arrays]
+        names = list(message.content["arrays"])
+        record = ArrayRecord(dict(zip(names, ArrayRecord(arrays).values(), strict=True)))
+        metrics = MetricRecord({"num-examples": 5 + node, "train-loss": 1.0 / (1 + node)})
+        return Message(RecordDict({"model": record, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        node = context.node_config["partition-id"]
+        metrics = MetricRecord({"num-examples": 5 + node, "eval-acc": 0.1 * node})
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def test_equals_flowers_fedavg_in_a_plain_app():
+    start = {"w": np.float32([[1, 2], [3, 4]]), "b": np.float32([0.5, -0.5])}
+    ours = FedAvg(evaluate_every=1).start(
+        LocalGrid(plain_app(), nodes=4), to_record(start), 3, train_config=ConfigRecord({"lr": 0.1})
+    )
+    random.seed(0)
+    flowers = FlowerFedAvg(min_train_nodes=4, min_available_nodes=4, min_evaluate_nodes=4).start(
+        LocalGrid(plain_app(), nodes=4), to_record(start), 3, train_config=ConfigRecord({"lr": 0.1})
+    )
+    for name, array in from_record(flowers.arrays).items():
+        np.testing.assert_allclose(from_record(ours.arrays)[name], array, rtol=1e-6, atol=1e-6)
+    for server_round in (1, 2, 3):
+        assert ours.train_metrics_clientapp[server_round]["train-loss"] == pytest.approx(
+            flowers.train_metrics_clientapp[server_round]["train-loss"]
+        )
+        assert ours.evaluate_metrics_clientapp[server_round]["eval-acc"] == pytest.approx(
+            flowers.evaluate_metrics_clientapp[server_round]["eval-acc"]
+        )
+
+
+def test_flowers_fedavg_drives_our_client_app(federation):
+    """One client a node, with Flower's own strategy: the reply is the one it expects."""
+    app = federation.torch_app(clients=None)
+    random.seed(0)
+    flowers = FlowerFedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0).start(
+        LocalGrid(app, nodes=4), to_record(floats_only(federation)), 1
+    )
+    ours = FedAvg().start(LocalGrid(app, nodes=4), to_record(federation.arrays()), 1)
+    for name, array in from_record(flowers.arrays).items():
+        np.testing.assert_allclose(from_record(ours.arrays)[name], array, rtol=1e-6, err_msg=name)
+
+
+def floats_only(federation):
+    """Return the tiny model's arrays with the counter as a float: Flower's mean wants floats."""
+    return {
+        name: array.astype(np.float32) if array.dtype == np.int64 else array
+        for name, array in federation.arrays().items()
+    }

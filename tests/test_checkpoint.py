@@ -1,0 +1,131 @@
+"""A run that was killed and resumed ends with the bytes of one that was not."""
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import CoPreFL, FedAvg
+from tests.tiny import Federation
+
+
+class Killed(BaseException):
+    """Stands for a signal: no `except Exception` may catch it."""
+
+
+def strategy():
+    return CoPreFL(participants=3, meta_learning_rate=0.1, seed=5, evaluate_every=2)
+
+
+def run(folder=None, kill_after=None, resume=False, rounds=6):
+    federation = Federation.stochastic()
+    grid = LocalGrid(federation.coprefl_app(), nodes=2)
+
+    def hook(report):
+        if report.round == kill_after:
+            raise Killed
+
+    evaluated = []
+
+    def evaluate(server_round, arrays):
+        evaluated.append(server_round)
+        return MetricRecord({"norm": float(np.abs(from_record(arrays)["1.weight"]).sum())})
+
+    result = strategy().start(
+        grid,
+        to_record(federation.arrays()),
+        rounds,
+        evaluate_fn=evaluate,
+        checkpoint=folder / "checkpoint.safetensors" if folder else None,
+        checkpoint_every=2,
+        resume=resume,
+        hooks=[hook],
+    )
+    return result, evaluated
+
+
+@pytest.mark.parametrize("kill_after", [1, 3, 4, 5])
+def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
+    whole, _ = run()
+    with pytest.raises(Killed):
+        run(tmp_path, kill_after=kill_after)
+    resumed, evaluated = run(tmp_path, resume=True)
+    kept = (kill_after - 1) // 2 * 2  # The hook of a round runs before its checkpoint is written.
+    assert evaluated == ([0] if kept == 0 else []) + list(range(kept + 1, 7))
+    for name, array in from_record(whole.arrays).items():
+        assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
+    assert whole.train_metrics_clientapp == resumed.train_metrics_clientapp
+    assert whole.evaluate_metrics_clientapp == resumed.evaluate_metrics_clientapp
+    assert whole.evaluate_metrics_serverapp == resumed.evaluate_metrics_serverapp
+
+
+def test_resuming_a_finished_run_returns_its_result(tmp_path):
+    whole, _ = run(tmp_path)
+    again, evaluated = run(tmp_path, resume=True)
+    assert evaluated == []
+    assert from_record(again.arrays)["1.weight"].tobytes() == (
+        from_record(whole.arrays)["1.weight"].tobytes()
+    )
+    assert again.train_metrics_clientapp == whole.train_metrics_clientapp
+
+
+def checkpoint():
+    return Checkpoint(
+        round=3,
+        arrays={"z": np.float32([1.5]), "a": np.array(7, np.int64)},
+        state={"query-loss": 0.1 + 0.2, "variates": {"w": np.float64([1, 2])}},
+        history=History(train={1: {"loss": 1 / 3}}),
+        options={"strategy": "FedAvg"},
+    )
+
+
+def test_everything_comes_back(tmp_path):
+    write_checkpoint(tmp_path / "c", checkpoint())
+    back = read_checkpoint(tmp_path / "c")
+    assert list(back.arrays) == ["z", "a"]
+    assert back.arrays["a"].shape == ()
+    assert back.arrays["a"].dtype == np.int64
+    assert back.state["query-loss"] == 0.1 + 0.2
+    np.testing.assert_array_equal(back.state["variates"]["w"], [1.0, 2.0])
+    assert back.history.train == {1: {"loss": 1 / 3}}
+    assert back.round == 3
+
+
+def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "c"
+    write_checkpoint(path, checkpoint())
+    before = path.read_bytes()
+
+    def stop(descriptor):
+        raise Killed
+
+    monkeypatch.setattr("os.fsync", stop)
+    with pytest.raises(Killed):
+        write_checkpoint(path, checkpoint())
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, federation):
+    write_checkpoint(tmp_path / "c", checkpoint())
+    grid = LocalGrid(federation.torch_app())
+    with pytest.raises(SettingsError, match="is a checkpoint of another model: array 'z'"):
+        FedAvg().start(
+            grid, to_record(federation.arrays()), 1, checkpoint=tmp_path / "c", resume=True
+        )
+
+
+def test_a_checkpoint_of_other_options_is_refused(tmp_path, federation):
+    grid = LocalGrid(federation.torch_app())
+    start, path = to_record(federation.arrays()), tmp_path / "c"
+    FedAvg(seed=1).start(grid, start, 1, checkpoint=path)
+    with pytest.raises(SettingsError, match="another run: its seed is 1, here it is 2"):
+        FedAvg(seed=2).start(grid, start, 2, checkpoint=path, resume=True)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    (tmp_path / "c").write_bytes(b"something else")
+    with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
+        read_checkpoint(tmp_path / "c")
