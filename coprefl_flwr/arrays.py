@@ -50,8 +50,8 @@ def misfit(
 
 
 def cast(array: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return float64 sums in the dtype they came from; integers are rounded to the nearest."""
-    if np.issubdtype(dtype, np.integer):
+    """Return float64 sums in the dtype they came from; whole numbers and truths are rounded."""
+    if not np.issubdtype(dtype, np.inexact):
         array = np.rint(array)
     return array.astype(dtype)
 

@@ -114,13 +114,13 @@ class Nothing(Rule):
 
 def parse(text: str) -> Rule:
     """Return the rule that `str(rule)` described."""
-    name, *values = text.split(":")
-    if name == Mean.name:
-        return Mean(weight=values[0])
-    if name == LossMoments.name:
-        return LossMoments(reference=float(values[0]))
+    name, colon, value = text.partition(":")
+    if name == Mean.name and colon:
+        return Mean(weight=value)
+    if name == LossMoments.name and colon:
+        return LossMoments(reference=float(value))
     for rule in (Total, Apart, Nothing):
-        if rule.name == name:
+        if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")
 

@@ -4,6 +4,8 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 `NumPyClient`, `flwr.client`.
 """
 
+import logging
+
 from flwr.app import Message
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -23,3 +25,20 @@ def enter_run(run_id: int, node_id: int) -> None:
 def name_message(message: Message, message_id: str) -> None:
     """Give a message the id that its reply refers to (Flower's grids do this when they send)."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def end_log_with(error: Exception) -> None:
+    """Make `error` the last line of Flower's log of a run that it ends, without a traceback.
+
+    Flower logs the traceback of what a ServerApp raises and then a paragraph on its exit code; the
+    line that says what the user can do about it would be lost between them.
+    """
+
+    def edit(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is error:
+            record.exc_info = None
+        if str(record.msg).startswith("Exit Code:"):
+            record.msg = f"{record.msg}\n\n{error}"
+        return True
+
+    logging.getLogger("flwr").addFilter(edit)

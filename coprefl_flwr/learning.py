@@ -60,6 +60,8 @@ class LocalTraining:
 
     def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the positions of one batch a step, each epoch in a new random order."""
+        if n == 0:
+            raise ValueError("no samples to train on")
         if self.local_epochs is not None:
             for _ in range(self.local_epochs):
                 yield from shuffled_batches(n, self.batch_size, rng)

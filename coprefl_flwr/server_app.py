@@ -3,7 +3,9 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments.study import run_study
+from coprefl_flwr.flower import end_log_with
 from coprefl_flwr.settings import Settings
 
 app = ServerApp()
@@ -12,4 +14,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run-config describes."""
-    run_study(grid, Settings.from_config(context.run_config))
+    try:
+        run_study(grid, Settings.from_config(context.run_config))
+    except (SettingsError, RunFailedError) as error:
+        end_log_with(error)
+        raise

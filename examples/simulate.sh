@@ -17,6 +17,11 @@ app=$(cd "${1:?usage: examples/simulate.sh APP [NODES] [flwr run options ...]}" 
 nodes=${2:-2}
 shift $(($# < 2 ? $# : 2))
 
+if ! command -v flower-superlink > /dev/null; then
+    echo "simulate.sh: no flower-superlink on PATH; activate the environment that has coprefl-flwr" >&2
+    exit 1
+fi
+
 home=${FLWR_HOME:-$(mktemp -d)}
 [ -n "${FLWR_HOME:-}" ] || remove_home=yes
 export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0

@@ -159,8 +159,10 @@ def starts(settings: Settings) -> list[Start]:
 def start(settings: Settings, name: str) -> Start:
     """Read one entry of `starts`: METHOD or METHOD:option=value,option=value."""
     method, _, text = name.partition(":")
-    if method == RANDOM and not text:
+    if name == RANDOM:
         return Start(name, RANDOM, settings)
+    if method == RANDOM:
+        raise SettingsError(f"starts: '{name}': random is not trained and takes no options")
     if method not in METHODS:
         raise SettingsError(f"starts: {unknown('method', method, [RANDOM, *METHODS])}")
     config: dict[str, object] = dict(settings.to_config())

@@ -62,15 +62,15 @@ class Progress:
         """Return e.g. "[2/9] pre-training coprefl  round 10/15  loss 4.127  1.2 s/round"."""
         width = len(str(report.num_rounds))
         pace = (now - self._began) / (report.round - self._first_round + 1)
-        left = pace * (report.num_rounds - report.round)
+        minutes, seconds = divmod(round(pace * (report.num_rounds - report.round)), 60)
         words = [
             f"[{self.done}/{self.parts}] {self._title}",
             f"round {report.round:{width}}/{report.num_rounds}",
             *(text.format(report.metrics[name]) for name, text in SHOWN if name in report.metrics),
             f"{pace:.2f} s/round",
         ]
-        if left >= 1:
-            words.append(f"{left // 60:.0f}:{left % 60:02.0f} left")
+        if minutes or seconds:
+            words.append(f"{minutes}:{seconds:02} left")
         return "  ".join(words)
 
 

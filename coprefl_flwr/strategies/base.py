@@ -393,7 +393,8 @@ class RoundStrategy(Strategy, ABC):
         if problem:
             raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
         for name, value in self._options().items():
-            if kept.options.get(name) != value:
+            # How many nodes are waited for does not enter the numbers.
+            if name != "min_nodes" and kept.options.get(name) != value:
                 raise SettingsError(
                     f"{path} is a checkpoint of another run: its {name} is "
                     f"{kept.options.get(name)!r}, here it is {value!r}"

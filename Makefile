@@ -1,0 +1,49 @@
+# Everything runs in a virtual environment of its own, made at the first use.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(CURDIR)/$(VENV)/bin
+# The lowest flwr that pyproject.toml allows.
+LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
+
+export PATH := $(BIN):$(PATH)
+# The tests' own processes must not fight for the cores.
+export OMP_NUM_THREADS ?= 2
+
+.PHONY: help install quickstart test lint types unit lowest clean
+
+help:
+	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
+	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
+	@echo "make clean        remove what these made"
+
+install: $(VENV)/installed
+
+$(VENV)/installed: pyproject.toml
+	@echo "installing into $(VENV); torch and what it brings take about 5 GB and some minutes"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --upgrade pip
+	$(BIN)/python -m pip install --editable ".[dev]"
+	@touch $@
+
+quickstart: install
+	FLWR_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
+
+test: lint types unit lowest
+
+lint: install
+	ruff format --check
+	ruff check
+
+types: install
+	mypy
+
+unit: install
+	pytest
+
+lowest: install
+	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
+	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/clients tests/grids tests/test_checkpoint.py tests/test_flower.py
+
+clean:
+	rm -rf $(VENV) .lowest .quickstart .mypy_cache .ruff_cache .pytest_cache

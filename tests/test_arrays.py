@@ -1,0 +1,100 @@
+"""Arrays keep name, shape and dtype on their way, and what does not fit is named."""
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.arrays import cast, cast_like, from_record, misfit, to_record
+
+DTYPES = [np.float16, np.float32, np.float64, np.int64, np.bool_]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_record_keeps_dtype_shape_and_order(dtype):
+    sent = {
+        "z.scalar": np.array(1, dtype),
+        "a.matrix": np.arange(6).astype(dtype).reshape(2, 3).T,
+        "m.empty": np.zeros((0, 2), dtype),
+    }
+    back = from_record(to_record(sent))
+    assert list(back) == list(sent)
+    for name, array in sent.items():
+        assert (back[name].dtype, back[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(back[name], array)
+
+
+def test_a_scalar_of_numpy_is_a_0d_array():
+    back = from_record(to_record({"count": np.int64(2**60 + 1)}))["count"]
+    assert isinstance(back, np.ndarray)
+    assert back.shape == ()
+    assert int(back) == 2**60 + 1
+
+
+def test_what_is_read_is_a_copy():
+    record = to_record({"w": np.float32([1, 2])})
+    from_record(record)["w"][0] = 9
+    np.testing.assert_array_equal(from_record(record)["w"], [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (np.int64, [-2, -1, 0, 0, 2, 2, 3]),
+        (np.float64, [-1.6, -1.4, -0.4, 0.5, 1.5, 2.4, 2.6]),
+    ],
+)
+def test_whole_numbers_are_rounded(dtype, expected):
+    """Not cut off: 2.6 is 3 and -1.6 is -2; halves go to the even one."""
+    found = cast(np.array([-1.6, -1.4, -0.4, 0.5, 1.5, 2.4, 2.6]), np.dtype(dtype))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_minority_does_not_make_a_mean_true():
+    np.testing.assert_array_equal(cast(np.array([0.1, 0.9]), np.dtype(np.bool_)), [False, True])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_cast_like_gives_the_templates_dtypes_and_order(dtype):
+    template = {"b": np.zeros(2, dtype), "a": np.array(0, dtype), "absent": np.zeros(1)}
+    found = cast_like({"a": np.array(1.0), "b": np.array([0.0, 1.0])}, template)
+    assert list(found) == ["b", "a"]
+    assert {array.dtype for array in found.values()} == {np.dtype(dtype)}
+    assert found["a"].shape == ()
+    assert found["a"] == 1
+
+
+TEMPLATE = {"w": np.zeros((2, 3), np.float32), "b": np.zeros(2, np.float32), "n": np.array(0)}
+
+
+def changed(**arrays):
+    return {**TEMPLATE, **arrays}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (TEMPLATE, None),
+        (changed(x=np.zeros(1)), "array 'x' is not one of the 3 that were sent"),
+        ({"w": TEMPLATE["w"], "n": TEMPLATE["n"]}, "array 'b' is missing"),
+        ({}, "array 'w' is missing"),
+        (changed(w=np.zeros((3, 2))), "array 'w' has shape (3, 2), sent was (2, 3)"),
+        (changed(n=np.zeros(1, np.int64)), "array 'n' has shape (1,), sent was ()"),
+        (changed(b=np.float32([0, np.nan])), "array 'b' holds a NaN or an infinity"),
+        (changed(b=np.float16([-np.inf, 0])), "array 'b' holds a NaN or an infinity"),
+        (changed(n=np.array(np.inf)), "array 'n' holds a NaN or an infinity"),
+    ],
+)
+def test_misfits_are_named(arrays, message):
+    assert misfit(arrays, TEMPLATE) == message
+
+
+def test_a_gradient_may_cover_a_part_but_not_nothing():
+    part = {"b": np.zeros(2, np.float32)}
+    assert misfit(part, TEMPLATE, subset=True) is None
+    assert misfit({}, TEMPLATE, subset=True) == "array 'w' is missing"
+    assert misfit({"b": np.zeros(3)}, TEMPLATE, subset=True) == (
+        "array 'b' has shape (3,), sent was (2,)"
+    )
+    assert misfit({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
+        "array 'x' is not one of the 3 that were sent"
+    )

@@ -1,0 +1,103 @@
+"""What the package needs of flwr: `flwr run` as a whole, and the pieces in flower.py.
+
+These start real SuperLinks and Ray; each run takes about half a minute.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+
+from coprefl_flwr.client_app import app
+from coprefl_flwr.experiments.study import run_study
+from coprefl_flwr.flower import enter_run, name_message
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+SMALL = {
+    "starts": "coprefl",
+    "clients": 12,
+    "downstream-classes": "90",
+    "participants": 5,
+    "rounds": 3,
+    "local-steps": 3,
+    "learning-rate": 0.05,
+    "meta-learning-rate": 0.01,
+    "tasks": 0,
+}
+
+
+def flwr_run(folder: Path, config: dict[str, object], nodes: int = 2):
+    """Run this repository's app from another folder, so that what a FAB leaves out is missed."""
+    text = " ".join(f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}" for k, v in config.items())
+    return subprocess.run(
+        [ROOT / "examples" / "simulate.sh", ROOT, str(nodes), "-c", text],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "FLWR_HOME": str(folder / "flwr-home"),
+            "NO_COLOR": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_flwr_run_and_the_local_grid_agree(tmp_path):
+    """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes."""
+    done = flwr_run(tmp_path, {**SMALL, "output-dir": str(tmp_path), "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    assert "status of the run: finished:completed" in done.stdout
+    flower, _ = load_saved_model(tmp_path / "flower" / "starts" / "coprefl")
+    for nodes in (1, 2, 4):
+        name = f"local-{nodes}"
+        config = {**SMALL, "output-dir": str(tmp_path), "run-name": name}
+        run_study(LocalGrid(app, nodes, config), Settings.from_config(config))
+        local, _ = load_saved_model(tmp_path / name / "starts" / "coprefl")
+        for array in flower:
+            np.testing.assert_allclose(
+                local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{nodes} nodes, {array}"
+            )
+
+
+def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path):
+    done = flwr_run(tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    assert lines[-1] == "status of the run: finished:failed"
+    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", lines[-2]), done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (tmp_path / "out").exists()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in running.stdout
+
+
+def test_messages_can_be_made_and_named_outside_of_a_run():
+    enter_run(run_id=1, node_id=1)
+    message = Message(RecordDict(), dst_node_id=5, message_type="query")
+    name_message(message, "17")
+    assert message.metadata.message_id == "17"
+    assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
+
+
+@pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])
+def test_only_flower_py_reaches_into_flwr(module):
+    """All other imports are from the four modules that Flower's documentation names."""
+    found = set()
+    for file in (ROOT / "coprefl_flwr").rglob("*.py"):
+        if file.name != "flower.py":
+            found |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
+    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+    assert found == public | {"flwr.client"}
+    assert f"flwr.{module}" in found

@@ -1,0 +1,61 @@
+"""What lands in site-packages, and that the package's names clash with nobody's."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from the sources as they are."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, ROOT],
+        check=True,
+        timeout=300,
+    )
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_holds_coprefl_flwr_and_nothing_else_at_its_top(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"coprefl_flwr"}
+    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "coprefl_flwr").rglob("*.py")}
+    assert sources <= set(names)
+    assert "coprefl_flwr/py.typed" in names
+
+
+def test_an_app_with_its_own_strategies_package_imports_ours(wheel, tmp_path):
+    """The wheel beside an app in another folder whose top-level package is called `strategies`."""
+    (tmp_path / "strategies").mkdir()
+    (tmp_path / "strategies" / "__init__.py").write_text("MINE = 'mine'\n")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import strategies\n"
+        "from coprefl_flwr.strategies import CoPreFL\n"
+        "import coprefl_flwr\n"
+        "print(strategies.MINE, CoPreFL.__name__, coprefl_flwr.__file__)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(wheel)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    mine, ours, where = run.stdout.split()
+    assert (mine, ours) == ("mine", "CoPreFL")
+    assert str(wheel) in where
+
+
+def test_the_links_at_the_top_lead_into_the_package():
+    for name in ("strategies", "clients"):
+        assert (ROOT / name).resolve() == ROOT / "coprefl_flwr" / name
