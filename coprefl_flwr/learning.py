@@ -1,5 +1,8 @@
 """Learning on one client's data: local SGD, and the loss and gradient over a whole set."""
 
+import functools
+import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
@@ -19,6 +22,17 @@ LossFn = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
 
 EVALUATION_BATCH = 256
+
+logger = logging.getLogger("flwr.coprefl")
+
+
+@functools.cache
+def default_device() -> torch.device:
+    """Return the GPU this process sees, else the CPU, and log which once a process."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    name = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
+    logger.info("process %s computes on %s%s", os.getpid(), device, name)
+    return device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +124,7 @@ def local_sgd(
     server_round: int,
     rng: np.random.Generator,
     device: torch.device,
-    loss_fn: LossFn = functional.cross_entropy,
+    loss_fn: LossFn = cross_entropy,
 ) -> float:
     """Train `model` in place by SGD and return the mean loss of the steps' batches.
 
@@ -144,7 +158,7 @@ class LossAndGradient:
 def loss_and_gradient(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = functional.cross_entropy,
+    loss_fn: LossFn = cross_entropy,
 ) -> LossAndGradient:
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
@@ -175,7 +189,7 @@ def loss_and_gradient(
 def evaluate(
     model: nn.Module,
     batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = functional.cross_entropy,
+    loss_fn: LossFn = cross_entropy,
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
     model.eval()

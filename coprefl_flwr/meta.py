@@ -59,6 +59,32 @@ def meta_gradient(
     }
 
 
+def meta_step(
+    arrays: Mapping[str, npt.NDArray[Any]],
+    sums: Mapping[str, Arrays],
+    losses: Losses,
+    *,
+    gamma: float,
+    reference: float,
+    learning_rate: float,
+) -> Arrays:
+    """Return the meta update arrays - learning_rate * grad L_meta (Algorithm 1 line 17).
+
+    `sums` are those of the rule `LossMoments(reference)`: "gradient" and "loss-gradient".
+    """
+    gradient = meta_gradient(sums["gradient"], sums["loss-gradient"], losses, gamma, reference)
+    return descend(arrays, gradient, learning_rate)
+
+
+def meta_metrics(losses: Losses, gamma: float) -> dict[str, float]:
+    """Return what a round reports of its query losses, shape (m,)."""
+    return {
+        "query-loss": float(losses.mean()),
+        "query-loss-variance": float(losses.var()),
+        "meta-loss": meta_loss(losses, gamma),
+    }
+
+
 def descend(
     arrays: Mapping[str, npt.NDArray[Any]],
     gradient: Mapping[str, npt.NDArray[Any]],

@@ -2,6 +2,6 @@
 
 from coprefl_flwr.clients.app import client_app, query_reply
 from coprefl_flwr.clients.coprefl import CoPreFLClient
-from coprefl_flwr.clients.torch_client import TorchClient, default_device
+from coprefl_flwr.clients.torch_client import TorchClient
 
-__all__ = ["CoPreFLClient", "TorchClient", "client_app", "default_device", "query_reply"]
+__all__ = ["CoPreFLClient", "TorchClient", "client_app", "query_reply"]

@@ -1,7 +1,5 @@
 """A client that trains a PyTorch model by local SGD."""
 
-import functools
-import logging
 from typing import Any
 
 import numpy as np
@@ -15,25 +13,15 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
     EVALUATION_BATCH,
     LocalTraining,
+    default_device,
     evaluate,
     local_sgd,
     torch_seeded,
 )
 from coprefl_flwr.models import load_arrays, model_arrays
 
-logger = logging.getLogger("flwr.coprefl")
-
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
-
-
-@functools.cache
-def default_device() -> torch.device:
-    """Return the GPU this process sees, else the CPU, and log which once a process."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    logger.info("clients of this process compute on %s (%s)", device, name)
-    return device
 
 
 class TorchClient(NumPyClient):

@@ -101,6 +101,7 @@ class RoundStrategy(Strategy, ABC):
         self._timeout = 3600.0
         self._offset = 0
         self._last_round = 0
+        self._round = self._attempt = 0
         self._round_began = 0.0
         self._after_round: Callable[[int], None] = lambda _: None
         self._evaluate_fn: EvaluateFn | None = None
@@ -132,6 +133,16 @@ class RoundStrategy(Strategy, ABC):
         drawn = seeds.generator(*key).choice(len(clients), self.participants, replace=False)
         return sorted(clients[position] for position in drawn)
 
+    def options(self) -> dict[str, Any]:
+        """Return what makes two runs the same: the method and its options."""
+        return {"strategy": type(self).__name__} | {
+            f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
+        }
+
+    def join(self, outer: "RoundStrategy") -> None:
+        """Take part in the round of a strategy around this one: its link, attempt and state."""
+        self._courier, self._attempt, self.state = outer._courier, outer._attempt, outer.state
+
     def kept(self, name: str, default: float) -> float:
         """Return a number of the strategy's state."""
         value = self.state.get(name, default)
@@ -142,7 +153,7 @@ class RoundStrategy(Strategy, ABC):
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""
         flower = logging.getLogger("flwr")
-        options = [f"{name} = {value!r}" for name, value in self._options().items()]
+        options = [f"{name} = {value!r}" for name, value in self.options().items()]
         for option in options[:-1]:
             flower.info("\t├── %s", option)
         flower.info("\t└── %s", options[-1])
@@ -374,14 +385,8 @@ class RoundStrategy(Strategy, ABC):
         for hook in hooks:
             hook(report)
 
-    def _options(self) -> dict[str, Any]:
-        """Return what makes two runs the same: the method and its options."""
-        return {"strategy": type(self).__name__} | {
-            f.name: getattr(self, f.name) for f in fields(self)
-        }
-
     def _checkpoint(self, server_round: int) -> Checkpoint:
-        return Checkpoint(server_round, self._global, self.state, self._history, self._options())
+        return Checkpoint(server_round, self._global, self.state, self._history, self.options())
 
     def _restore(self, path: str | Path | None, initial: Arrays) -> None:
         """Start from `initial`, or from the checkpoint if there is one."""
@@ -392,7 +397,7 @@ class RoundStrategy(Strategy, ABC):
         problem = misfit(kept.arrays, initial)
         if problem:
             raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
-        for name, value in self._options().items():
+        for name, value in self.options().items():
             # How many nodes are waited for does not enter the numbers.
             if name != "min_nodes" and kept.options.get(name) != value:
                 raise SettingsError(

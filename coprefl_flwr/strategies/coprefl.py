@@ -6,7 +6,7 @@ from typing import ClassVar
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.combine import LossMoments, Mean
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.meta import descend, meta_gradient, meta_loss
+from coprefl_flwr.meta import meta_metrics, meta_step
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
 
@@ -38,28 +38,26 @@ class CoPreFL(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""
-        # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
-        reference = self.kept("query-loss", 0.0)
         # Line 3: a random set m of participants.
         participants = self.sample(server_round)
         # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
         support = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
         temporary = support.arrays
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
+        # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
+        reference = self.kept("query-loss", 0.0)
         query = yield Exchange(
             "train.query", temporary, support.clients, combine=LossMoments(reference)
         )
         losses = query.metrics["loss"]
-        # Lines 15 and 16: the gradient of the customised query meta-loss.
-        gradient = meta_gradient(
-            query.sums["gradient"], query.sums["loss-gradient"], losses, self.gamma, reference
+        # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
+        updated = meta_step(
+            temporary,
+            query.sums,
+            losses,
+            gamma=self.gamma,
+            reference=reference,
+            learning_rate=self.meta_learning_rate,
         )
-        # Line 17: the meta update.
-        updated = descend(temporary, gradient, self.meta_learning_rate)
-
         self.state["query-loss"] = float(losses.mean())
-        return updated, support.mean_metrics() | {
-            "query-loss": float(losses.mean()),
-            "query-loss-variance": float(losses.var()),
-            "meta-loss": meta_loss(losses, self.gamma),
-        }
+        return updated, support.mean_metrics() | meta_metrics(losses, self.gamma)

@@ -1,0 +1,68 @@
+"""Data that the server holds, and what it learns from it: CoPreFL's scenario II."""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import Samples
+from coprefl_flwr.learning import (
+    EVALUATION_BATCH,
+    LocalTraining,
+    LossAndGradient,
+    default_device,
+    local_sgd,
+    loss_and_gradient,
+    torch_seeded,
+)
+from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.seeds import generator
+
+
+class ServerData:
+    """The server's dataset D^s and a network to compute on it with.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Its weights are overwritten at every call.
+    samples : Samples
+        D^s, under the labels of the pre-training.
+    device : torch.device, optional
+        Defaults to the GPU if the process sees one.
+    """
+
+    def __init__(
+        self, model: nn.Module, samples: Samples, device: torch.device | None = None
+    ) -> None:
+        self.device = device or default_device()
+        self.model = model.to(self.device).to(memory_format=torch.channels_last)
+        self.samples = samples
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def loss_and_gradient(
+        self, arrays: Arrays, positions: npt.NDArray[np.int64]
+    ) -> LossAndGradient:
+        """Return the mean loss of `arrays` on some of the samples, and its gradient."""
+        load_arrays(self.model, arrays)
+        part = self.samples.take(positions)
+        return loss_and_gradient(self.model, part.batches(EVALUATION_BATCH, self.device))
+
+    def refine(
+        self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int
+    ) -> tuple[Arrays, float]:
+        """Return `arrays` after SGD on the samples, and the mean loss of its batches."""
+        load_arrays(self.model, arrays)
+        with torch_seeded(*key):
+            loss = local_sgd(
+                self.model,
+                self.samples,
+                training,
+                server_round=server_round,
+                rng=generator(*key),
+                device=self.device,
+            )
+        return model_arrays(self.model), loss

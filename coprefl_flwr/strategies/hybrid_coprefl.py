@@ -1,0 +1,85 @@
+"""CoPreFL, scenario II: the server holds data too, and takes the meta step on it."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import LossMoments, Mean, Tally
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.meta import meta_metrics, meta_step
+from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class HybridCoPreFL(RoundStrategy):
+    """CoPreFL with data at the clients and at the server (Algorithm 2). One exchange a round.
+
+    Parameters
+    ----------
+    server : ServerData
+        The server's dataset D^s, at least as many samples as there are participants.
+    gamma : float
+        Balance in [0, 1] of the meta objective, as in `CoPreFL`.
+    meta_learning_rate : float
+        Step size zeta of the meta update.
+    """
+
+    server: ServerData = field(metadata={"option": False})
+    gamma: float = 0.5
+    meta_learning_rate: float = 1e-3
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        if not 0 <= self.gamma <= 1:
+            raise SettingsError(f"gamma = {self.gamma:g}: must be between 0 and 1")
+        self.at_least("meta_learning_rate", self.meta_learning_rate, 0)
+        self._check_size(self.participants or 1)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run a round of Algorithm 2 (AAAI text, appendix B)."""
+        participants = self.sample(server_round)
+        self._check_size(len(participants))
+        # Local SGD on all of each participant's data, averaged into the temporary global model.
+        local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
+        temporary = local.arrays
+        # D^s in |m| random parts stands for the participants' query sets.
+        reference = self.kept("query-loss", 0.0)
+        tally, losses = Tally(LossMoments(reference)), []
+        for number, part in enumerate(self.parts(server_round, len(local.clients))):
+            result = self.server.loss_and_gradient(temporary, part)
+            tally.add(number, result.gradient, {"loss": result.loss})
+            losses.append(result.loss)
+        # The same meta update as in scenario I.
+        query_losses = np.array(losses)
+        updated = meta_step(
+            temporary,
+            tally.sums,
+            query_losses,
+            gamma=self.gamma,
+            reference=reference,
+            learning_rate=self.meta_learning_rate,
+        )
+        self.state["query-loss"] = float(query_losses.mean())
+        return updated, local.mean_metrics() | meta_metrics(query_losses, self.gamma)
+
+    def parts(self, server_round: int, number: int) -> list[npt.NDArray[np.int64]]:
+        """Split D^s at random, anew each round, into parts whose sizes differ by at most one."""
+        key = (self.seed, self.population, server_round, "server-parts")
+        return np.array_split(seeds.generator(*key).permutation(len(self.server)), number)
+
+    def _check_size(self, participants: int) -> None:
+        """Refuse a dataset that cannot give every participant's part a sample."""
+        if len(self.server) < participants:
+            raise SettingsError(
+                f"the server holds {len(self.server)} samples: must be at least the "
+                f"{participants} participants, one for each part"
+            )

@@ -1,0 +1,62 @@
+"""Refinement on the server: any strategy, each round followed by SGD on the server's data."""
+
+from dataclasses import fields
+from typing import Any
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+
+
+class ServerRefined(RoundStrategy):
+    """What scenario II's baselines do with the server's data (CoPreFL, section 4.1).
+
+    After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
+    this is CoPreFL-SGD.
+
+    Parameters
+    ----------
+    inner : RoundStrategy
+        The method to refine; its options (participants, seed, ...) are those of the run.
+    server : ServerData
+        The server's dataset D^s.
+    steps, batch_size, learning_rate : int, int, float
+        SGD on D^s per round; the paper's are 5, 32 and 1e-3.
+    """
+
+    def __init__(
+        self,
+        inner: RoundStrategy,
+        server: ServerData,
+        *,
+        steps: int = 5,
+        batch_size: int = 32,
+        learning_rate: float = 1e-3,
+    ) -> None:
+        super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
+        self.at_least("steps", steps, 0)
+        self.inner = inner
+        self.server = server
+        self.training = LocalTraining(
+            local_steps=steps, batch_size=batch_size, learning_rate=learning_rate
+        )
+        self.actions = inner.actions  # type: ignore[misc]
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run a round of the inner method, then refine its result."""
+        self.inner.join(self)
+        arrays, metrics = yield from self.inner.round(server_round, arrays)
+        key = (self.seed, self.population, server_round, "server-refinement")
+        refined, loss = self.server.refine(arrays, self.training, 1, *key)
+        return refined, metrics | {"server-loss": loss}
+
+    def options(self) -> dict[str, Any]:
+        """Return the inner method's options and the refinement's."""
+        training = self.training
+        return self.inner.options() | {
+            "strategy": f"ServerRefined({self.inner.options()['strategy']})",
+            "steps": training.local_steps,
+            "batch_size": training.batch_size,
+            "server_learning_rate": training.learning_rate,
+        }
