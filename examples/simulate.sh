@@ -10,6 +10,7 @@
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
 #   - stops everything it started, whatever happens.
+# $FEDERATION_CONFIG adds to flwr's --federation-config (GPU shares, number of processes).
 # Relative paths in the settings (output-dir, dataset) are relative to the current folder.
 set -euo pipefail
 
@@ -72,7 +73,7 @@ if [ -z "${ready:-}" ]; then
 fi
 
 flwr run "$app" --stream "$@" \
-    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1"
+    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1 ${FEDERATION_CONFIG:-}"
 status=$(flwr list --format json | python -c 'import json, sys; print(json.load(sys.stdin)["runs"][0]["status"])')
 echo "status of the run: $status"
 [ "$status" = "finished:completed" ]

@@ -3,11 +3,8 @@
 These start real SuperLinks and Ray; each run takes about half a minute.
 """
 
-import os
 import re
 import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +16,8 @@ from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.settings import Settings
+from tests.simulation import ROOT, simulate
 
-ROOT = Path(__file__).parent.parent
 SMALL = {
     "starts": "coprefl",
     "clients": 12,
@@ -34,29 +31,9 @@ SMALL = {
 }
 
 
-def flwr_run(folder: Path, config: dict[str, object], nodes: int = 2):
-    """Run this repository's app from another folder, so that what a FAB leaves out is missed."""
-    text = " ".join(f"{k}='{v}'" if isinstance(v, str) else f"{k}={v}" for k, v in config.items())
-    return subprocess.run(
-        [ROOT / "examples" / "simulate.sh", ROOT, str(nodes), "-c", text],
-        cwd=folder,
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "FLWR_HOME": str(folder / "flwr-home"),
-            "NO_COLOR": "1",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def test_flwr_run_and_the_local_grid_agree(tmp_path):
     """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes."""
-    done = flwr_run(tmp_path, {**SMALL, "output-dir": str(tmp_path), "run-name": "flower"})
+    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path), "run-name": "flower"})
     assert done.returncode == 0, done.stdout
     assert "status of the run: finished:completed" in done.stdout
     flower, _ = load_saved_model(tmp_path / "flower" / "starts" / "coprefl")
@@ -72,7 +49,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
 
 
 def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path):
-    done = flwr_run(tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
+    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     assert lines[-1] == "status of the run: finished:failed"

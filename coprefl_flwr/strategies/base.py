@@ -122,15 +122,16 @@ class RoundStrategy(Strategy, ABC):
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
-        clients = self._link().clients(self.participants)
-        if self.participants is None:
+        link = self._link()
+        first = not link.begun
+        clients = link.clients(self.participants)
+        wanted = len(clients) if self.participants is None else self.participants
+        if wanted > len(clients) and first:
+            raise SettingsError(f"participants = {wanted}: there are only {len(clients)} clients")
+        if wanted >= len(clients):
             return clients
-        if self.participants > len(clients):
-            raise SettingsError(
-                f"participants = {self.participants}: there are only {len(clients)} clients"
-            )
         key = (self.seed, self.population, server_round, "participants", self._attempt)
-        drawn = seeds.generator(*key).choice(len(clients), self.participants, replace=False)
+        drawn = seeds.generator(*key).choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
 
     def options(self) -> dict[str, Any]:
@@ -220,6 +221,7 @@ class RoundStrategy(Strategy, ABC):
         )
         result.arrays = to_record(self._global)
         self._history.put_into(result)
+        self._tell_of_silent_nodes()
         return result
 
     def configure_train(
@@ -370,6 +372,13 @@ class RoundStrategy(Strategy, ABC):
         if server_round:
             self._after_round(absolute)
         return metrics
+
+    def _tell_of_silent_nodes(self) -> None:
+        """Say why a simulation may not end yet: Flower waits for the workers that are busy."""
+        silent = self._courier.silent if self._courier else set()
+        if silent:
+            names = ", ".join(map(str, sorted(silent)))
+            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
 
     # ---- hooks, checkpoint, resume -------------------------------------------------------------
 

@@ -19,6 +19,9 @@ from coprefl_flwr.strategies.roster import Roster
 
 logger = logging.getLogger("flwr.coprefl")
 
+START_UP = 300.0
+"""Least time in seconds for the first answer: workers that start and import are not yet slow."""
+
 
 class RoundFailedError(Exception):
     """An attempt at a round came to nothing; it can be repeated with other clients."""
@@ -47,6 +50,7 @@ class Courier:
     population: str
     roster: Roster = field(default_factory=Roster)
     silent: set[int] = field(default_factory=set)
+    begun: bool = False
     _asked: Exchange | None = None
     _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
 
@@ -55,7 +59,9 @@ class Courier:
         return sorted(set(self.grid.get_node_ids()) - self.silent)
 
     def clients(self, wanted: int | None = None) -> list[int]:
-        """Return the ids of the clients there are, once there are enough nodes for `wanted`.
+        """Return the ids of the clients there are; the first time, wait for nodes and `wanted`.
+
+        Later on the run goes on with whoever is left.
 
         Raises
         ------
@@ -66,14 +72,17 @@ class Courier:
         told = False
         while True:
             nodes = self.nodes()
-            if len(nodes) >= self.min_nodes:
+            if len(nodes) >= (1 if self.begun else self.min_nodes):
                 self._ask_roster(nodes)
                 clients = self.roster.clients()
-                if self.roster.shared is not None or len(clients) >= (wanted or 1):
+                enough = 1 if self.begun else wanted or 1
+                if self.roster.shared is not None or len(clients) >= enough:
+                    self.begun = True
                     return clients
-            waiting = f"{len(nodes)} nodes connected, needed are {max(self.min_nodes, 1)}"
-            if wanted:
-                waiting += f" with {wanted} clients, {len(self.roster.clients())} there are"
+            waiting = (
+                f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there, needed "
+                f"are {self.min_nodes} with {wanted or 1}"
+            )
             if time.monotonic() > end:
                 raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
             if not told:
@@ -103,12 +112,13 @@ class Courier:
             for node in nodes
         ]
         answered = set()
-        for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
+        patience = max(self.timeout, START_UP)
+        for reply in self.grid.send_and_receive(messages, timeout=patience):
             node = self._sender(reply, messages)
             answered.add(node)
             answer = {} if reply.has_error() else dict(reply.content.config_records["roster"])
             self.roster.learn(node, dict(answer))
-        self._mark_silent(set(nodes) - answered)
+        self._mark_silent(set(nodes) - answered, patience)
 
     def prepare(self, exchange: Exchange, config: Config) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
@@ -155,7 +165,7 @@ class Courier:
         for message in messages:
             node = self._sender(message, sent)
             replies[node] = self._read(exchange, node, message, shares[node])
-        self._mark_silent(set(shares) - set(replies))
+        self._mark_silent(set(shares) - set(replies), self.timeout)
         for node in sorted(replies):
             for client, reason in replies[node].failed.items():
                 logger.warning("client %s on node %s is left out: %s", client, node, reason)
@@ -192,11 +202,9 @@ class Courier:
             return NodeReply(failed=dict.fromkeys(share, str(error)))
         return reply
 
-    def _mark_silent(self, nodes: set[int]) -> None:
+    def _mark_silent(self, nodes: set[int], waited: float) -> None:
         for node in sorted(nodes):
-            logger.warning(
-                "node %s did not answer within %g s and is not asked again", node, self.timeout
-            )
+            logger.warning("node %s did not answer within %g s and is not asked again", node, waited)
         self.silent |= nodes
 
 

@@ -286,7 +286,7 @@ class Deaf(LocalGrid):
 def test_a_silent_node_is_not_asked_again(caplog):
     grid = Deaf(client_app(lambda _, i: Counter(i), clients=6), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg().start(grid, to_record(START), 3, timeout=9)
+        FedAvg(min_nodes=2).start(grid, to_record(START), 3, timeout=9)
     assert grid.asked == (2, 3, 2, 2)
     assert "node 3 did not answer within 9 s and is not asked again" in caplog.text
 
@@ -323,3 +323,12 @@ def test_hand_written_reply_without_metrics_is_named(caplog):
     ):
         FedAvg().start(LocalGrid(app, nodes=1), to_record(START), 1)
     assert "0 MetricRecords in the reply, not one" in caplog.text
+
+
+def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
+    """Five nodes of one client each, all wanted; node 3 falls silent in round 1."""
+    seen = []
+    grid = Deaf(client_app(lambda _, i: Counter(i, seen=seen)), nodes=5)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        FedAvg(participants=5, min_nodes=5).start(grid, to_record(START), 2, timeout=9)
+    assert [c for c, config in seen if config["server-round"] == 2] == [0, 2, 3, 4]

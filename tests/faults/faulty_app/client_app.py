@@ -1,0 +1,30 @@
+"""One client a node; 1 raises, 2 returns NaN, 3 never answers, 4 takes its worker with it."""
+
+import os
+import signal
+import time
+
+import numpy as np
+from flwr.client import NumPyClient
+
+from coprefl_flwr.clients import client_app
+
+
+class Faulty(NumPyClient):
+    def __init__(self, client_id):
+        self.client_id = client_id
+
+    def fit(self, parameters, config):
+        if self.client_id == 1:
+            raise ArithmeticError("boom")
+        if self.client_id == 2:
+            return [np.full_like(parameters[0], np.nan)], 1, {}
+        if self.client_id == 3:
+            # Far beyond the time limit; Flower's engine ends only when the last client has.
+            time.sleep(100)
+        if self.client_id == 4 and config["server-round"] == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return [parameters[0] + 1], 1, {"loss": 0.0}
+
+
+app = client_app(lambda _, client_id: Faulty(client_id))

@@ -1,0 +1,25 @@
+"""Under Flower's simulation, one client a node: a run survives clients that fail in every way."""
+
+import json
+import re
+from pathlib import Path
+
+from tests.simulation import simulate
+
+HERE = Path(__file__).parent
+
+
+def test_the_run_completes_and_the_log_names_each(tmp_path):
+    """Every good client adds 1 a round, so whoever is left out, four rounds make 4."""
+    result = tmp_path / "result.json"
+    done = simulate(HERE, tmp_path, {"result": str(result)}, nodes=8, workers=4)
+    assert done.returncode == 0, done.stdout
+    assert json.loads(result.read_text()) == {"w": [4.0, 4.0, 4.0], "rounds": [1, 2, 3, 4]}
+
+    def lines(pattern):
+        return re.findall(pattern, done.stdout)
+
+    assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 3
+    assert len(lines(r"client 2 on node \d+ is left out: array '0' holds a NaN")) >= 3
+    assert len(lines(r"node \d+ did not answer within 20 s and is not asked again")) == 1
+    assert len(lines(r"client 4 on node \d+ is left out: .*[Dd]ied")) >= 1
