@@ -9,13 +9,17 @@ that client measured itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays
 
 Metrics = Mapping[str, float]
+
+PIECE = 1 << 16
+"""Numbers that are added up at a time: half a megabyte of float64."""
 
 
 @dataclass(frozen=True)
@@ -156,8 +160,23 @@ class Tally:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
         for key, array in arrays.items():
-            term = np.multiply(array, weight, dtype=np.float64)
             if key in sums:
-                sums[key] += term
+                add_scaled(sums[key], array, weight)
             else:
-                sums[key] = np.asarray(term)
+                first = np.multiply(array, weight, dtype=np.float64, order="C")
+                sums[key] = np.asarray(first)
+
+
+def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
+    """Add weight x array to `total`, in place; `total` is C-contiguous, shapes are equal.
+
+    In pieces that stay in the cache: a float64 copy of the whole array would cost more than the
+    sum.
+    """
+    into, terms = total.reshape(-1), array.reshape(-1)
+    scratch = np.empty(min(PIECE, into.size))
+    for begin in range(0, into.size, PIECE):
+        piece = into[begin : begin + PIECE]
+        term = scratch[: piece.size]
+        np.multiply(terms[begin : begin + PIECE], weight, out=term, dtype=np.float64)
+        piece += term

@@ -95,7 +95,7 @@ def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
     if not isinstance(ids, list):
         return _plain(measured, records, clients)
     order = [int(str(client)) for client in ids]
-    if not set(order) <= set(clients):
+    if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
     for name, values in measured.items():

@@ -5,6 +5,8 @@ terms with hyphens. Run-config has no null: the empty string means "not set".
 """
 
 import difflib
+import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -61,6 +63,14 @@ class Settings:
     alpha: float = setting(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = setting(2, "classes a client has, `pathological` only", minimum=1)
     min_samples: int = setting(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    server_reserve: float = setting(
+        0.05, "part of the pre-training samples that no client holds; 0 gives all to the clients",
+        minimum=0, maximum=0.9,
+    )  # fmt: skip
+    server_share: float = setting(
+        0.05, "part of the pre-training samples that the server uses in scenario II",
+        minimum=0, maximum=0.9,
+    )  # fmt: skip
     support_fraction: float = setting(
         0.8, "part of a client's samples that is CoPreFL's support set", above=0, maximum=0.99
     )
@@ -73,7 +83,8 @@ class Settings:
 
     starts: str = setting(
         "random fedavg coprefl",
-        "starting models to compare, separated by spaces: `random`, `fedavg`, `coprefl`, each with "
+        "starting models to compare, separated by spaces: `random`, `fedavg`, `coprefl`, and with "
+        "data at the server `fedavg-refined`, `coprefl-sgd`, `coprefl-hybrid`; each with "
         "options of its own as in `coprefl:gamma=0.25`",
     )
     rounds: int = setting(50, "pre-training rounds T", unit="rounds", minimum=1)
@@ -96,6 +107,11 @@ class Settings:
         0.5, "CoPreFL's balance: 1 the sum of query losses, 0 their variance", minimum=0, maximum=1
     )
     meta_learning_rate: float = setting(1e-3, "CoPreFL's meta step size zeta", minimum=0)
+
+    server_steps: int = setting(
+        5, "SGD steps on the server's data per round, by the refined methods", minimum=0
+    )
+    server_learning_rate: float = setting(1e-3, "their learning rate", above=0)
 
     tasks: int = setting(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = setting(5, "classes a task draws", minimum=2)
@@ -142,6 +158,16 @@ class Settings:
         if self.participants > self.clients:
             raise SettingsError(
                 f"participants = {self.participants}: must be at most clients = {self.clients}"
+            )
+        if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
+            raise SettingsError(
+                f"run-name = {self.run_name!r}: must be letters, digits, '_', '-' and '.', as it "
+                "names a folder"
+            )
+        if self.server_share > self.server_reserve:
+            raise SettingsError(
+                f"server-share = {self.server_share}: must be at most server-reserve = "
+                f"{self.server_reserve}, the samples that no client holds"
             )
         if self.resume and not self.run_name:
             raise SettingsError("resume = true: needs the run-name of the run to go on with")
@@ -210,7 +236,8 @@ def _check(declared: "Field[Any]", value: Any) -> None:
     if limits["choices"] and value not in limits["choices"]:
         raise SettingsError(f"{key}: {unknown('value', str(value), list(limits['choices']))}")
     low, high, above = limits["minimum"], limits["maximum"], limits["above"]
-    # Written so that a NaN fails too.
+    if isinstance(value, float) and not math.isfinite(value):
+        raise SettingsError(f"{key} = {value}: must be a finite number")
     fits = (low is None or value >= low) and (high is None or value <= high)
     if not (fits and (above is None or value > above)):
         raise SettingsError(f"{key} = {value}: must be {limits_text(declared)}")

@@ -38,19 +38,29 @@ address = "127.0.0.1:$port"
 insecure = true
 TOML
 
-# A session of its own, so that the SuperLink and all its children are one group to stop.
+# In a session of its own, Ctrl-C reaches this script alone, which then stops it in order.
 setsid flower-superlink --insecure --simulation --disable-runtime-dependency-installation \
     --host 127.0.0.1 --port "$port" > "$home/superlink.log" 2>&1 < /dev/null &
 superlink=$!
+descendants() { # of process $1; Flower and Ray put theirs into sessions of their own
+    ps -eo pid=,ppid= | awk -v root="$1" '
+        { parent[$1] = $2 }
+        END { for (p in parent) { q = p; while (q in parent && q != root) q = parent[q]
+                                  if (q == root && p != root) print p } }'
+}
 stop() {
     status=$?
     trap - EXIT INT TERM
-    kill -TERM -- "-$superlink" 2> /dev/null || true
-    for _ in $(seq 50); do
-        kill -0 -- "-$superlink" 2> /dev/null || break
+    started="$superlink $(descendants "$superlink")"
+    kill -TERM "$superlink" 2> /dev/null || true
+    for _ in $(seq 75); do
+        # shellcheck disable=SC2086
+        kill -0 $started 2> /dev/null || break
         sleep 0.2
     done
-    kill -KILL -- "-$superlink" 2> /dev/null || true
+    # A worker that never comes back, and what waits for it.
+    # shellcheck disable=SC2086
+    kill -KILL $started 2> /dev/null || true
     if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then rm -rf "$home"; fi
     exit "$status"
 }

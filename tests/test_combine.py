@@ -47,6 +47,9 @@ def test_coefficients():
     assert Mean("loss").coefficients(metrics) == {"sum": 2.5}
     assert Total().coefficients({}) == {"sum": 1}
     assert LossMoments(0.5).coefficients(metrics) == {"gradient": 1, "loss-gradient": 2}
+    # The losses differ from the reference by little: no digit of it may go.
+    near = LossMoments(1 / 3).coefficients({"loss": 1 / 3 + 2**-40})
+    assert near == {"gradient": 1, "loss-gradient": 2**-40}
     assert Apart().coefficients(metrics) == {"7": 1}
     assert Nothing().coefficients(metrics) == {}
 

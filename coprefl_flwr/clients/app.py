@@ -44,7 +44,7 @@ def client_app(
         def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
             return _call(client_fn, context, client_id, config)
 
-        return hosting.answer(message, make)
+        return hosting.answer(message, make, context.node_config.get("partition-id"))
 
     def roster(message: Message, context: Context) -> Message:
         population = str(message.content.config_records["config"].get("population", ""))
@@ -64,8 +64,11 @@ def _call(
     client_fn: ClientFn, context: Context, client_id: int | None, config: Mapping[str, Any]
 ) -> NumPyClient:
     """Call `client_fn` with as many of the three arguments as it demands."""
-    parameters = inspect.signature(client_fn).parameters.values()
-    takes = sum(parameter.default is parameter.empty for parameter in parameters)
+    takes = sum(
+        parameter.default is parameter.empty
+        and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in inspect.signature(client_fn).parameters.values()
+    )
     if client_id is None and takes > 1:
         client_id = _partition_id(context)
     client = client_fn(*(context, client_id, config)[:takes])

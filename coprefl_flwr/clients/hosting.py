@@ -16,15 +16,19 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
 
 
-def answer(message: Message, make_client: MakeClient) -> Message:
-    """Run the request's clients one after the other and return the node's reply."""
-    config = dict(message.content.config_records.get("config", {}))
+def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
+    """Run the request's clients one after the other and return the node's reply.
+
+    A request that names no clients is for the node's only one, whose id is `partition_id`.
+    """
+    config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
     method = method_name(message.metadata.message_type)
     sent = from_record(next(iter(message.content.array_records.values())))
     clients = config.pop("clients", None)
     if not isinstance(clients, list):
         client = make_client(None, config)
-        arrays, metrics = run(client, method, sent, config)
+        own_id = {} if partition_id is None else {"client": int(partition_id)}
+        arrays, metrics = run(client, method, sent, {**config, **own_id})
         return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
     rule = parse(str(config.pop("combine")))
     tally, reply = Tally(rule), NodeReply()

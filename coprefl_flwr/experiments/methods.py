@@ -4,6 +4,7 @@ import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flwr.client import NumPyClient
 from torch import nn
@@ -12,8 +13,15 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments.populations import PRETRAINING, ClientData
 from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.settings import Settings, unknown
-from coprefl_flwr.strategies import CoPreFL, FedAvg, RoundStrategy
+from coprefl_flwr.strategies import (
+    CoPreFL,
+    FedAvg,
+    HybridCoPreFL,
+    RoundStrategy,
+    ServerRefined,
+)
 
 RANDOM = "random"
 
@@ -31,13 +39,21 @@ LOCAL_OPTIONS = (
 )
 
 
+MakeServer = Callable[[], ServerData]
+MakeStrategy = Callable[[Settings, MakeServer], RoundStrategy]
+
+
 @dataclass(frozen=True)
 class Method:
-    """A pre-training method: the strategy and the client that belong together."""
+    """A pre-training method: the strategy and the client that belong together.
+
+    `options` are the settings that a start may set for itself.
+    """
 
     options: tuple[str, ...]
-    strategy: Callable[[Settings], RoundStrategy]
+    strategy: MakeStrategy
     client: Callable[[Settings, nn.Module, ClientData], NumPyClient]
+    uses_server_data: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,34 +104,53 @@ def task_training(settings: Settings) -> LocalTraining:
     )
 
 
-def _fedavg(settings: Settings) -> RoundStrategy:
-    return FedAvg(
-        participants=settings.participants,
-        seed=settings.seed,
-        run_name=settings.run_name,
-        population=PRETRAINING,
-        min_nodes=settings.min_nodes,
-        min_replies=settings.min_replies,
-        max_failed_rounds=settings.max_failed_rounds,
-    )
+def _common(settings: Settings) -> dict[str, Any]:
+    """Return the options that all strategies take."""
+    return {
+        "participants": settings.participants,
+        "seed": settings.seed,
+        "run_name": settings.run_name,
+        "population": PRETRAINING,
+        "min_nodes": settings.min_nodes,
+        "min_replies": settings.min_replies,
+        "max_failed_rounds": settings.max_failed_rounds,
+    }
 
 
-def _fedavg_client(settings: Settings, model: nn.Module, data: ClientData) -> NumPyClient:
+def _meta(settings: Settings) -> dict[str, Any]:
+    """Return the options of CoPreFL's meta step."""
+    return {"gamma": settings.gamma, "meta_learning_rate": settings.meta_learning_rate}
+
+
+def _fedavg(settings: Settings, _: MakeServer) -> RoundStrategy:
+    return FedAvg(**_common(settings))
+
+
+def _coprefl(settings: Settings, _: MakeServer) -> RoundStrategy:
+    return CoPreFL(**_common(settings), **_meta(settings))
+
+
+def _hybrid(settings: Settings, server: MakeServer) -> RoundStrategy:
+    return HybridCoPreFL(server=server(), **_common(settings), **_meta(settings))
+
+
+def _refined(inner: MakeStrategy) -> MakeStrategy:
+    """Return `inner` followed by SGD on the server's data each round."""
+
+    def make(settings: Settings, server: MakeServer) -> RoundStrategy:
+        return ServerRefined(
+            inner(settings, server),
+            server(),
+            steps=settings.server_steps,
+            batch_size=settings.batch_size,
+            learning_rate=settings.server_learning_rate,
+        )
+
+    return make
+
+
+def _torch_client(settings: Settings, model: nn.Module, data: ClientData) -> NumPyClient:
     return TorchClient(model, data.train, data.test, local_training(settings))
-
-
-def _coprefl(settings: Settings) -> RoundStrategy:
-    return CoPreFL(
-        gamma=settings.gamma,
-        meta_learning_rate=settings.meta_learning_rate,
-        participants=settings.participants,
-        seed=settings.seed,
-        run_name=settings.run_name,
-        population=PRETRAINING,
-        min_nodes=settings.min_nodes,
-        min_replies=settings.min_replies,
-        max_failed_rounds=settings.max_failed_rounds,
-    )
 
 
 def _coprefl_client(settings: Settings, model: nn.Module, data: ClientData) -> NumPyClient:
@@ -128,14 +163,19 @@ def _coprefl_client(settings: Settings, model: nn.Module, data: ClientData) -> N
     )
 
 
+_META = ("gamma", "meta-learning-rate")
+_SPLIT = ("support-fraction", "resplit")
+_REFINED = ("server-steps", "server-learning-rate")
 METHODS = {
-    "fedavg": Method(LOCAL_OPTIONS, _fedavg, _fedavg_client),
-    "coprefl": Method(
-        (*LOCAL_OPTIONS, "gamma", "meta-learning-rate", "support-fraction", "resplit"),
-        _coprefl,
-        _coprefl_client,
+    "fedavg": Method(LOCAL_OPTIONS, _fedavg, _torch_client),
+    "coprefl": Method((*LOCAL_OPTIONS, *_META, *_SPLIT), _coprefl, _coprefl_client),
+    "fedavg-refined": Method((*LOCAL_OPTIONS, *_REFINED), _refined(_fedavg), _torch_client, True),
+    "coprefl-sgd": Method(
+        (*LOCAL_OPTIONS, *_META, *_SPLIT, *_REFINED), _refined(_coprefl), _coprefl_client, True
     ),
+    "coprefl-hybrid": Method((*LOCAL_OPTIONS, *_META), _hybrid, _torch_client, True),
 }
+"""Every pre-training method by its name; the last three are scenario II's."""
 
 
 def starts(settings: Settings) -> list[Start]:
@@ -152,7 +192,12 @@ def starts(settings: Settings) -> list[Start]:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SettingsError(f"starts names '{twice}' twice")
-    return [start(settings, name) for name in names]
+    chosen = [start(settings, name) for name in names]
+    folders = [one.folder for one in chosen]
+    for one in chosen:
+        if folders.count(one.folder) > 1:
+            raise SettingsError(f"starts: '{one.name}' and another would share {one.folder}/")
+    return chosen
 
 
 @functools.lru_cache(maxsize=64)

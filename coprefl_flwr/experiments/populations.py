@@ -92,10 +92,32 @@ def population(settings: Settings, name: str) -> Population:
     return _task(settings, name)
 
 
-def _pretraining(settings: Settings) -> Population:
-    """Spread all samples of the pre-training classes over the clients."""
+@functools.lru_cache(maxsize=1)
+def _reserve(settings: Settings) -> tuple[Samples, Samples]:
+    """Return (the clients' samples of the pre-training, the server's reserve in random order)."""
     classes, _ = class_split(settings)
     everything = _of_classes(settings, classes)
+    order = seeds.generator(settings.seed, PRETRAINING, "server").permutation(len(everything))
+    reserved = order[: round(settings.server_reserve * len(everything))]
+    kept = np.setdiff1d(np.arange(len(everything)), reserved)
+    return everything.take(kept), everything.take(reserved)
+
+
+def server_samples(settings: Settings) -> Samples:
+    """Return the samples that the server uses, D^s: `server-share` of the pre-training's.
+
+    A smaller share is a part of the same reserve, and the clients hold what they held (CoPreFL,
+    Table 42 of the AAAI text: "keeping the configurations for clients unchanged").
+    """
+    clients, reserve = _reserve(settings)
+    used = round(settings.server_share * (len(clients) + len(reserve)))
+    return reserve.take(np.arange(used))
+
+
+def _pretraining(settings: Settings) -> Population:
+    """Spread the samples of the pre-training classes over the clients, but for the reserve."""
+    classes, _ = class_split(settings)
+    everything, _ = _reserve(settings)
     parts = partition(
         everything.labels,
         settings.clients,
@@ -105,6 +127,8 @@ def _pretraining(settings: Settings) -> Population:
         seed_key=(settings.seed, PRETRAINING, "partition"),
         min_samples=settings.min_samples,
     )
+    # The smallest client must be able to split its samples; better now than in some round.
+    split_in_two(min(map(len, parts)), settings.support_fraction, np.random.default_rng(0))
     clients = tuple(ClientData(everything.take(part)) for part in parts)
     return Population(PRETRAINING, classes, clients)
 

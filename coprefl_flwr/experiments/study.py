@@ -40,6 +40,7 @@ from coprefl_flwr.experiments.populations import (
     image_shape,
     images,
     population,
+    server_samples,
     task_name,
 )
 from coprefl_flwr.experiments.progress import Progress, quiet_flower
@@ -51,6 +52,7 @@ from coprefl_flwr.models import (
     save_model,
     with_fresh_head,
 )
+from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.settings import Settings, key_of, unknown
 from coprefl_flwr.strategies import FedAvg, Replies, RoundReport
 
@@ -104,11 +106,25 @@ def prepare(settings: Settings) -> Study:
     head = head_names(settings.model, len(classes), shape, settings.norm)
     for name in [PRETRAINING, *map(task_name, range(settings.tasks))]:
         population(settings, name)
+    _check_server_share(settings, chosen)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     _check_folder(folder, settings)
     config = settings.to_config()
     tables.write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
     return Study(settings, chosen, folder, head, shape, len(classes))
+
+
+def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
+    """Raise a SettingsError if a method would find less data at the server than it needs."""
+    held = len(server_samples(settings))
+    for start in chosen:
+        uses = start.method != RANDOM and METHODS[start.method].uses_server_data
+        if uses and held < start.settings.participants:
+            raise SettingsError(
+                f"server-share = {settings.server_share}: gives the server {held} samples, and "
+                f"{start.name} needs at least one for each of {start.settings.participants} "
+                "participants"
+            )
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
@@ -161,20 +177,17 @@ def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arra
         return arrays
     progress.begin(title)
     checkpoint = folder / "checkpoint.safetensors"
-    result = (
-        METHODS[start.method]
-        .strategy(start.settings)
-        .start(
-            grid,
-            to_record(arrays),
-            start.settings.rounds,
-            start.settings.timeout,
-            ConfigRecord({"start": start.name}),
-            checkpoint=checkpoint,
-            checkpoint_every=start.settings.checkpoint_every,
-            resume=True,
-            hooks=[progress],
-        )
+    strategy = METHODS[start.method].strategy(start.settings, lambda: server_data(study))
+    result = strategy.start(
+        grid,
+        to_record(arrays),
+        start.settings.rounds,
+        start.settings.timeout,
+        ConfigRecord({"start": start.name}),
+        checkpoint=checkpoint,
+        checkpoint_every=start.settings.checkpoint_every,
+        resume=True,
+        hooks=[progress],
     )
     rounds = [
         {"phase": "pretraining", "start": start.name, "task": None, "round": number, **metrics}
@@ -185,6 +198,13 @@ def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arra
     save_model(folder, arrays, about(study, start))
     checkpoint.unlink()
     return arrays
+
+
+def server_data(study: Study) -> ServerData:
+    """Return the server's data of scenario II, with a network to compute on it."""
+    settings = study.settings
+    model = build_model(settings.model, study.num_classes, study.image_shape, settings.norm)
+    return ServerData(model, server_samples(settings))
 
 
 def about(study: Study, start: Start) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr import protocol
 from coprefl_flwr.arrays import Arrays, cast_like, misfit, to_record
-from coprefl_flwr.combine import Mean, Tally, measured
+from coprefl_flwr.combine import Mean, Rule, Tally, measured
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.protocol import Config, NodeReply
 from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.roster import Roster
 
 logger = logging.getLogger("flwr.coprefl")
+
+PULL_INTERVAL = 0.01
+"""Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
 
 START_UP = 300.0
 """Least time in seconds for the first answer: workers that start and import are not yet slow."""
@@ -53,6 +56,11 @@ class Courier:
     begun: bool = False
     _asked: Exchange | None = None
     _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Let the grid of a simulation look for replies more often: it sleeps in between."""
+        if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
+            self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes that can be asked, ascending."""
@@ -204,7 +212,9 @@ class Courier:
 
     def _mark_silent(self, nodes: set[int], waited: float) -> None:
         for node in sorted(nodes):
-            logger.warning("node %s did not answer within %g s and is not asked again", node, waited)
+            logger.warning(
+                "node %s did not answer within %g s and is not asked again", node, waited
+            )
         self.silent |= nodes
 
 
@@ -214,13 +224,24 @@ def check(exchange: Exchange, reply: NodeReply) -> None:
         exchange.combine.coefficients({**metrics, "client": 0})
     if not exchange.combine.sums:
         return
-    alone = len(reply.metrics) == 1
-    if alone and len(reply.records) != 1:
-        raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
+    if len(reply.metrics) == 1:
+        if len(reply.records) != 1:
+            raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
+    elif set(reply.records) != sums_of(exchange.combine, reply):
+        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {exchange.combine}")
     for arrays in reply.records.values():
         problem = misfit(arrays, exchange.arrays, subset=exchange.combine.partial)
         if problem:
             raise ValueError(problem)
+
+
+def sums_of(rule: Rule, reply: NodeReply) -> set[str]:
+    """Return the names of the sums that a node's good clients enter."""
+    return {
+        name
+        for client, metrics in reply.metrics.items()
+        for name in rule.coefficients({**metrics, "client": client})
+    }
 
 
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:

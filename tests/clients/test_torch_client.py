@@ -1,0 +1,145 @@
+"""The PyTorch client: a function of what it is sent, whoever shares its model and its process."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from coprefl_flwr.clients import CoPreFLClient, TorchClient
+from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import LocalTraining
+from tests.tiny import CLASSES, SIZES
+
+CPU = torch.device("cpu")
+CONFIG = {"seed": 3, "population": "p", "server-round": 2, "client": 1}
+
+
+@pytest.fixture
+def dropout_client(stochastic_federation):
+    """A client whose training needs torch's own generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+    samples = stochastic_federation.samples[3]
+    return TorchClient(model, samples, training=stochastic_federation.training, device=CPU)
+
+
+CHANGES = [{"seed": 4}, {"population": "q"}, {"server-round": 3}, {"client": 0}]
+
+
+def fit(torch_client, **changes):
+    parameters = [np.full((CLASSES, 16), 0.1, np.float32), np.zeros(CLASSES, np.float32)]
+    return torch_client.fit(parameters, {**CONFIG, **changes})
+
+
+def test_training_is_a_function_of_seed_population_round_and_client(dropout_client):
+    first, n, metrics = fit(dropout_client)
+    torch.rand(7)
+    again, *_ = fit(dropout_client)
+    assert n == 31
+    assert metrics.keys() == {"loss"}
+    assert [a.tobytes() for a in first] == [a.tobytes() for a in again]
+    for change in CHANGES:
+        other, *_ = fit(dropout_client, **change)
+        assert first[0].tobytes() != other[0].tobytes(), change
+
+
+def test_dropout_draws_from_the_same_key_as_the_batches(dropout_client):
+    seeds = []
+    dropout_client.model[1].register_forward_hook(lambda *_: seeds.append(torch.initial_seed()))
+    for change in [{}, {}, *CHANGES]:
+        fit(dropout_client, **change)
+    first = seeds[:5]  # Five steps a participation.
+    assert seeds[5:10] == first
+    assert len(set(first)) == 1
+    assert len(set(seeds)) == 1 + len(CHANGES)
+
+
+def test_dropout_leaves_the_global_generator_alone(dropout_client):
+    state = torch.get_rng_state()
+    np_state = np.random.get_state()[1].tolist()  # noqa: NPY002
+    fit(dropout_client)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert np.random.get_state()[1].tolist() == np_state  # noqa: NPY002
+
+
+def test_clients_may_share_a_model(stochastic_federation):
+    start = list(stochastic_federation.arrays().values())
+    alone = stochastic_federation.torch_client(None, 2).fit(start, {**CONFIG, "client": 2})[0]
+    stochastic_federation.torch_client(None, 0).fit(start, {**CONFIG, "client": 0})
+    after = stochastic_federation.torch_client(None, 2).fit(start, {**CONFIG, "client": 2})[0]
+    assert [a.tobytes() for a in alone] == [a.tobytes() for a in after]
+
+
+def test_what_is_returned_does_not_change_later(stochastic_federation):
+    start = list(stochastic_federation.arrays().values())
+    client = stochastic_federation.torch_client(None, 2)
+    found, *_ = client.fit(start, CONFIG)
+    before = [array.copy() for array in found]
+    client.fit(start, {**CONFIG, "server-round": 9})
+    for array, copy in zip(found, before, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_evaluate(federation):
+    start = list(federation.arrays().values())
+    client = federation.torch_client(None, 2)
+    loss, n, metrics = client.evaluate(start, CONFIG)
+    client.load(start)
+    inputs, targets = federation.samples[2].batch(slice(None), CPU)
+    outputs = client.model.eval()(inputs)
+    assert n == SIZES[2]
+    assert metrics == {"correct": int((outputs.argmax(1) == targets).sum())}
+    assert loss == pytest.approx(functional.cross_entropy(outputs, targets).item(), rel=1e-6)
+
+
+def test_without_test_samples_there_is_no_evaluation(federation):
+    samples = federation.samples[0]
+    empty = Samples(samples.dataset, samples.indices[:0], samples.labels[:0])
+    for test in (None, empty):
+        client = TorchClient(federation.model, samples, test, device=CPU)
+        with pytest.raises(SettingsError, match="this client holds no test samples"):
+            client.evaluate(list(federation.arrays().values()), CONFIG)
+
+
+def test_training_on_nothing_ends(federation):
+    samples = federation.samples[0].take(np.arange(0))
+    client = TorchClient(federation.model, samples, training=LocalTraining(), device=CPU)
+    with pytest.raises(ValueError, match="no samples to train on"):
+        client.fit(list(federation.arrays().values()), CONFIG)
+
+
+def test_another_number_of_arrays_is_refused(federation):
+    client = federation.torch_client(None, 0)
+    with pytest.raises(SettingsError, match="1 arrays for a model of 9"):
+        client.fit([np.zeros(1)], CONFIG)
+
+
+def test_coprefl_client_trains_on_its_support_set(federation):
+    client = federation.coprefl_client(None, 3)
+    start = list(federation.arrays().values())
+    _, n, _ = client.fit(start, CONFIG)
+    assert n == 24  # floor(0.8 * 31)
+    support, query = client.split(CONFIG)
+    by_hand = TorchClient(federation.model, support, None, federation.training, CPU)
+    for found, expected in zip(
+        client.fit(start, CONFIG)[0], by_hand.fit(start, CONFIG)[0], strict=True
+    ):
+        assert found.tobytes() == expected.tobytes()
+    gradient, n, metrics = client.query(start, CONFIG)
+    assert n == len(query) == 7
+    assert gradient.keys() == dict(client.model.named_parameters()).keys()
+    inputs, targets = query.batch(slice(None), CPU)
+    client.load(start)
+    loss = functional.cross_entropy(client.model.eval()(inputs), targets)
+    assert metrics == {"loss": pytest.approx(loss.item(), rel=1e-6)}
+
+
+@pytest.mark.parametrize("change", [{"seed": 9}, {"population": "q"}, {"client": 0}])
+def test_a_fixed_split_depends_on_all_but_the_round(federation, change):
+    client = CoPreFLClient(federation.model, federation.samples[3], resplit=False, device=CPU)
+    fixed = list(client.split(CONFIG)[1].indices)
+    assert list(client.split({**CONFIG, "server-round": 9})[1].indices) == fixed
+    assert list(client.split({**CONFIG, **change})[1].indices) != fixed

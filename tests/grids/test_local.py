@@ -1,0 +1,125 @@
+"""The grid in this process behaves as Flower's: replies, errors and contexts."""
+
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from coprefl_flwr.grids import LocalGrid
+
+
+def counting_app():
+    """An app whose nodes count their messages, say who they are, and fail when told to."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        if message.content["config"].get("fail"):
+            raise ArithmeticError("first line\nsecond line")
+        count = int(context.state["kept"]["count"]) + 1 if "kept" in context.state else 1
+        context.state["kept"] = MetricRecord({"count": count})
+        metrics = MetricRecord(
+            {
+                "node": message.metadata.dst_node_id,
+                "partition": context.node_config["partition-id"],
+                "partitions": context.node_config["num-partitions"],
+                "size": context.run_config.get("size", -1),
+                "count": count,
+            }
+        )
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    return app
+
+
+def message(node, message_type="train", **config):
+    return Message(RecordDict({"config": ConfigRecord(config)}), node, message_type)
+
+
+def metrics(replies):
+    return [dict(reply.content["metrics"]) for reply in replies]
+
+
+def test_nodes_have_partition_ids_and_see_the_run_config():
+    grid = LocalGrid(counting_app(), nodes=3, run_config={"size": 8})
+    nodes = list(grid.get_node_ids())
+    found = metrics(grid.send_and_receive([message(node) for node in nodes]))
+    assert [(m["node"], m["partition"], m["partitions"], m["size"]) for m in found] == [
+        (node, number, 3, 8) for number, node in enumerate(nodes)
+    ]
+
+
+def test_run_config_is_empty_unless_given():
+    grid = LocalGrid(counting_app())
+    assert metrics(grid.send_and_receive([message(2)]))[0]["size"] == -1
+
+
+def test_state_is_kept_per_node():
+    grid = LocalGrid(counting_app(), nodes=2)
+    first, second = grid.get_node_ids()
+    replies = grid.send_and_receive([message(first), message(first), message(second)])
+    assert [m["count"] for m in metrics(replies)] == [1, 2, 1]
+    assert metrics(grid.send_and_receive([message(second)]))[0]["count"] == 2
+    other = LocalGrid(counting_app(), nodes=2)
+    assert metrics(other.send_and_receive([message(first)]))[0]["count"] == 1
+
+
+def test_replies_refer_to_their_messages():
+    grid = LocalGrid(counting_app(), nodes=2)
+    sent = [message(3), message(2)]
+    replies = list(grid.send_and_receive(sent))
+    assert [r.metadata.reply_to_message_id for r in replies] == [
+        m.metadata.message_id for m in sent
+    ]
+    assert len({m.metadata.message_id for m in sent}) == 2
+    assert [r.metadata.src_node_id for r in replies] == [3, 2]
+
+
+def test_an_exception_is_an_error_reply_in_one_line_and_the_others_go_on():
+    grid = LocalGrid(counting_app(), nodes=2)
+    bad, good = grid.send_and_receive([message(2, fail=True), message(3)])
+    assert bad.has_error()
+    assert bad.error.code == 2
+    assert "ArithmeticError" in bad.error.reason
+    assert r"first line\nsecond line" in bad.error.reason
+    assert not good.has_error()
+    (after,) = grid.send_and_receive([message(2)])
+    assert metrics([after])[0]["count"] == 1
+
+
+def test_an_action_that_is_not_registered_is_an_error_reply():
+    (reply,) = LocalGrid(counting_app()).send_and_receive([message(2, "train.query")])
+    assert reply.has_error()
+    assert "query" in reply.error.reason
+
+
+def test_what_is_no_exception_gets_through():
+    """A breakpoint's quit or Ctrl-C must end the run, not fail a client."""
+
+    def app(message, context):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        LocalGrid(app).send_and_receive([message(2)])
+
+
+def test_a_reply_is_pulled_once():
+    grid = LocalGrid(counting_app())
+    first, second = grid.push_messages([message(2), message(2)])
+    assert [m["count"] for m in metrics(grid.pull_messages([second]))] == [2]
+    assert list(grid.pull_messages([second])) == []
+    assert [m["count"] for m in metrics(grid.pull_messages([first, second, "unknown"]))] == [1]
+
+
+def test_create_message():
+    grid = LocalGrid(counting_app())
+    content = RecordDict({"config": ConfigRecord({})})
+    made = grid.create_message(content, "train", 2, group_id="g")
+    assert (made.metadata.message_type, made.metadata.dst_node_id) == ("train", 2)
+    assert metrics(grid.send_and_receive([made]))[0]["node"] == 2
+
+
+def test_run_is_kept():
+    grid = LocalGrid(counting_app())
+    assert grid.run is None
+    grid.set_run("run")
+    assert grid.run == "run"
