@@ -9,11 +9,13 @@ export PATH := $(BIN):$(PATH)
 # The tests' own processes must not fight for the cores.
 export OMP_NUM_THREADS ?= 2
 
-.PHONY: help install quickstart test lint types unit lowest clean
+.PHONY: help install quickstart test lint types unit lowest deployment-test benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
+	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
+	@echo "make benchmarks   rounds next to a bare PyTorch loop, into docs/performance.md (40 minutes)"
 	@echo "make clean        remove what these made"
 
 install: $(VENV)/installed
@@ -44,6 +46,12 @@ lowest: install
 	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
 	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/clients tests/grids tests/test_checkpoint.py tests/test_flower.py
+
+deployment-test: install
+	pytest -m deployment tests/deployment
+
+benchmarks: install
+	python -m benchmarks
 
 clean:
 	rm -rf $(VENV) .lowest .quickstart .mypy_cache .ruff_cache .pytest_cache

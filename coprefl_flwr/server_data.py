@@ -14,6 +14,7 @@ from coprefl_flwr.learning import (
     default_device,
     local_sgd,
     loss_and_gradient,
+    placed,
     torch_seeded,
 )
 from coprefl_flwr.models import load_arrays, model_arrays
@@ -37,7 +38,7 @@ class ServerData:
         self, model: nn.Module, samples: Samples, device: torch.device | None = None
     ) -> None:
         self.device = device or default_device()
-        self.model = model.to(self.device).to(memory_format=torch.channels_last)
+        self.model = placed(model, self.device)
         self.samples = samples
 
     def __len__(self) -> int:

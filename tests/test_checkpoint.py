@@ -1,5 +1,10 @@
 """A run that was killed and resumed ends with the bytes of one that was not."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from flwr.app import MetricRecord
@@ -60,6 +65,43 @@ def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
     assert whole.train_metrics_clientapp == resumed.train_metrics_clientapp
     assert whole.evaluate_metrics_clientapp == resumed.evaluate_metrics_clientapp
     assert whole.evaluate_metrics_serverapp == resumed.evaluate_metrics_serverapp
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.grids import LocalGrid
+from tests.test_checkpoint import strategy
+from tests.tiny import Federation
+
+def hook(report):
+    if report.round == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+federation = Federation.stochastic()
+strategy().start(
+    LocalGrid(federation.coprefl_app(), nodes=2), to_record(federation.arrays()), 6,
+    checkpoint=Path(sys.argv[1]) / "checkpoint.safetensors", checkpoint_every=2, hooks=[hook],
+)
+"""
+
+
+def test_a_killed_process_is_resumed_to_identical_bytes(tmp_path):
+    """SIGKILL in round 5: the checkpoint of round 4 is whole, and rounds 5 and 6 are run again."""
+    killed = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tmp_path],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert read_checkpoint(tmp_path / "checkpoint.safetensors").round == 4
+    whole, _ = run()
+    resumed, evaluated = run(tmp_path, resume=True)
+    assert evaluated == [5, 6]
+    for name, array in from_record(whole.arrays).items():
+        assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
 
 
 def test_resuming_a_finished_run_returns_its_result(tmp_path):

@@ -16,6 +16,7 @@ from coprefl_flwr.learning import (
     default_device,
     evaluate,
     local_sgd,
+    placed,
     torch_seeded,
 )
 from coprefl_flwr.models import load_arrays, model_arrays
@@ -50,7 +51,7 @@ class TorchClient(NumPyClient):
         device: torch.device | None = None,
     ) -> None:
         self.device = device or default_device()
-        self.model = model.to(self.device).to(memory_format=torch.channels_last)
+        self.model = placed(model, self.device)
         self.train = train
         self.test = test
         self.training = training or LocalTraining()

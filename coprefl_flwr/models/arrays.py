@@ -16,7 +16,7 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array.
     """
     return {
-        name: np.array(tensor.numpy(force=True), order="C")
+        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format).numpy()
         for name, tensor in model.state_dict().items()
     }
 
@@ -35,9 +35,10 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
-        # torch.tensor, since from_numpy warns about the read-only arrays of a message; C order,
-        # since torch knows no negative strides.
-        tensor.copy_(torch.tensor(np.asarray(arrays[name], order="C")))
+        # C order, since torch knows no negative strides; a copy of what is read-only, since torch
+        # warns of it.
+        array = np.asarray(arrays[name], order="C")
+        tensor.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
 
 
 def with_fresh_head(

@@ -89,7 +89,8 @@ class RoundStrategy(Strategy, ABC):
 
     def __post_init__(self) -> None:
         """Check the options and start with an empty state."""
-        self.at_least("participants", self.participants or 1, 1)
+        if self.participants is not None:
+            self.at_least("participants", self.participants, 1)
         for name in ("min_nodes", "min_replies", "max_failed_rounds"):
             self.at_least(name, getattr(self, name), 1)
         self.at_least("evaluate_every", self.evaluate_every, 0)
@@ -195,8 +196,8 @@ class RoundStrategy(Strategy, ABC):
         SettingsError
             If the options do not fit the clients, or the checkpoint another run or model.
         """
-        begun = from_record(initial_arrays)
-        self._restore(checkpoint if resume else None, begun)
+        self.at_least("checkpoint_every", checkpoint_every, 1)
+        self._restore(checkpoint if resume else None, from_record(initial_arrays))
         self._started, self._timeout = True, timeout
         self._last_round = num_rounds
         self._courier = None

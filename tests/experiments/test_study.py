@@ -251,7 +251,7 @@ def test_evaluation_after_the_last_round_only(tiny_settings):
     folder = run_study(Witness(settings), settings)
     rounds = json.loads((folder / "tasks/0/random.json").read_text())["rounds"]
     assert [entry["accuracy"] is None for entry in rounds] == [True, False]
-    assert len(tables.tables.read_rows(folder / "rows.jsonl")) == 3
+    assert len(tables.read_rows(folder / "rows.jsonl")) == 3
 
 
 @pytest.mark.parametrize(

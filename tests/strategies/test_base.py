@@ -232,10 +232,11 @@ def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client():
     np.testing.assert_allclose(from_record(result.arrays)["w"], [3.0, 4.0], rtol=1e-6)
 
 
+@pytest.mark.parametrize("value", [0, -1])
 @pytest.mark.parametrize("option", ["participants", "min_replies", "min_nodes"])
-def test_options_are_checked(option):
-    with pytest.raises(SettingsError, match=f"{option} = -1: must be at least 1"):
-        FedAvg(**{option: -1})
+def test_options_are_checked(option, value):
+    with pytest.raises(SettingsError, match=f"{option} = {value}: must be at least 1"):
+        FedAvg(**{option: value})
 
 
 def test_server_evaluation_sees_absolute_rounds():

@@ -1,0 +1,1 @@
+"""How much this package and Flower add to the plain PyTorch loop: `python -m benchmarks`."""

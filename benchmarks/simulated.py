@@ -1,0 +1,65 @@
+"""Runs of the benchmark's app under `flwr run`, on a SuperLink of their own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.memory import Peak, watched
+
+ROOT = Path(__file__).parent.parent
+WARM_UP = 2
+"""Rounds of a run that are left out: Ray starts its workers, and these import torch."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A method under `flwr run`, its clients hosted by `nodes` or each a node of its own."""
+
+    method: str
+    nodes: int
+    hosting: bool
+
+    def run(self, workload: str, rounds: int, peak: Peak) -> list[float]:
+        """Run `rounds` rounds after the warm-up and return their seconds."""
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "seconds.json"
+            command = [ROOT / "examples" / "simulate.sh", ROOT / "benchmarks" / "app"]
+            process = subprocess.Popen(
+                [*command, str(self.nodes), "-c", self._config(workload, rounds, report)],
+                cwd=folder,
+                env=self._environment(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            try:
+                with watched(process.pid, peak):
+                    log, _ = process.communicate()
+            finally:
+                # The script stops all that it started.
+                process.terminate()
+                process.wait()
+            if process.returncode:
+                raise RuntimeError(f"flwr run failed; the end of its log:\n{log[-4000:]}")
+            seconds: list[float] = json.loads(report.read_text(encoding="utf-8"))
+        return seconds[WARM_UP:]
+
+    def _config(self, workload: str, rounds: int, report: Path) -> str:
+        return (
+            f"workload='{workload}' method='{self.method}' nodes={self.nodes} "
+            f"hosting={str(self.hosting).lower()} rounds={rounds + WARM_UP} report='{report}'"
+        )
+
+    def _environment(self) -> dict[str, str]:
+        """Return an environment in which all of Flower's processes find this package."""
+        own = {key: value for key, value in os.environ.items() if key != "FLWR_HOME"}
+        paths = [str(ROOT), *filter(None, [own.get("PYTHONPATH")])]
+        executables = [str(Path(sys.executable).parent), own.get("PATH", "")]
+        return own | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PATH": os.pathsep.join(executables),
+        }
