@@ -10,9 +10,9 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.models.resnet import NORMS, resnet8, resnet18
 from coprefl_flwr.models.small import femnist_cnn, lenet5
 
+NORMS = ("batch", "group")
 # The smallest height and width, in pixels, that leave a feature map of at least one pixel.
 SMALLEST_SIDE = {"resnet18": 8, "resnet8": 4, "lenet5": 16, "femnist-cnn": 4}
 
@@ -101,13 +101,15 @@ def _known_model(
             f"module:function for your own{_nearest(name, SMALLEST_SIDE)}"
         )
     _check_image_shape(name, image_shape)
-    if name == "resnet18":
-        return resnet18(num_classes, image_shape, norm)
-    if name == "resnet8":
-        return resnet8(num_classes, image_shape, norm)
     if name == "lenet5":
         return lenet5(num_classes, image_shape)
-    return femnist_cnn(num_classes, image_shape)
+    if name == "femnist-cnn":
+        return femnist_cnn(num_classes, image_shape)
+    # torchvision takes two seconds to import, which in a deployment every message would pay.
+    from coprefl_flwr.models.resnet import resnet8, resnet18
+
+    network = {"resnet8": resnet8, "resnet18": resnet18}[name]
+    return network(num_classes, image_shape, norm)
 
 
 def _check_image_shape(name: str, image_shape: tuple[int, int, int]) -> None:

@@ -15,7 +15,7 @@ def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels)
 
 
-NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": group_norm}
+_NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": group_norm}
 
 
 def resnet18(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> nn.Module:
@@ -25,7 +25,7 @@ def resnet18(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> 
     leave a 32-pixel image 8 pixels wide before the first block. Takes (batch, channels, height,
     width) float32, gives (batch, num_classes) logits.
     """
-    model: nn.Module = torchvision.models.resnet18(num_classes=num_classes, norm_layer=NORMS[norm])
+    model: nn.Module = torchvision.models.resnet18(num_classes=num_classes, norm_layer=_NORMS[norm])
     model.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)
     model.maxpool = nn.Identity()
     _init_convolution(model.conv1)
@@ -38,7 +38,7 @@ def resnet8(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> n
     Layers are named as in torchvision's ResNets. Takes (batch, channels, height, width) float32,
     gives (batch, num_classes) logits.
     """
-    norm_layer = NORMS[norm]
+    norm_layer = _NORMS[norm]
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(image_shape[0], 16, kernel_size=3, padding=1, bias=False),
         "bn1": norm_layer(16),

@@ -1,6 +1,7 @@
 """Takes exchanges to the nodes and brings the combined replies back."""
 
 import logging
+import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ logger = logging.getLogger("flwr.coprefl")
 
 PULL_INTERVAL = 0.01
 """Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
+
+NO_ROSTER = "No query function registered|Invalid message type"
+"""What Flower says of a query that an app does not know."""
 
 START_UP = 300.0
 """Least time in seconds for the first answer: workers that start and import are not yet slow."""
@@ -124,8 +128,13 @@ class Courier:
         for reply in self.grid.send_and_receive(messages, timeout=patience):
             node = self._sender(reply, messages)
             answered.add(node)
-            answer = {} if reply.has_error() else dict(reply.content.config_records["roster"])
-            self.roster.learn(node, dict(answer))
+            if not reply.has_error():
+                self.roster.learn(node, dict(reply.content.config_records["roster"]))
+            elif re.search(NO_ROSTER, reason(reply)):
+                self.roster.learn(node, {})
+            else:
+                logger.warning("node %s is left out: %s", node, reason(reply))
+                self.silent.add(node)
         self._mark_silent(set(nodes) - answered, patience)
 
     def prepare(self, exchange: Exchange, config: Config) -> list[Message]:
@@ -201,8 +210,7 @@ class Courier:
     def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
         """Read and check one node's reply; whatever is wrong with it fails all its clients."""
         if message.has_error():
-            reason = (message.error.reason or f"error {message.error.code}").strip()
-            return NodeReply(failed=dict.fromkeys(share, reason.splitlines()[-1]))
+            return NodeReply(failed=dict.fromkeys(share, reason(message)))
         try:
             reply = protocol.read_reply(message.content, share)
             check(exchange, reply)
@@ -216,6 +224,12 @@ class Courier:
                 "node %s did not answer within %g s and is not asked again", node, waited
             )
         self.silent |= nodes
+
+
+def reason(message: Message) -> str:
+    """Return the last line of an error reply's reason: Flower gives whole tracebacks."""
+    text = (message.error.reason or "").strip() or f"error {message.error.code}"
+    return text.splitlines()[-1]
 
 
 def check(exchange: Exchange, reply: NodeReply) -> None:

@@ -333,3 +333,15 @@ def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         FedAvg(participants=5, min_nodes=5).start(grid, to_record(START), 2, timeout=9)
     assert [c for c, config in seen if config["server-round"] == 2] == [0, 2, 3, 4]
+
+
+def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
+    """An app that fails is not one that knows no roster: node 2 has lost its partition-id."""
+    grid = LocalGrid(client_app(lambda _, i: Counter(i)), nodes=3)
+    del grid._contexts[2].node_config["partition-id"]
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        result = FedAvg().start(grid, to_record(START), 1)
+    assert "node 2 is left out: " in caplog.text
+    assert "node-config has no partition-id" in caplog.text
+    # Clients 1 and 2, of 2 and 3 samples, add 2 and 3.
+    np.testing.assert_allclose(from_record(result.arrays)["w"][0], 13 / 5, rtol=1e-6)

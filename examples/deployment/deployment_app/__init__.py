@@ -1,0 +1,1 @@
+"""CoPreFL over nodes that are one client each."""

@@ -1,0 +1,97 @@
+"""What the server does: pre-train with CoPreFL, and keep the model and a checkpoint."""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.flower import end_log_with
+from coprefl_flwr.models import model_arrays, save_model
+from coprefl_flwr.settings import Settings
+from coprefl_flwr.strategies import CoPreFL
+from deployment_app import task
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Pre-train with what the run-config says."""
+    try:
+        pretrain(grid, Settings.from_config(context.run_config))
+    except (SettingsError, RunFailedError) as error:
+        end_log_with(error)
+        raise
+
+
+def pretrain(grid: Grid, settings: Settings) -> None:
+    """Pre-train, and write the model to OUTPUT-DIR/RUN-NAME.
+
+    Raises
+    ------
+    SettingsError
+        Before the first round, if something set cannot be used.
+    RunFailedError
+        If a round failed too often; the checkpoint is good and can be resumed from.
+    """
+    folder = run_folder(settings)
+    strategy = CoPreFL(
+        gamma=settings.gamma,
+        meta_learning_rate=settings.meta_learning_rate,
+        participants=settings.participants,
+        seed=settings.seed,
+        run_name=settings.run_name,
+        population="pretrain",
+        min_nodes=settings.min_nodes,
+        min_replies=settings.min_replies,
+        max_failed_rounds=settings.max_failed_rounds,
+    )
+    result = strategy.start(
+        grid,
+        to_record(model_arrays(task.initial_model(settings.seed))),
+        settings.rounds,
+        settings.timeout,
+        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint_every=settings.checkpoint_every,
+        resume=settings.resume,
+    )
+    save_model(folder, from_record(result.arrays), about(settings))
+    print(f"the model is in {folder}")
+
+
+def run_folder(settings: Settings) -> Path:
+    """Return the run's folder; refuse to overwrite a run, or to resume one that is not there."""
+    folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
+    begun = (folder / "checkpoint.safetensors").exists()
+    if begun and not settings.resume:
+        raise SettingsError(
+            f"run-name = {settings.run_name!r}: {folder} holds a run already; set resume=true to "
+            "go on with it, or another run-name"
+        )
+    if settings.resume and not begun:
+        raise SettingsError(f"resume = true: there is no checkpoint.safetensors in {folder}")
+    return folder
+
+
+def about(settings: Settings) -> dict[str, Any]:
+    """Return how the model was made, for its JSON."""
+    return {
+        "model": task.MODEL,
+        "num-classes": task.NUM_CLASSES,
+        "image-shape": task.IMAGE_SHAPE,
+        "pixel-mean": [task.PIXEL_MEAN],
+        "pixel-std": [task.PIXEL_STD],
+        "method": "coprefl",
+        "rounds": settings.rounds,
+        "participants": settings.participants,
+        "gamma": settings.gamma,
+        "meta-learning-rate": settings.meta_learning_rate,
+        "support-fraction": settings.support_fraction,
+        "local-steps": settings.local_steps,
+        "batch-size": settings.batch_size,
+        "learning-rate": settings.learning_rate,
+        "seed": settings.seed,
+    }

@@ -1,0 +1,16 @@
+"""What the server and every node must agree on: the model and its pixels."""
+
+from torch import nn
+
+from coprefl_flwr.models import build_model
+
+MODEL = "femnist-cnn"
+NUM_CLASSES = 100
+IMAGE_SHAPE = (1, 28, 28)  # channels, height, width
+# Of images / 255. Fixed in the app: measured by each node, they would differ between the nodes.
+PIXEL_MEAN, PIXEL_STD = 0.124, 0.268
+
+
+def initial_model(seed: int) -> nn.Module:
+    """Return the model with the random weights that the pre-training starts from."""
+    return build_model(MODEL, NUM_CLASSES, IMAGE_SHAPE, seed_key=(seed, "model"))
