@@ -28,7 +28,7 @@ $(VENV)/installed: pyproject.toml
 	@touch $@
 
 quickstart: install
-	FLWR_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
+	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
 
 test: lint types unit lowest
 

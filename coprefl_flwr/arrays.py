@@ -32,8 +32,8 @@ def misfit(
 ) -> str | None:
     """Say in a few words why `arrays` cannot stand for `template`, or return None.
 
-    Names and shapes must be the template's (with `subset`, names may be missing: a gradient covers
-    the trainable parameters only), and every number must be finite.
+    Names and shapes must be the template's, and every number real and finite. With `subset`, names
+    may be missing, and integer arrays must be: a gradient covers the trainable parameters only.
     """
     unknown = [name for name in arrays if name not in template]
     missing = [name for name in template if name not in arrays]
@@ -42,6 +42,12 @@ def misfit(
     if missing and not (subset and arrays):
         return f"array '{missing[0]}' is missing"
     for name, array in arrays.items():
+        if array.dtype.kind not in "biuf":
+            return f"array '{name}' is {array.dtype}, not of real numbers"
+        if subset and template[name].dtype.kind != "f":
+            return (
+                f"array '{name}' is no trainable parameter: it was sent as {template[name].dtype}"
+            )
         if array.shape != template[name].shape:
             return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
         if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():

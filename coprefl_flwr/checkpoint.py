@@ -1,12 +1,12 @@
 """A run's state in one file, written in one atomic step.
 
-The file is a safetensors file: arrays under "arrays/NAME" and "state/KEY/NAME", and one JSON text
-in its header for everything that is not an array. JSON keeps Python floats exactly, so a resumed
-run continues with the very bytes of an uninterrupted one.
+The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
+number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
+JSON keeps Python floats exactly, so a resumed run continues with the very bytes of an uninterrupted
+one.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ from safetensors.numpy import save
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
 
 State = dict[str, float | Arrays]
 Rounds = dict[int, dict[str, Any]]
@@ -70,28 +71,22 @@ class Checkpoint:
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
     """Write `checkpoint` to `path`, replacing what is there only once all of it is on disk."""
-    path = Path(path)
     tensors = {f"arrays/{n}": np.asarray(a, order="C") for n, a in checkpoint.arrays.items()}
-    numbers = {}
-    for key, value in checkpoint.state.items():
+    state: dict[str, Any] = {}
+    for number, (key, value) in enumerate(checkpoint.state.items()):
         if isinstance(value, dict):
-            tensors |= {f"state/{key}/{n}": np.asarray(a, order="C") for n, a in value.items()}
+            state[key] = list(value)
+            tensors |= {f"state/{number}/{n}": np.asarray(a, order="C") for n, a in value.items()}
         else:
-            numbers[key] = float(value)
+            state[key] = float(value)
     about = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
-        "numbers": numbers,
+        "state": state,
         "history": asdict(checkpoint.history),
         "options": checkpoint.options,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(save(tensors, {"checkpoint": json.dumps(about)}))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    write_atomically(path, save(tensors, {"checkpoint": json.dumps(about)}))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -106,20 +101,22 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["checkpoint"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, KeyError, OSError) as error:
+        return Checkpoint(
+            round=int(about["round"]),
+            arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
+            state=_state(about["state"], tensors),
+            history=History.from_json(about["history"]),
+            options=about["options"],
+        )
+    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise SettingsError(f"{path} is not a checkpoint of this package: {error}") from error
-    state: State = dict(about["numbers"])
-    for name, array in tensors.items():
-        kind, _, rest = name.partition("/")
-        if kind == "state":
-            key, _, array_name = rest.partition("/")
-            arrays = state.setdefault(key, {})
-            if isinstance(arrays, dict):
-                arrays[array_name] = array
-    return Checkpoint(
-        round=int(about["round"]),
-        arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
-        state=state,
-        history=History.from_json(about["history"]),
-        options=about["options"],
-    )
+
+
+def _state(kept: dict[str, Any], tensors: Arrays) -> State:
+    """Return the state: numbers as they are, arrays by the names that stand for them."""
+    return {
+        key: {name: tensors[f"state/{number}/{name}"] for name in value}
+        if isinstance(value, list)
+        else float(value)
+        for number, (key, value) in enumerate(kept.items())
+    }

@@ -112,7 +112,9 @@ class Nothing(Rule):
     sums: ClassVar[bool] = False
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return no sum at all."""
+        """Return no sum at all; but the means over clients need a positive num-examples."""
+        if measured(metrics, "num-examples") <= 0:
+            raise ValueError("metric 'num-examples' is 0; nothing was evaluated")
         return {}
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -80,7 +81,22 @@ class LocalTraining:
     clip_norm: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse steps and epochs together."""
+        """Refuse values that cannot train, and steps and epochs together."""
+        limits = {
+            "local-steps": (self.local_steps, 0, False),
+            "local-epochs": (self.local_epochs, 0, False),
+            "batch-size": (self.batch_size, 1, False),
+            "learning-rate": (self.learning_rate, 0, True),
+            "learning-rate-decay": (self.learning_rate_decay, 0, True),
+            "momentum": (self.momentum, 0, False),
+            "weight-decay": (self.weight_decay, 0, False),
+            "clip-norm": (self.clip_norm, 0, True),
+        }
+        for name, (value, lowest, strictly) in limits.items():
+            if value is None or (lowest <= value < math.inf and not (strictly and value == lowest)):
+                continue
+            bound = "above" if strictly else "at least"
+            raise SettingsError(f"{name} = {value}: must be finite and {bound} {lowest}")
         if self.local_steps is not None and self.local_epochs is not None:
             raise SettingsError(
                 f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: "

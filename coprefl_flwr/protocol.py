@@ -104,7 +104,9 @@ def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
         for client, value in zip(order, values, strict=True):
             if not np.isnan(value):
                 metrics[client][name] = float(value)
-    return NodeReply(metrics, records, _failures(content))
+    failed = _failures(content)
+    lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
+    return NodeReply(metrics, records, failed | lost)
 
 
 def _plain(measured: MetricRecord, records: dict[str, Arrays], clients: Sequence[int]) -> NodeReply:

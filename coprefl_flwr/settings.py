@@ -67,10 +67,12 @@ class Settings:
         0.05, "part of the pre-training samples that no client holds; 0 gives all to the clients",
         minimum=0, maximum=0.9,
     )  # fmt: skip
-    server_share: float = setting(
-        0.05, "part of the pre-training samples that the server uses in scenario II",
-        minimum=0, maximum=0.9,
-    )  # fmt: skip
+    server_share: float | None = setting(
+        None,
+        "part of the pre-training samples that the server uses; not set: all of the reserve",
+        minimum=0,
+        maximum=0.9,
+    )
     support_fraction: float = setting(
         0.8, "part of a client's samples that is CoPreFL's support set", above=0, maximum=0.99
     )
@@ -164,7 +166,12 @@ class Settings:
                 f"run-name = {self.run_name!r}: must be letters, digits, '_', '-' and '.', as it "
                 "names a folder"
             )
-        if self.server_share > self.server_reserve:
+        if self.min_replies > self.participants:
+            raise SettingsError(
+                f"min-replies = {self.min_replies}: must be at most participants = "
+                f"{self.participants}"
+            )
+        if self.server_share is not None and self.server_share > self.server_reserve:
             raise SettingsError(
                 f"server-share = {self.server_share}: must be at most server-reserve = "
                 f"{self.server_reserve}, the samples that no client holds"

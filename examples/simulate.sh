@@ -6,7 +6,7 @@
 # APP is the app's folder, NODES how many nodes of one CPU host the clients (default 2). `flwr run`
 # alone would use the SuperLink that it finds or starts on a fixed port, leave it running, install
 # the app's dependencies anew, and exit with 0 even if the run failed. This script
-#   - keeps Flower's files in $FLWR_HOME (default: a new folder, removed at the end),
+#   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
 #   - stops everything it started, whatever happens.
@@ -18,13 +18,15 @@ app=$(cd "${1:?usage: examples/simulate.sh APP [NODES] [flwr run options ...]}" 
 nodes=${2:-2}
 shift $(($# < 2 ? $# : 2))
 
-if ! command -v flower-superlink > /dev/null; then
-    echo "simulate.sh: no flower-superlink on PATH; activate the environment that has coprefl-flwr" >&2
-    exit 1
-fi
+for command in flower-superlink flwr python ps; do
+    if ! command -v "$command" > /dev/null; then
+        echo "simulate.sh: no $command on PATH; is the environment with coprefl-flwr active?" >&2
+        exit 1
+    fi
+done
 
-home=${FLWR_HOME:-$(mktemp -d)}
-[ -n "${FLWR_HOME:-}" ] || remove_home=yes
+home=${SIMULATION_HOME:-$(mktemp -d)}
+[ -n "${SIMULATION_HOME:-}" ] || remove_home=yes
 export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0
 export FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
 mkdir -p "$home"
@@ -39,7 +41,8 @@ insecure = true
 TOML
 
 # In a session of its own, Ctrl-C reaches this script alone, which then stops it in order.
-setsid flower-superlink --insecure --simulation --disable-runtime-dependency-installation \
+python -c 'import os, sys; os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])' \
+    flower-superlink --insecure --simulation --disable-runtime-dependency-installation \
     --host 127.0.0.1 --port "$port" > "$home/superlink.log" 2>&1 < /dev/null &
 superlink=$!
 descendants() { # of process $1; Flower and Ray put theirs into sessions of their own
@@ -51,7 +54,7 @@ descendants() { # of process $1; Flower and Ray put theirs into sessions of thei
 stop() {
     status=$?
     trap - EXIT INT TERM
-    started="$superlink $(descendants "$superlink")"
+    started="$superlink $(descendants "$superlink" || true)"
     kill -TERM "$superlink" 2> /dev/null || true
     for _ in $(seq 75); do
         # shellcheck disable=SC2086
@@ -61,7 +64,11 @@ stop() {
     # A worker that never comes back, and what waits for it.
     # shellcheck disable=SC2086
     kill -KILL $started 2> /dev/null || true
-    if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then rm -rf "$home"; fi
+    if [ "${remove_home:-}" = yes ] && [ "$status" = 0 ]; then
+        rm -rf "$home"
+    elif [ "$status" != 0 ]; then
+        echo "simulate.sh: Flower's logs are in $home" >&2
+    fi
     exit "$status"
 }
 trap stop EXIT

@@ -19,7 +19,7 @@ def simulate(app: Path, folder: Path, config: Mapping[str, object], nodes=2, wor
     environment = {
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "FLWR_HOME": str(folder / "flwr-home"),
+        "SIMULATION_HOME": str(folder / "flwr-home"),
         "NO_COLOR": "1",
     }
     if workers:

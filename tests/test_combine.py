@@ -135,8 +135,10 @@ def test_adding_leaves_the_clients_arrays_alone():
 
 def test_nothing_adds_nothing():
     tally = Tally(Nothing())
-    tally.add(0, {"w": np.ones(2)}, {})
+    tally.add(0, {"w": np.ones(2)}, {"num-examples": 3})
     assert tally.sums == {}
+    with pytest.raises(ValueError, match="metric 'num-examples' is 0; nothing was evaluated"):
+        tally.add(1, {}, {"num-examples": 0})
 
 
 def test_apart_keeps_each_client():

@@ -38,6 +38,7 @@ def client_app(
     actions : Sequence[str]
         Further exchanges the clients answer: "train.NAME" calls their method NAME.
     """
+    _check_hosting(client_fn, clients)
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -60,15 +61,32 @@ def client_app(
     return app
 
 
-def _call(
-    client_fn: ClientFn, context: Context, client_id: int | None, config: Mapping[str, Any]
-) -> NumPyClient:
-    """Call `client_fn` with as many of the three arguments as it demands."""
-    takes = sum(
+def _check_hosting(client_fn: ClientFn, clients: Hosted) -> None:
+    """Refuse a node without clients, and clients that `client_fn` cannot tell apart."""
+    if clients == 0 or (isinstance(clients, Sequence) and not clients):
+        raise SettingsError(f"clients = {clients}: a node hosts at least one client")
+    several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
+    if several and _arguments(client_fn) < 2:
+        raise SettingsError(
+            "client_fn takes the context alone, so it cannot tell the node's clients apart: "
+            "client_fn(context, client_id) is needed where clients is set"
+        )
+
+
+def _arguments(client_fn: ClientFn) -> int:
+    """Return how many arguments `client_fn` demands."""
+    return sum(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
         for parameter in inspect.signature(client_fn).parameters.values()
     )
+
+
+def _call(
+    client_fn: ClientFn, context: Context, client_id: int | None, config: Mapping[str, Any]
+) -> NumPyClient:
+    """Call `client_fn` with as many of the three arguments as it demands."""
+    takes = _arguments(client_fn)
     if client_id is None and takes > 1:
         client_id = _partition_id(context)
     client = client_fn(*(context, client_id, config)[:takes])

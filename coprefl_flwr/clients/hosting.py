@@ -23,7 +23,8 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     """
     config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
     method = method_name(message.metadata.message_type)
-    sent = from_record(next(iter(message.content.array_records.values())))
+    sent, extra = sent_arrays(message)
+    config |= {"extra": extra} if extra else {}
     clients = config.pop("clients", None)
     if not isinstance(clients, list):
         client = make_client(None, config)
@@ -32,22 +33,33 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
         return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
     rule = parse(str(config.pop("combine")))
     tally, reply = Tally(rule), NodeReply()
-    alone: Arrays = {}
+    first: Arrays = {}
     for client_id in sorted(int(client) for client in clients):
         try:
             client = make_client(client_id, config)
             arrays, metrics = run(client, method, sent, {**config, "client": client_id})
             check(arrays, metrics, sent, rule)
+            if reply.metrics and arrays.keys() != first.keys():
+                raise ValueError("the arrays returned are not those that other clients returned")
             tally.add(client_id, arrays, metrics)
         except Exception as error:  # One client's failure must not cost the others their work.
             reply.failed[client_id] = one_line(error)
         else:
+            if not reply.metrics:
+                # A copy: what a client returns may be a view of the model that the next one uses.
+                first = {name: array.copy() for name, array in arrays.items()}
             reply.metrics[client_id] = metrics
-            alone = arrays
     if rule.sums and reply.metrics:
         single = len(reply.metrics) == 1
-        reply.records = {protocol.ARRAYS: alone} if single else dict(tally.sums)
+        reply.records = {protocol.ARRAYS: first} if single else dict(tally.sums)
     return Message(protocol.hosted_reply(reply), reply_to=message)
+
+
+def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
+    """Return the request's arrays, and the further ones that it names."""
+    records = {name: from_record(r) for name, r in message.content.array_records.items()}
+    name = protocol.ARRAYS if protocol.ARRAYS in records else next(iter(records), "")
+    return records.pop(name, {}), records
 
 
 def method_name(message_type: str) -> str:
@@ -68,7 +80,9 @@ def run(
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    outcome = getattr(client, method)(list(sent.values()), dict(config))
+    # Copies: a client may change what it is given, and the next one starts from the same.
+    parameters = [array.copy() for array in sent.values()]
+    outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
     first, num_examples, extra = outcome

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.tables import ClientRow, accuracies, summary, write_atomically
+from coprefl_flwr.experiments.tables import ClientRow, accuracies, summary
+from coprefl_flwr.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

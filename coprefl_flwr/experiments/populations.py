@@ -1,7 +1,7 @@
 """The clients of a study and what each holds: a function of the settings in every process."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -78,7 +78,6 @@ def number_of_clients(settings: Settings, population: str) -> int:
     return settings.clients if population == PRETRAINING else settings.task_clients
 
 
-@functools.lru_cache(maxsize=4)
 def population(settings: Settings, name: str) -> Population:
     """Return the clients of "pretrain" or of "task-NUMBER".
 
@@ -87,9 +86,18 @@ def population(settings: Settings, name: str) -> Population:
     SettingsError
         If the classes, the partition or a client's samples cannot be had as set.
     """
-    if name == PRETRAINING:
-        return _pretraining(settings)
-    return _task(settings, name)
+    return _population(_of_data(settings), name)
+
+
+def _of_data(settings: Settings) -> Settings:
+    """Return the settings without what says nothing about data: a key for caches."""
+    return replace(settings, run_name="", output_dir="", resume=False)
+
+
+# As many as a study has tasks and more: what is held is positions, a few kilobytes each.
+@functools.lru_cache(maxsize=64)
+def _population(settings: Settings, name: str) -> Population:
+    return _pretraining(settings) if name == PRETRAINING else _task(settings, name)
 
 
 @functools.lru_cache(maxsize=1)
@@ -109,7 +117,9 @@ def server_samples(settings: Settings) -> Samples:
     A smaller share is a part of the same reserve, and the clients hold what they held (CoPreFL,
     Table 42 of the AAAI text: "keeping the configurations for clients unchanged").
     """
-    clients, reserve = _reserve(settings)
+    clients, reserve = _reserve(_of_data(settings))
+    if settings.server_share is None:
+        return reserve
     used = round(settings.server_share * (len(clients) + len(reserve)))
     return reserve.take(np.arange(used))
 

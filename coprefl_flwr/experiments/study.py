@@ -44,6 +44,7 @@ from coprefl_flwr.experiments.populations import (
     task_name,
 )
 from coprefl_flwr.experiments.progress import Progress, quiet_flower
+from coprefl_flwr.files import write_atomically
 from coprefl_flwr.models import (
     build_model,
     head_names,
@@ -110,7 +111,7 @@ def prepare(settings: Settings) -> Study:
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     _check_folder(folder, settings)
     config = settings.to_config()
-    tables.write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
+    write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
     return Study(settings, chosen, folder, head, shape, len(classes))
 
 
@@ -121,7 +122,8 @@ def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
         uses = start.method != RANDOM and METHODS[start.method].uses_server_data
         if uses and held < start.settings.participants:
             raise SettingsError(
-                f"server-share = {settings.server_share}: gives the server {held} samples, and "
+                f"server-share = {settings.server_share}, server-reserve = "
+                f"{settings.server_reserve}: the server has {held} samples, and "
                 f"{start.name} needs at least one for each of {start.settings.participants} "
                 "participants"
             )
@@ -130,6 +132,9 @@ def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
 def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
     kept = folder / "settings.yaml"
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"output-dir: {place} is a file, not a folder")
     if not kept.exists():
         if settings.resume:
             runs = [path.parent.name for path in folder.parent.glob("*/settings.yaml")]
@@ -140,7 +145,10 @@ def _check_folder(folder: Path, settings: Settings) -> None:
             f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
             "on with it, or another run-name"
         )
-    before = Settings.from_config(yaml.safe_load(kept.read_text()))
+    written = yaml.safe_load(kept.read_text())
+    if not isinstance(written, dict):
+        raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
+    before = Settings.from_config(written)
     for name, value in vars(before).items():
         if name not in FREE_ON_RESUME and value != getattr(settings, name):
             raise SettingsError(
@@ -186,7 +194,7 @@ def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arra
         ConfigRecord({"start": start.name}),
         checkpoint=checkpoint,
         checkpoint_every=start.settings.checkpoint_every,
-        resume=True,
+        resume=checkpoint.exists(),
         hooks=[progress],
     )
     rounds = [
@@ -262,7 +270,7 @@ def run_task(
         run_name=settings.run_name,
         population=name,
         min_nodes=settings.min_nodes,
-        min_replies=settings.min_replies,
+        min_replies=settings.task_clients,  # The comparison is paired: all, or it is repeated.
         max_failed_rounds=settings.max_failed_rounds,
         evaluate_every=settings.task_evaluate_every or settings.task_rounds,
     )
@@ -274,7 +282,7 @@ def run_task(
         hooks=[progress, keep],
     )
     rows = client_rows(start.name, number, strategy.evaluation, settings.task_clients)
-    tables.write_atomically(file, json.dumps({"rows": rows, "rounds": curve}, indent=1).encode())
+    write_atomically(file, json.dumps({"rows": rows, "rounds": curve}, indent=1).encode())
 
 
 def task_model(study: Study, name: str, start: Arrays) -> Arrays:
@@ -348,7 +356,7 @@ def write_results(study: Study) -> None:
         tables.write_rows(study.folder / "rows.jsonl", rows)
         tables.write_summary_csv(study.folder / "summary.csv", rows)
         table = tables.markdown_table(rows)
-        tables.write_atomically(study.folder / "summary.md", table.encode())
+        write_atomically(study.folder / "summary.md", table.encode())
         figures.accuracy_histogram(rows, study.folder / "client_accuracies.png")
         logger.info("")
         for line in tables.format_table(rows).splitlines():
@@ -359,4 +367,4 @@ def write_results(study: Study) -> None:
 
 def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     text = "".join(json.dumps(row) + "\n" for row in rows)
-    tables.write_atomically(path, text.encode())
+    write_atomically(path, text.encode())

@@ -9,7 +9,6 @@ import difflib
 import io
 import json
 import math
-import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 
 from coprefl_flwr import fairness
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
 
 
 class ClientRow(TypedDict):
@@ -170,22 +170,6 @@ def write_summary_csv(path: str | Path, rows: Iterable[ClientRow]) -> None:
         blank = {f"{name} std": "" for name in fairness.METRICS if math.isnan(entry[f"{name} std"])}
         table.writerow(entry | blank)
     write_atomically(path, text.getvalue().encode())
-
-
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file, and its missing parent folders, so that a reader meets all of it or nothing."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # A plain open, not tempfile: the result should have the permissions of any other file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _parse(line: bytes) -> ClientRow:

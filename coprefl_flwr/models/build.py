@@ -138,7 +138,12 @@ def _own_model(name: str, num_classes: int) -> nn.Module:
             f"model is {name!r}; module {module_name!r} has no function {function_name!r}"
             f"{_nearest(function_name, functions)}"
         )
-    model = function(num_classes)
+    try:
+        model = function(num_classes)
+    except TypeError as error:
+        raise SettingsError(
+            f"model is {name!r}; {function_name}({num_classes}) failed: {error}"
+        ) from error
     if not isinstance(model, nn.Module):
         raise SettingsError(
             f"model is {name!r}; {function_name}({num_classes}) must return a torch.nn.Module, "

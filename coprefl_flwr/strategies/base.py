@@ -23,9 +23,9 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, misfit, to_record
 from coprefl_flwr.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from coprefl_flwr.combine import Nothing
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.protocol import Config
-from coprefl_flwr.strategies.courier import Courier, RoundFailedError
+from coprefl_flwr.strategies.courier import Courier
 from coprefl_flwr.strategies.exchange import Exchange, Replies
 
 logger = logging.getLogger("flwr.coprefl")
@@ -91,6 +91,11 @@ class RoundStrategy(Strategy, ABC):
         """Check the options and start with an empty state."""
         if self.participants is not None:
             self.at_least("participants", self.participants, 1)
+            if self.min_replies > self.participants:
+                raise SettingsError(
+                    f"min_replies = {self.min_replies}: must be at most participants = "
+                    f"{self.participants}"
+                )
         for name in ("min_nodes", "min_replies", "max_failed_rounds"):
             self.at_least(name, getattr(self, name), 1)
         self.at_least("evaluate_every", self.evaluate_every, 0)
@@ -107,10 +112,13 @@ class RoundStrategy(Strategy, ABC):
         self._after_round: Callable[[int], None] = lambda _: None
         self._evaluate_fn: EvaluateFn | None = None
 
-    def at_least(self, name: str, value: float, minimum: float) -> None:
-        """Raise a SettingsError unless the option `name` is at least `minimum`."""
-        if not value >= minimum:
-            raise SettingsError(f"{name} = {value:g}: must be at least {minimum:g}")
+    @staticmethod
+    def at_least(name: str, value: int, minimum: int) -> None:
+        """Raise a SettingsError unless `value` is a whole number and at least `minimum`."""
+        if not isinstance(value, int):
+            raise SettingsError(f"{name} = {value}: must be a whole number")
+        if value < minimum:
+            raise SettingsError(f"{name} = {value}: must be at least {minimum}")
 
     @abstractmethod
     def round(self, server_round: int, arrays: Arrays) -> Round:
@@ -183,9 +191,10 @@ class RoundStrategy(Strategy, ABC):
         Parameters
         ----------
         checkpoint : path, optional
-            File that keeps the run's state after every `checkpoint_every` rounds and the last.
+            File that keeps the run's state after every `checkpoint_every` rounds and the last. One
+            that exists is not overwritten unless the run resumes from it.
         resume : bool
-            Continue after the checkpoint's round, if the file exists.
+            Continue after the checkpoint's round; without a file, start anew and say so.
         hooks : Sequence[Hook]
             Called after every round, evaluations included, before the checkpoint is written.
 
@@ -197,7 +206,7 @@ class RoundStrategy(Strategy, ABC):
             If the options do not fit the clients, or the checkpoint another run or model.
         """
         self.at_least("checkpoint_every", checkpoint_every, 1)
-        self._restore(checkpoint if resume else None, from_record(initial_arrays))
+        self._restore(checkpoint, resume, from_record(initial_arrays), num_rounds)
         self._started, self._timeout = True, timeout
         self._last_round = num_rounds
         self._courier = None
@@ -289,8 +298,8 @@ class RoundStrategy(Strategy, ABC):
         messages = list(replies)
         if messages:
             try:
-                self.evaluation = self._link().collect(messages)
-                metrics = self.evaluation.mean_metrics()
+                self.evaluation = self._link().collect(messages, enough=1)
+                metrics = self._evaluation_metrics(self.evaluation)
                 self._history.evaluate[self._round] = metrics
                 record = MetricRecord(dict(metrics))
             except RoundFailedError as failure:
@@ -298,6 +307,15 @@ class RoundStrategy(Strategy, ABC):
         if not self._evaluate_fn:
             self._after_round(server_round + self._offset)
         return record
+
+    @staticmethod
+    def _evaluation_metrics(evaluation: Replies) -> Metrics:
+        """Return the mean metrics; counts of hits as the accuracy over all samples, a fraction."""
+        metrics = evaluation.mean_metrics()
+        if metrics.pop("correct", None) is not None:
+            measured = evaluation.metrics
+            metrics["accuracy"] = float(measured["correct"].sum() / measured["num-examples"].sum())
+        return metrics
 
     # ---- the round under way -------------------------------------------------------------------
 
@@ -398,15 +416,27 @@ class RoundStrategy(Strategy, ABC):
     def _checkpoint(self, server_round: int) -> Checkpoint:
         return Checkpoint(server_round, self._global, self.state, self._history, self.options())
 
-    def _restore(self, path: str | Path | None, initial: Arrays) -> None:
-        """Start from `initial`, or from the checkpoint if there is one."""
+    def _restore(
+        self, path: str | Path | None, resume: bool, initial: Arrays, num_rounds: int
+    ) -> None:
+        """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
         self._global, self._offset, self._history, self.state = initial, 0, History(), {}
+        if resume and path is None:
+            raise SettingsError("resume = True: needs the checkpoint to resume from")
         if path is None or not Path(path).exists():
+            if resume:
+                logger.info("there is no checkpoint %s yet: starting anew", path)
             return
+        if not resume:
+            raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
         kept = read_checkpoint(path)
         problem = misfit(kept.arrays, initial)
         if problem:
             raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
+        if num_rounds < kept.round:
+            raise SettingsError(
+                f"num_rounds = {num_rounds}: {path} is of round {kept.round} already"
+            )
         for name, value in self.options().items():
             # How many nodes are waited for does not enter the numbers.
             if name != "min_nodes" and kept.options.get(name) != value:

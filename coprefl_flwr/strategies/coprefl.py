@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.combine import LossMoments, Mean
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.meta import meta_metrics, meta_step
+from coprefl_flwr.meta import check_meta_options, meta_metrics, meta_step
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
 
@@ -32,9 +31,7 @@ class CoPreFL(RoundStrategy):
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        if not 0 <= self.gamma <= 1:
-            raise SettingsError(f"gamma = {self.gamma:g}: must be between 0 and 1")
-        self.at_least("meta_learning_rate", self.meta_learning_rate, 0)
+        check_meta_options(self.gamma, self.meta_learning_rate)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr import protocol
 from coprefl_flwr.arrays import Arrays, cast_like, misfit, to_record
 from coprefl_flwr.combine import Mean, Rule, Tally, measured
-from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.errors import RoundFailedError, RunFailedError
 from coprefl_flwr.protocol import Config, NodeReply
 from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.roster import Roster
@@ -23,15 +24,14 @@ logger = logging.getLogger("flwr.coprefl")
 PULL_INTERVAL = 0.01
 """Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
 
+_SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
+"""Per grid, the nodes that did not answer in time: their worker is still busy."""
+
 NO_ROSTER = "No query function registered|Invalid message type"
 """What Flower says of a query that an app does not know."""
 
 START_UP = 300.0
 """Least time in seconds for the first answer: workers that start and import are not yet slow."""
-
-
-class RoundFailedError(Exception):
-    """An attempt at a round came to nothing; it can be repeated with other clients."""
 
 
 @dataclass
@@ -56,13 +56,15 @@ class Courier:
     min_replies: int
     population: str
     roster: Roster = field(default_factory=Roster)
-    silent: set[int] = field(default_factory=set)
+    refused: set[int] = field(default_factory=set)
     begun: bool = False
     _asked: Exchange | None = None
     _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often: it sleeps in between."""
+        # One run may go through several strategies: a busy node stays busy for the next one.
+        self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
             self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
 
@@ -107,9 +109,11 @@ class Courier:
         self.roster.forget(self.roster.known - set(nodes))
         if self.roster.shared is not None:
             return
+        self.refused.clear()
         if not self.roster.known:
             self._ask([nodes[0]])
-        new = [node for node in nodes if node not in self.roster.known]
+        asked = self.roster.known | self.refused | self.silent
+        new = [node for node in nodes if node not in asked]
         if self.roster.plain:
             for node in new:
                 self.roster.learn(node, {})
@@ -128,14 +132,23 @@ class Courier:
         for reply in self.grid.send_and_receive(messages, timeout=patience):
             node = self._sender(reply, messages)
             answered.add(node)
+            self._learn(node, reply)
+        self._mark_silent(set(nodes) - answered, patience)
+
+    def _learn(self, node: int, reply: Message) -> None:
+        """Take in a node's answer to the roster question; after a bad one it is asked again."""
+        try:
             if not reply.has_error():
                 self.roster.learn(node, dict(reply.content.config_records["roster"]))
             elif re.search(NO_ROSTER, reason(reply)):
                 self.roster.learn(node, {})
             else:
-                logger.warning("node %s is left out: %s", node, reason(reply))
-                self.silent.add(node)
-        self._mark_silent(set(nodes) - answered, patience)
+                raise ValueError(reason(reply))
+        except (ValueError, KeyError, RunFailedError) as error:
+            if isinstance(error, RunFailedError) and not self.begun:
+                raise
+            logger.warning("node %s is left out: %s", node, one_line(error))
+            self.refused.add(node)
 
     def prepare(self, exchange: Exchange, config: Config) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
@@ -146,6 +159,9 @@ class Courier:
             (self._message(exchange, records, config, node, share), share)
             for node, share in self.roster.assign(exchange.clients, self.nodes()).items()
         ]
+        reached = {client for _, share in self._sent for client in share}
+        for client in sorted(set(exchange.clients) - reached):
+            logger.warning("client %s is left out: its node is gone", client)
         return [message for message, _ in self._sent]
 
     def _message(
@@ -165,13 +181,15 @@ class Courier:
         )
         return Message(content, dst_node_id=node, message_type=exchange.action)
 
-    def collect(self, messages: Iterable[Message]) -> Replies:
+    def collect(self, messages: Iterable[Message], enough: int | None = None) -> Replies:
         """Combine the replies to the messages last prepared; name every failure in one line.
+
+        Good replies needed are `enough`, by default `min_replies`.
 
         Raises
         ------
         RoundFailedError
-            If fewer than `min_replies` clients gave a good reply.
+            If fewer clients gave a good reply.
         """
         exchange = self._asked
         if exchange is None:
@@ -186,12 +204,13 @@ class Courier:
         for node in sorted(replies):
             for client, reason in replies[node].failed.items():
                 logger.warning("client %s on node %s is left out: %s", client, node, reason)
-        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
+        good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
-        if count < self.min_replies:
+        needed = self.min_replies if enough is None else enough
+        if count < needed:
             raise RoundFailedError(
                 f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
-                f"needed are {self.min_replies}"
+                f"needed are {needed}"
             )
         return combined(exchange, good)
 
@@ -214,8 +233,8 @@ class Courier:
         try:
             reply = protocol.read_reply(message.content, share)
             check(exchange, reply)
-        except ValueError as error:
-            return NodeReply(failed=dict.fromkeys(share, str(error)))
+        except Exception as error:  # Whatever a node sends must not end the run.
+            return NodeReply(failed=dict.fromkeys(share, one_line(error)))
         return reply
 
     def _mark_silent(self, nodes: set[int], waited: float) -> None:
@@ -224,6 +243,13 @@ class Courier:
                 "node %s did not answer within %g s and is not asked again", node, waited
             )
         self.silent |= nodes
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception as one line, with its type where that says something."""
+    text = " ".join(str(error).split())
+    plain = isinstance(error, ValueError | RunFailedError) and text
+    return text if plain else f"{type(error).__name__}: {text}"
 
 
 def reason(message: Message) -> str:
@@ -235,6 +261,8 @@ def reason(message: Message) -> str:
 def check(exchange: Exchange, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
     for metrics in reply.metrics.values():
+        for name in metrics:
+            measured(metrics, name)
         exchange.combine.coefficients({**metrics, "client": 0})
     if not exchange.combine.sums:
         return
@@ -247,6 +275,23 @@ def check(exchange: Exchange, reply: NodeReply) -> None:
         problem = misfit(arrays, exchange.arrays, subset=exchange.combine.partial)
         if problem:
             raise ValueError(problem)
+
+
+def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
+    """Return the replies in the order of their smallest client, without any of other arrays.
+
+    A sum over other clients for one parameter than for the next would be no gradient.
+    """
+    ordered = sorted(replies, key=lambda reply: reply.clients[0])
+    kept: list[NodeReply] = []
+    for reply in ordered:
+        names = {frozenset(arrays) for arrays in reply.records.values()}
+        if kept and names != {frozenset(arrays) for arrays in kept[0].records.values()}:
+            clients = ", ".join(map(str, reply.clients))
+            logger.warning("clients %s are left out: their arrays are not the others'", clients)
+        else:
+            kept.append(reply)
+    return kept
 
 
 def sums_of(rule: Rule, reply: NodeReply) -> set[str]:

@@ -1,7 +1,7 @@
 """CoPreFL, scenario II: the server holds data too, and takes the meta step on it."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -9,11 +9,13 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.combine import LossMoments, Mean, Tally
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.meta import meta_metrics, meta_step
-from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.errors import RoundFailedError, SettingsError
+from coprefl_flwr.meta import check_meta_options, meta_metrics, meta_step
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
+
+if TYPE_CHECKING:
+    from coprefl_flwr.server_data import ServerData
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,7 +32,7 @@ class HybridCoPreFL(RoundStrategy):
         Step size zeta of the meta update.
     """
 
-    server: ServerData = field(metadata={"option": False})
+    server: "ServerData" = field(metadata={"option": False})
     gamma: float = 0.5
     meta_learning_rate: float = 1e-3
 
@@ -39,9 +41,7 @@ class HybridCoPreFL(RoundStrategy):
     def __post_init__(self) -> None:
         """Check the options."""
         super().__post_init__()
-        if not 0 <= self.gamma <= 1:
-            raise SettingsError(f"gamma = {self.gamma:g}: must be between 0 and 1")
-        self.at_least("meta_learning_rate", self.meta_learning_rate, 0)
+        check_meta_options(self.gamma, self.meta_learning_rate)
         self._check_size(self.participants or 1)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
@@ -56,6 +56,8 @@ class HybridCoPreFL(RoundStrategy):
         tally, losses = Tally(LossMoments(reference)), []
         for number, part in enumerate(self.parts(server_round, len(local.clients))):
             result = self.server.loss_and_gradient(temporary, part)
+            if not np.isfinite(result.loss):
+                raise RoundFailedError(f"the loss on the server's data is {result.loss}")
             tally.add(number, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
         # The same meta update as in scenario I.

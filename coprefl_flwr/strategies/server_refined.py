@@ -1,12 +1,13 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.strategies.base import Round, RoundStrategy
+
+if TYPE_CHECKING:
+    from coprefl_flwr.server_data import ServerData
 
 
 class ServerRefined(RoundStrategy):
@@ -28,12 +29,14 @@ class ServerRefined(RoundStrategy):
     def __init__(
         self,
         inner: RoundStrategy,
-        server: ServerData,
+        server: "ServerData",
         *,
         steps: int = 5,
         batch_size: int = 32,
         learning_rate: float = 1e-3,
     ) -> None:
+        from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
+
         super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
         self.at_least("steps", steps, 0)
         self.inner = inner

@@ -89,6 +89,23 @@ def test_something_else_is_refused():
     assert failed["reasons"] == ["client_fn returned a str, not a NumPyClient"] * 2
 
 
+def numbered(context, client_id):
+    return Echo()
+
+
+@pytest.mark.parametrize("clients", [3, [4, 5], lambda context, population: 3])
+def test_clients_that_client_fn_cannot_tell_apart_are_refused(clients):
+    with pytest.raises(SettingsError, match="cannot tell the node's clients apart"):
+        client_app(lambda context: Echo(), clients)
+    assert client_app(lambda context: Echo(), [4])
+
+
+@pytest.mark.parametrize("clients", [0, []])
+def test_a_node_hosts_at_least_one_client(clients):
+    with pytest.raises(SettingsError, match="a node hosts at least one client"):
+        client_app(numbered, clients)
+
+
 @pytest.mark.parametrize(
     ("clients", "answer"),
     [
@@ -102,7 +119,7 @@ def test_something_else_is_refused():
     ],
 )
 def test_roster(clients, answer):
-    content = ask(client_app(Echo, clients), protocol.ROSTER, population="task-1")
+    content = ask(client_app(numbered, clients), protocol.ROSTER, population="task-1")
     assert dict(content["roster"]) == answer
 
 
@@ -113,7 +130,7 @@ def test_a_node_without_partition_id():
             ask(app, message_type, SENT, node_config={})
     # Neither question needs one here.
     assert ask(client_app(lambda _: Echo()), "train", SENT, node_config={})["metrics"]
-    assert ask(client_app(Echo, 3), protocol.ROSTER, node_config={})["roster"]["clients"] == 3
+    assert ask(client_app(numbered, 3), protocol.ROSTER, node_config={})["roster"]["clients"] == 3
 
 
 def test_an_action_of_ones_own():

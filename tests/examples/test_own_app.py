@@ -1,8 +1,10 @@
 """The app of one's own: FedAvg before, CoPreFL after the diff that the README shows."""
 
+import inspect
 import shutil
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,8 @@ import torch
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.settings import settings_table
+from coprefl_flwr.strategies import CoPreFL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -69,6 +73,16 @@ def test_our_fedavg_in_the_unchanged_app_equals_flowers(copy, monkeypatch):
     after = run_app(copy, monkeypatch)
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_the_readme_shows_coprefls_round():
+    source = textwrap.dedent(inspect.getsource(CoPreFL.round))
+    lines = [line for line in source.splitlines() if not line.strip().startswith(("#", '"""'))]
+    assert "\n".join(lines) in (EXAMPLES.parent / "README.md").read_text()
+
+
+def test_the_readme_shows_the_settings():
+    assert settings_table() in (EXAMPLES.parent / "README.md").read_text()
 
 
 def test_the_readme_shows_the_diff():
