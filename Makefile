@@ -6,8 +6,6 @@ BIN := $(CURDIR)/$(VENV)/bin
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
 export PATH := $(BIN):$(PATH)
-# The tests' own processes must not fight for the cores.
-export OMP_NUM_THREADS ?= 2
 
 .PHONY: help install quickstart test lint types unit lowest deployment-test benchmarks clean
 
