@@ -1,8 +1,17 @@
 """Fixtures of all tests."""
 
 import pytest
+import torch
 
 from tests.tiny import Federation
+
+
+@pytest.fixture(autouse=True)
+def _same_threads():
+    """Give every test the number of threads that the process began with: rounding depends on it."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

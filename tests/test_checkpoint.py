@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
@@ -70,6 +71,7 @@ def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path
+import torch
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.grids import LocalGrid
 from tests.test_checkpoint import strategy
@@ -79,6 +81,7 @@ def hook(report):
     if report.round == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
+torch.set_num_threads(int(sys.argv[2]))
 federation = Federation.stochastic()
 strategy().start(
     LocalGrid(federation.coprefl_app(), nodes=2), to_record(federation.arrays()), 6,
@@ -90,7 +93,8 @@ strategy().start(
 def test_a_killed_process_is_resumed_to_identical_bytes(tmp_path):
     """SIGKILL in round 5: the checkpoint of round 4 is whole, and rounds 5 and 6 are run again."""
     killed = subprocess.run(
-        [sys.executable, "-c", SCRIPT, tmp_path],
+        # As many threads as here: the order of a sum is theirs.
+        [sys.executable, "-c", SCRIPT, tmp_path, str(torch.get_num_threads())],
         cwd=Path(__file__).parent.parent,
         capture_output=True,
         timeout=120,

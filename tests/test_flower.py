@@ -52,8 +52,10 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
     done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
     assert done.returncode == 1
     lines = [line for line in done.stdout.splitlines() if line.strip()]
-    assert lines[-1] == "status of the run: finished:failed"
-    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", lines[-2]), done.stdout
+    last_of_log, status, kept = lines[-3:]
+    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", last_of_log), done.stdout
+    assert status == "status of the run: finished:failed"
+    assert kept.startswith("simulate.sh: Flower's logs are in ")
     assert "Traceback" not in done.stdout
     assert not (tmp_path / "out").exists()
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
