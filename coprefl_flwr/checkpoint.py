@@ -7,6 +7,7 @@ one.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -18,9 +19,11 @@ from flwr.serverapp.strategy import Result
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, misfit
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
+
+logger = logging.getLogger("flwr.coprefl")
 
 State = dict[str, float | Arrays]
 Rounds = dict[int, dict[str, Any]]
@@ -67,6 +70,47 @@ class Checkpoint:
     state: State
     history: History
     options: dict[str, Any]
+
+
+def continue_from(
+    path: str | Path | None,
+    resume: bool,
+    initial: Arrays,
+    options: Mapping[str, Any],
+    num_rounds: int,
+) -> Checkpoint:
+    """Return where a run begins: at `initial` in round 0, or at its checkpoint.
+
+    Raises
+    ------
+    SettingsError
+        If a checkpoint would be overwritten, or is not one of this run: another model, other
+        options, or already past `num_rounds`.
+    """
+    beginning = Checkpoint(0, initial, {}, History(), dict(options))
+    if resume and path is None:
+        raise SettingsError("resume = True: needs the checkpoint to resume from")
+    if path is None or not Path(path).exists():
+        if resume:
+            logger.info("there is no checkpoint %s yet: starting anew", path)
+        return beginning
+    if not resume:
+        raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
+    kept = read_checkpoint(path)
+    problem = misfit(kept.arrays, initial)
+    if problem:
+        raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
+    if num_rounds < kept.round:
+        raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
+    for name, value in options.items():
+        # How many nodes are waited for does not enter the numbers.
+        if name != "min_nodes" and kept.options.get(name) != value:
+            raise SettingsError(
+                f"{path} is a checkpoint of another run: its {name} is "
+                f"{kept.options.get(name)!r}, here it is {value!r}"
+            )
+    logger.info("resumed from %s after round %s", path, kept.round)
+    return kept
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, misfit, to_record
-from coprefl_flwr.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
+from coprefl_flwr.checkpoint import Checkpoint, History, continue_from, write_checkpoint
 from coprefl_flwr.combine import Nothing
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.protocol import Config
@@ -231,7 +231,8 @@ class RoundStrategy(Strategy, ABC):
         )
         result.arrays = to_record(self._global)
         self._history.put_into(result)
-        self._tell_of_silent_nodes()
+        if self._courier:
+            self._courier.tell_of_silent_nodes()
         return result
 
     def configure_train(
@@ -299,7 +300,7 @@ class RoundStrategy(Strategy, ABC):
         if messages:
             try:
                 self.evaluation = self._link().collect(messages, enough=1)
-                metrics = self._evaluation_metrics(self.evaluation)
+                metrics = self.evaluation.evaluation_metrics()
                 self._history.evaluate[self._round] = metrics
                 record = MetricRecord(dict(metrics))
             except RoundFailedError as failure:
@@ -307,15 +308,6 @@ class RoundStrategy(Strategy, ABC):
         if not self._evaluate_fn:
             self._after_round(server_round + self._offset)
         return record
-
-    @staticmethod
-    def _evaluation_metrics(evaluation: Replies) -> Metrics:
-        """Return the mean metrics; counts of hits as the accuracy over all samples, a fraction."""
-        metrics = evaluation.mean_metrics()
-        if metrics.pop("correct", None) is not None:
-            measured = evaluation.metrics
-            metrics["accuracy"] = float(measured["correct"].sum() / measured["num-examples"].sum())
-        return metrics
 
     # ---- the round under way -------------------------------------------------------------------
 
@@ -392,13 +384,6 @@ class RoundStrategy(Strategy, ABC):
             self._after_round(absolute)
         return metrics
 
-    def _tell_of_silent_nodes(self) -> None:
-        """Say why a simulation may not end yet: Flower waits for the workers that are busy."""
-        silent = self._courier.silent if self._courier else set()
-        if silent:
-            names = ", ".join(map(str, sorted(silent)))
-            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
-
     # ---- hooks, checkpoint, resume -------------------------------------------------------------
 
     def _call_hooks(self, server_round: int, hooks: Sequence[Hook]) -> None:
@@ -420,30 +405,6 @@ class RoundStrategy(Strategy, ABC):
         self, path: str | Path | None, resume: bool, initial: Arrays, num_rounds: int
     ) -> None:
         """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
-        self._global, self._offset, self._history, self.state = initial, 0, History(), {}
-        if resume and path is None:
-            raise SettingsError("resume = True: needs the checkpoint to resume from")
-        if path is None or not Path(path).exists():
-            if resume:
-                logger.info("there is no checkpoint %s yet: starting anew", path)
-            return
-        if not resume:
-            raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
-        kept = read_checkpoint(path)
-        problem = misfit(kept.arrays, initial)
-        if problem:
-            raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
-        if num_rounds < kept.round:
-            raise SettingsError(
-                f"num_rounds = {num_rounds}: {path} is of round {kept.round} already"
-            )
-        for name, value in self.options().items():
-            # How many nodes are waited for does not enter the numbers.
-            if name != "min_nodes" and kept.options.get(name) != value:
-                raise SettingsError(
-                    f"{path} is a checkpoint of another run: its {name} is "
-                    f"{kept.options.get(name)!r}, here it is {value!r}"
-                )
+        kept = continue_from(path, resume, initial, self.options(), num_rounds)
         self._global, self._offset = kept.arrays, kept.round
         self._history, self.state = kept.history, kept.state
-        logger.info("resumed from %s after round %s", path, kept.round)

@@ -237,6 +237,12 @@ class Courier:
             return NodeReply(failed=dict.fromkeys(share, one_line(error)))
         return reply
 
+    def tell_of_silent_nodes(self) -> None:
+        """Say why a simulation may not end yet: Flower waits for the workers that are busy."""
+        if self.silent:
+            names = ", ".join(map(str, sorted(self.silent)))
+            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
+
     def _mark_silent(self, nodes: set[int], waited: float) -> None:
         for node in sorted(nodes):
             logger.warning(

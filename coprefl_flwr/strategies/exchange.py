@@ -68,3 +68,11 @@ class Replies:
             for name, values in self.metrics.items()
             if name != weight and not np.isnan(values).any()
         }
+
+    def evaluation_metrics(self) -> dict[str, float]:
+        """Return the mean metrics; hits become the accuracy over all samples, a fraction."""
+        metrics = self.mean_metrics()
+        if metrics.pop("correct", None) is not None:
+            hits, samples = self.metrics["correct"].sum(), self.metrics["num-examples"].sum()
+            metrics["accuracy"] = float(hits / samples)
+        return metrics
