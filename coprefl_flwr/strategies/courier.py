@@ -84,6 +84,7 @@ class Courier:
         """
         end = time.monotonic() + self.timeout
         told = False
+        self.refused.clear()
         while True:
             nodes = self.nodes()
             if len(nodes) >= (1 if self.begun else self.min_nodes):
@@ -109,9 +110,8 @@ class Courier:
         self.roster.forget(self.roster.known - set(nodes))
         if self.roster.shared is not None:
             return
-        self.refused.clear()
         if not self.roster.known:
-            self._ask([nodes[0]])
+            self._ask([node for node in nodes if node not in self.refused][:1])
         asked = self.roster.known | self.refused | self.silent
         new = [node for node in nodes if node not in asked]
         if self.roster.plain:
