@@ -146,7 +146,7 @@ def _pretraining(settings: Settings) -> Population:
 def _task(settings: Settings, name: str) -> Population:
     """Draw a task's classes, spread their samples, and split each client's into train and test.
 
-    All starting models meet the same tasks: nothing here knows of them (algorithms.md: paired).
+    All starting models meet the same tasks, since nothing here knows of them: a paired comparison.
     """
     _, downstream = class_split(settings)
     if settings.task_classes > len(downstream):
