@@ -11,3 +11,10 @@ class RoundFailedError(RuntimeError):
 
 class RunFailedError(RuntimeError):
     """A run ended without a result; the last checkpoint, if any, is good."""
+
+
+def one_line(error: Exception) -> str:
+    """Return an exception as one line, with its type unless the message is written for people."""
+    text = " ".join(str(error).split())
+    written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
+    return text if written else f"{type(error).__name__}: {text}"

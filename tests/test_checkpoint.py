@@ -175,3 +175,17 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "c").write_bytes(b"something else")
     with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
         read_checkpoint(tmp_path / "c")
+
+
+def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
+    start, path = to_record(federation.arrays()), tmp_path / "c"
+    grid = LocalGrid(federation.torch_app())
+    FedAvg().start(grid, start, 2, checkpoint=path)
+    before = path.read_bytes()
+    with pytest.raises(SettingsError, match="is there already: resume it, or name another"):
+        FedAvg().start(grid, start, 2, checkpoint=path)
+    with pytest.raises(SettingsError, match=r"num_rounds = 1: .* is of round 2 already"):
+        FedAvg().start(grid, start, 1, checkpoint=path, resume=True)
+    with pytest.raises(SettingsError, match="resume = True: needs the checkpoint"):
+        FedAvg().start(grid, start, 1, resume=True)
+    assert path.read_bytes() == before

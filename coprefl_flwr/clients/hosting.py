@@ -9,7 +9,8 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr import protocol
 from coprefl_flwr.arrays import Arrays, from_record, misfit
-from coprefl_flwr.combine import Rule, Tally, parse
+from coprefl_flwr.combine import Rule, Tally, measured, parse
+from coprefl_flwr.errors import one_line
 from coprefl_flwr.protocol import NodeReply
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
@@ -26,15 +27,28 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
     clients = config.pop("clients", None)
-    if not isinstance(clients, list):
-        client = make_client(None, config)
-        own_id = {} if partition_id is None else {"client": int(partition_id)}
-        arrays, metrics = run(client, method, sent, {**config, **own_id})
-        return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
-    rule = parse(str(config.pop("combine")))
+    if isinstance(clients, list):
+        rule = parse(str(config.pop("combine")))
+        reply = run_all(make_client, sorted(map(int, clients)), method, sent, config, rule)
+        return Message(protocol.hosted_reply(reply), reply_to=message)
+    client = make_client(None, config)
+    own_id = {} if partition_id is None else {"client": int(partition_id)}
+    arrays, metrics = run(client, method, sent, {**config, **own_id})
+    return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
+
+
+def run_all(
+    make_client: MakeClient,
+    clients: Sequence[int],
+    method: str,
+    sent: Arrays,
+    config: Mapping[str, Any],
+    rule: Rule,
+) -> NodeReply:
+    """Run the clients in the order of their ids and add up their results by `rule`."""
     tally, reply = Tally(rule), NodeReply()
     first: Arrays = {}
-    for client_id in sorted(int(client) for client in clients):
+    for client_id in clients:
         try:
             client = make_client(client_id, config)
             arrays, metrics = run(client, method, sent, {**config, "client": client_id})
@@ -52,7 +66,7 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     if rule.sums and reply.metrics:
         single = len(reply.metrics) == 1
         reply.records = {protocol.ARRAYS: first} if single else dict(tally.sums)
-    return Message(protocol.hosted_reply(reply), reply_to=message)
+    return reply
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
@@ -111,15 +125,8 @@ def named(
 
 def check(arrays: Arrays, metrics: Mapping[str, float], sent: Arrays, rule: Rule) -> None:
     """Raise a ValueError for results that would spoil a sum, where a NaN has no owner."""
-    for name, value in metrics.items():
-        if not np.isfinite(value):
-            raise ValueError(f"metric '{name}' is {value}")
+    for name in metrics:
+        measured(metrics, name)
     problem = misfit(arrays, sent, subset=rule.partial) if rule.sums else None
     if problem:
         raise ValueError(problem)
-
-
-def one_line(error: Exception) -> str:
-    """Return an exception as one line."""
-    text = " ".join(str(error).split())
-    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"

@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr import protocol
 from coprefl_flwr.arrays import Arrays, cast_like, misfit, to_record
 from coprefl_flwr.combine import Mean, Rule, Tally, measured
-from coprefl_flwr.errors import RoundFailedError, RunFailedError
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
 from coprefl_flwr.protocol import Config, NodeReply
 from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.roster import Roster
@@ -202,8 +202,8 @@ class Courier:
             replies[node] = self._read(exchange, node, message, shares[node])
         self._mark_silent(set(shares) - set(replies), self.timeout)
         for node in sorted(replies):
-            for client, reason in replies[node].failed.items():
-                logger.warning("client %s on node %s is left out: %s", client, node, reason)
+            for client, why in replies[node].failed.items():
+                logger.warning("client %s on node %s is left out: %s", client, node, why)
         good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
         needed = self.min_replies if enough is None else enough
@@ -249,13 +249,6 @@ class Courier:
                 "node %s did not answer within %g s and is not asked again", node, waited
             )
         self.silent |= nodes
-
-
-def one_line(error: Exception) -> str:
-    """Return an exception as one line, with its type where that says something."""
-    text = " ".join(str(error).split())
-    plain = isinstance(error, ValueError | RunFailedError) and text
-    return text if plain else f"{type(error).__name__}: {text}"
 
 
 def reason(message: Message) -> str:

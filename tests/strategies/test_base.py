@@ -345,3 +345,10 @@ def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
     assert "node-config has no partition-id" in caplog.text
     # Clients 1 and 2, of 2 and 3 samples, add 2 and 3.
     np.testing.assert_allclose(from_record(result.arrays)["w"][0], 13 / 5, rtol=1e-6)
+
+
+def test_more_replies_wanted_than_participants():
+    with pytest.raises(SettingsError, match="min_replies = 3: must be at most participants = 2"):
+        FedAvg(participants=2, min_replies=3)
+    with pytest.raises(SettingsError, match=r"participants = 2\.5: must be a whole number"):
+        FedAvg(participants=2.5)

@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.combine import LossMoments, Mean
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Exchange, FedAvg
 
@@ -198,27 +198,6 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
         result = FedAvg(participants=2, min_nodes=2).start(grid, to_record(START), 3)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [3, 3, 3])
     assert "node 4 is left out: client 0 is named by two nodes" in caplog.text
-
-
-def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
-    start, path = to_record(federation.arrays()), tmp_path / "c"
-    grid = LocalGrid(federation.torch_app())
-    FedAvg().start(grid, start, 2, checkpoint=path)
-    before = path.read_bytes()
-    with pytest.raises(SettingsError, match="is there already: resume it, or name another"):
-        FedAvg().start(grid, start, 2, checkpoint=path)
-    with pytest.raises(SettingsError, match=r"num_rounds = 1: .* is of round 2 already"):
-        FedAvg().start(grid, start, 1, checkpoint=path, resume=True)
-    with pytest.raises(SettingsError, match="resume = True: needs the checkpoint"):
-        FedAvg().start(grid, start, 1, resume=True)
-    assert path.read_bytes() == before
-
-
-def test_more_replies_wanted_than_participants():
-    with pytest.raises(SettingsError, match="min_replies = 3: must be at most participants = 2"):
-        FedAvg(participants=2, min_replies=3)
-    with pytest.raises(SettingsError, match=r"participants = 2\.5: must be a whole number"):
-        FedAvg(participants=2.5)
 
 
 def test_no_one_left(caplog):
