@@ -24,6 +24,41 @@ def from_record(record: ArrayRecord) -> Arrays:
     return {name: array.numpy() for name, array in record.items()}
 
 
+BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
+"""What PyTorch calls the statistics that BatchNorm and InstanceNorm keep."""
+
+
+def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
+    """Tell whether an array is a buffer: BatchNorm's statistics, or no floating-point number.
+
+    Methods change weights; buffers are always averaged, weighted by samples.
+    """
+    return name.rpartition(".")[2] in BATCH_NORM or array.dtype.kind != "f"
+
+
+def weights_of(arrays: Arrays) -> Arrays:
+    """Return the arrays that are no buffers."""
+    return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
+
+
+def zeros_like(arrays: Arrays) -> Arrays:
+    """Return zeros in the names, shapes and dtypes of `arrays`."""
+    return {name: np.zeros_like(array) for name, array in arrays.items()}
+
+
+def behind(arrays: Arrays, label: str, more: Arrays) -> Arrays:
+    """Return `arrays` and behind them `more`, named "LABEL/NAME": two quantities in one record."""
+    return arrays | {f"{label}/{name}": array for name, array in more.items()}
+
+
+def taken_apart(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
+    """Undo `behind`."""
+    mark = f"{label}/"
+    first = {name: array for name, array in arrays.items() if not name.startswith(mark)}
+    more = {n.removeprefix(mark): array for n, array in arrays.items() if n.startswith(mark)}
+    return first, more
+
+
 def misfit(
     arrays: Mapping[str, npt.NDArray[Any]],
     template: Mapping[str, npt.NDArray[Any]],

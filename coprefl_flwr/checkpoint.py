@@ -31,19 +31,26 @@ Rounds = dict[int, dict[str, Any]]
 
 @dataclass
 class History:
-    """Metrics by absolute round: of training, of the clients' and of the server's evaluation."""
+    """By absolute round: the metrics of training and of both evaluations, and the traffic."""
 
     train: Rounds = field(default_factory=dict)
     evaluate: Rounds = field(default_factory=dict)
     server: Rounds = field(default_factory=dict)
+    traffic: Rounds = field(default_factory=dict)
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
-        found: dict[str, float] = dict(self.train.get(server_round, {}))
+        found: dict[str, float] = self.train.get(server_round, {}) | self.traffic.get(
+            server_round, {}
+        )
         for where, rounds in (("evaluate", self.evaluate), ("server", self.server)):
             values = rounds.get(server_round, {})
             found |= {f"{where}-{name}": value for name, value in values.items()}
         return found
+
+    def rounds(self) -> dict[int, dict[str, float]]:
+        """Return every round's metrics, ascending."""
+        return {number: self.of_round(number) for number in sorted(self.train)}
 
     def put_into(self, result: Result) -> None:
         """Fill in the metrics of Flower's `Result`, under absolute rounds."""
@@ -63,13 +70,14 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to go on after `round`."""
+    """What a run needs to go on after `round`; `versions` are the clients' committed states."""
 
     round: int
     arrays: Arrays
     state: State
     history: History
     options: dict[str, Any]
+    versions: dict[int, str] = field(default_factory=dict)
 
 
 def continue_from(
@@ -129,6 +137,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "history": asdict(checkpoint.history),
         "options": checkpoint.options,
+        "versions": checkpoint.versions,
     }
     write_atomically(path, save(tensors, {"checkpoint": json.dumps(about)}))
 
@@ -151,6 +160,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             state=_state(about["state"], tensors),
             history=History.from_json(about["history"]),
             options=about["options"],
+            versions={int(client): version for client, version in about["versions"].items()},
         )
     except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
         raise SettingsError(f"{path} is not a checkpoint of this package: {error}") from error

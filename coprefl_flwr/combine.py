@@ -2,7 +2,7 @@
 
 A node that hosts several clients adds their results up before it answers, and the server adds up
 the answers of the nodes; both use the `Tally` below, so that a sum is the same whoever hosts whom.
-Sums run in float64 in the order of client ids. All rules but `Apart` are linear: a rule says with
+Sums run in float64 in the order of client ids. All rules but `Chain` are linear: a rule says with
 which coefficient a client's arrays enter which sum, and that coefficient may only depend on what
 that client measured itself.
 """
@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
 
@@ -44,23 +44,31 @@ class Rule:
         """
         raise NotImplementedError
 
+    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
+        """Return what a buffer is multiplied with in a sum whose weights have `coefficient`."""
+        return coefficient
+
     def __str__(self) -> str:
         return ":".join([self.name, *(str(getattr(self, field.name)) for field in fields(self))])
 
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" weighs all alike."""
+    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" weighs all alike.
+
+    Buffers (BatchNorm's statistics) are weighted by num-examples whatever the weight is.
+    """
 
     name: ClassVar[str] = "mean"
     weight: str = "num-examples"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return the client's weight; it must be positive."""
-        weight = measured(metrics, self.weight) if self.weight else 1.0
-        if weight <= 0:
-            raise ValueError(f"metric '{self.weight}' is {weight:g}; a weight must be above 0")
-        return {"sum": weight}
+        return {"sum": _positive(metrics, self.weight) if self.weight else 1.0}
+
+    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
+        """Return the client's number of samples; it must be positive."""
+        return _positive(metrics, "num-examples")
 
 
 @dataclass(frozen=True)
@@ -105,6 +113,21 @@ class Apart(Rule):
 
 
 @dataclass(frozen=True)
+class Chain(Rule):
+    """The arrays go from one client to the next, in the order in which the clients are named.
+
+    A client that fails is skipped: the next one gets what the last good one returned. A chain runs
+    on one node (see `RoundStrategy.stretches`), and what comes back is the last one's arrays.
+    """
+
+    name: ClassVar[str] = "chain"
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1: the only arrays in the sum are the last client's."""
+        return {"last": 1.0}
+
+
+@dataclass(frozen=True)
 class Nothing(Rule):
     """No arrays, only what the clients measured (an evaluation)."""
 
@@ -125,7 +148,7 @@ def parse(text: str) -> Rule:
         return Mean(weight=value)
     if name == LossMoments.name and colon:
         return LossMoments(reference=float(value))
-    for rule in (Total, Apart, Nothing):
+    for rule in (Total, Apart, Chain, Nothing):
         if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")
@@ -141,31 +164,44 @@ def measured(metrics: Metrics, name: str) -> float:
     return value
 
 
-class Tally:
-    """Running float64 sums of clients' arrays under a rule."""
+def _positive(metrics: Metrics, name: str) -> float:
+    weight = measured(metrics, name)
+    if weight <= 0:
+        raise ValueError(f"metric '{name}' is {weight:g}; a weight must be above 0")
+    return weight
 
-    def __init__(self, rule: Rule) -> None:
+
+class Tally:
+    """Running float64 sums of clients' arrays under a rule.
+
+    `sent` are the arrays that the clients were sent: they say which of those returned are buffers,
+    whatever dtype a client returns them in.
+    """
+
+    def __init__(self, rule: Rule, sent: Arrays | None = None) -> None:
         self.rule = rule
+        self.sent = sent or {}
         self.sums: dict[str, Arrays] = {}
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays."""
         for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
-            self._into(name, arrays, weight)
+            self._into(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums of a node that added up several clients by the same rule."""
         for name, arrays in sums.items():
-            self._into(name, arrays, 1.0)
+            self._into(name, arrays, 1.0, 1.0)
 
-    def _into(self, name: str, arrays: Arrays, weight: float) -> None:
+    def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
         for key, array in arrays.items():
+            factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
-                add_scaled(sums[key], array, weight)
+                add_scaled(sums[key], array, factor)
             else:
-                first = np.multiply(array, weight, dtype=np.float64, order="C")
+                first = np.multiply(array, factor, dtype=np.float64, order="C")
                 sums[key] = np.asarray(first)
 
 

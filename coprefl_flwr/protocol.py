@@ -2,7 +2,9 @@
 
 Request   one ArrayRecord per quantity; a ConfigRecord "config" with the app's own settings and:
           server-round, run, population, seed, attempt; where nodes host clients also `clients`
-          (the ids to run) and `combine` (how to add up their results).
+          (the ids to run) and `combine` (how to add up their results). Where clients keep a state,
+          `state-version` and `state-kept` (see `coprefl_flwr.client_state`): a text for one client,
+          a list in the order of `clients` for several.
 Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
           and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).
@@ -14,6 +16,7 @@ Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -23,6 +26,8 @@ from coprefl_flwr.combine import Rule
 
 ROSTER = "query.roster"
 ARRAYS = "arrays"
+OF_CLIENTS = ("state-version", "state-kept")
+"""Settings that differ from client to client, in a request to several."""
 
 Scalar = bool | int | float | str | bytes
 Config = dict[str, Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]]
@@ -48,10 +53,23 @@ def request(
     *,
     rule: Rule,
     clients: Sequence[int] | None,
+    of_clients: Mapping[str, Sequence[str]] | None = None,
 ) -> RecordDict:
-    """Return the content of a request; `clients` None asks the node's only client."""
+    """Return the content of a request; `clients` None asks the node's only client.
+
+    `of_clients` holds what differs from client to client, in their order.
+    """
+    each: Config = {name: list(values) for name, values in (of_clients or {}).items()}
+    if clients is None:
+        each = {name: values[0] for name, values in (of_clients or {}).items()}
     hosted: Config = {} if clients is None else {"clients": list(clients), "combine": str(rule)}
-    return RecordDict({**records, "config": ConfigRecord({**config, **hosted})})
+    return RecordDict({**records, "config": ConfigRecord({**config, **hosted, **each})})
+
+
+def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """Return the config that the client at `position` in the request's list is given."""
+    own = {name: config[name][position] for name in OF_CLIENTS if name in config}
+    return {**config, **own}
 
 
 def hosted_reply(reply: NodeReply) -> RecordDict:

@@ -123,8 +123,9 @@ def checkpoint():
         round=3,
         arrays={"z": np.float32([1.5]), "a": np.array(7, np.int64)},
         state={"query-loss": 0.1 + 0.2, "variates": {"w": np.float64([1, 2])}},
-        history=History(train={1: {"loss": 1 / 3}}),
+        history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
         options={"strategy": "FedAvg"},
+        versions={11: "3-0", 4: "2-1"},
     )
 
 
@@ -137,7 +138,27 @@ def test_everything_comes_back(tmp_path):
     assert back.state["query-loss"] == 0.1 + 0.2
     np.testing.assert_array_equal(back.state["variates"]["w"], [1.0, 2.0])
     assert back.history.train == {1: {"loss": 1 / 3}}
+    assert back.history.traffic == {1: {"models-up": 2.5}}
+    assert back.versions == {11: "3-0", 4: "2-1"}
     assert back.round == 3
+
+
+def test_history_by_round():
+    history = History(
+        train={2: {"loss": 0.5}, 1: {"loss": 0.7}},
+        evaluate={2: {"accuracy": 0.4}},
+        server={0: {"accuracy": 0.1}, 2: {"accuracy": 0.3}},
+        traffic={2: {"models-up": 4.0}},
+    )
+    assert list(history.rounds()) == [1, 2]
+    assert history.of_round(1) == {"loss": 0.7}
+    assert history.rounds()[2] == {
+        "loss": 0.5,
+        "models-up": 4.0,
+        "evaluate-accuracy": 0.4,
+        "server-accuracy": 0.3,
+    }
+    assert history.train[2] == {"loss": 0.5}
 
 
 def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 
 from coprefl_flwr.combine import (
     Apart,
+    Chain,
     LossMoments,
     Mean,
     Nothing,
@@ -17,7 +18,7 @@ from coprefl_flwr.combine import (
 )
 
 AWKWARD = [0.1 + 0.2, 1 / 3, -5e-324, 1.7976931348623157e308, 2.0**-1074 * 3, 0.0]
-RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), Apart(), Nothing()]
+RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), Apart(), Chain(), Nothing()]
 
 
 @pytest.mark.parametrize("rule", [*RULES, *map(LossMoments, AWKWARD)], ids=str)
@@ -33,7 +34,7 @@ def test_reference_keeps_every_bit():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "mean", "maen:x", "loss-moments", "loss-moments:low", "total:1", "Total"]
+    "text", ["", "mean", "maen:x", "loss-moments", "loss-moments:low", "total:1", "Total", "chain:"]
 )
 def test_another_text_is_no_rule(text):
     with pytest.raises(ValueError, match=r"unknown rule|could not convert"):
@@ -51,7 +52,24 @@ def test_coefficients():
     near = LossMoments(1 / 3).coefficients({"loss": 1 / 3 + 2**-40})
     assert near == {"gradient": 1, "loss-gradient": 2**-40}
     assert Apart().coefficients(metrics) == {"7": 1}
+    assert Chain().coefficients({}) == {"last": 1}
     assert Nothing().coefficients(metrics) == {}
+
+
+def test_coefficients_of_buffers():
+    """Under a mean the number of samples whatever the weight is, else those of the weights."""
+    metrics = {"num-examples": 8, "loss": 2.5}
+    for rule in (Mean(), Mean(""), Mean("loss")):
+        assert rule.buffer_coefficient(metrics, 0.5) == 8
+    for rule in (Total(), LossMoments(0.5), Apart(), Chain()):
+        assert rule.buffer_coefficient(metrics, 0.5) == 0.5
+    for metrics, line in (
+        ({}, "no metric 'num-examples' in the reply"),
+        ({"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+    ):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            Mean("").buffer_coefficient(metrics, 1.0)
+        assert str(caught.value) == line
 
 
 @pytest.mark.parametrize(
@@ -80,7 +98,11 @@ def clients(count):
     rng = np.random.default_rng(1)
     return [
         (
-            {"w": rng.normal(size=(3, 2)).astype(np.float32), "n": np.array(rng.integers(99))},
+            {
+                "w": rng.normal(size=(3, 2)).astype(np.float32),
+                "n": np.array(rng.integers(99)),
+                "bn.running_mean": rng.normal(size=2).astype(np.float32),
+            },
             {"num-examples": int(rng.integers(1, 50)), "loss": float(rng.uniform(1, 5))},
         )
         for _ in range(count)
@@ -131,6 +153,24 @@ def test_adding_leaves_the_clients_arrays_alone():
     assert tally.sums["sum"]["w"] == 7
     assert mine["w"] == 1
     assert sums["sum"]["w"] == 5
+
+
+def test_buffers_have_their_own_weights():
+    """Two clients of 1 and 3 samples, weighted 10 and 20: 10 * 1 + 20 * 2 and 1 * 1 + 3 * 2."""
+    tally = Tally(Mean("loss"))
+    for client, (n, loss) in enumerate([(1, 10.0), (3, 20.0)], start=1):
+        value = np.float32(client)
+        arrays = {"w": value, "bn.running_var": value, "count": np.array(client)}
+        tally.add(client, arrays, {"num-examples": n, "loss": loss})
+    sums = tally.sums["sum"]
+    assert [float(sums[name]) for name in ("w", "bn.running_var", "count")] == [50, 7, 7]
+
+
+def test_what_was_sent_says_what_is_a_buffer():
+    """A client may return floats for a counter, and whole numbers for weights."""
+    tally = Tally(Mean(""), {"w": np.float32(0), "count": np.array(0)})
+    tally.add(1, {"w": np.array(5), "count": np.float64(2.0)}, {"num-examples": 4})
+    assert (tally.sums["sum"]["w"], tally.sums["sum"]["count"]) == (5, 8)
 
 
 def test_nothing_adds_nothing():

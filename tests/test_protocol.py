@@ -6,7 +6,14 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.combine import LossMoments, Mean, parse
-from coprefl_flwr.protocol import NodeReply, hosted_reply, plain_reply, read_reply, request
+from coprefl_flwr.protocol import (
+    NodeReply,
+    config_of,
+    hosted_reply,
+    plain_reply,
+    read_reply,
+    request,
+)
 
 ARRAYS = {"w": np.float32([1, 2]), "n": np.array(3)}
 
@@ -29,6 +36,22 @@ def test_request_to_a_host_and_to_a_single_client():
     assert list(hosted.array_records) == ["arrays", "extra"]
     single = request(records, {"server-round": 2}, rule=rule, clients=None)
     assert single["config"] == ConfigRecord({"server-round": 2})
+
+
+def test_settings_that_differ_from_client_to_client():
+    """In the order of `clients`, which need not be that of their ids."""
+    each = {"state-version": ["3-0", ""], "state-kept": ["", "1-1"]}
+    content = request({}, {"mu": 0.1}, rule=Mean(), clients=[4, 1], of_clients=each)
+    config = dict(content["config"])
+    common = {"mu": 0.1, "clients": [4, 1], "combine": "mean:num-examples"}
+    assert config == common | each
+    assert config_of(config, 0) == common | {"state-version": "3-0", "state-kept": ""}
+    assert config_of(config, 1) == common | {"state-version": "", "state-kept": "1-1"}
+    # A node that is one client is told plainly; where nothing differs nothing is said.
+    each = {"state-version": ["3-0"], "state-kept": [""]}
+    alone = request({}, {"mu": 0.1}, rule=Mean(), clients=None, of_clients=each)
+    assert alone["config"] == ConfigRecord({"mu": 0.1, "state-version": "3-0", "state-kept": ""})
+    assert config_of({"mu": 0.1}, 0) == {"mu": 0.1}
 
 
 def test_reply_of_a_host():

@@ -8,10 +8,10 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr import protocol
-from coprefl_flwr.arrays import Arrays, from_record, misfit
-from coprefl_flwr.combine import Rule, Tally, measured, parse
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, misfit
+from coprefl_flwr.combine import Chain, Rule, Tally, measured, parse
 from coprefl_flwr.errors import one_line
-from coprefl_flwr.protocol import NodeReply
+from coprefl_flwr.protocol import NodeReply, config_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
@@ -29,7 +29,7 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     clients = config.pop("clients", None)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
-        reply = run_all(make_client, sorted(map(int, clients)), method, sent, config, rule)
+        reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule)
         return Message(protocol.hosted_reply(reply), reply_to=message)
     client = make_client(None, config)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
@@ -45,17 +45,25 @@ def run_all(
     config: Mapping[str, Any],
     rule: Rule,
 ) -> NodeReply:
-    """Run the clients in the order of their ids and add up their results by `rule`."""
-    tally, reply = Tally(rule), NodeReply()
-    first: Arrays = {}
-    for client_id in clients:
+    """Run the clients in the order of their ids and add up their results by `rule`.
+
+    A chain runs in the order given, each client from the arrays of the last good one.
+    """
+    tally, reply = Tally(rule, sent), NodeReply()
+    chained = isinstance(rule, Chain)
+    first, start = Arrays(), sent
+    for client_id in clients if chained else sorted(clients):
         try:
-            client = make_client(client_id, config)
-            arrays, metrics = run(client, method, sent, {**config, "client": client_id})
+            own = config_of(config, clients.index(client_id))
+            client = make_client(client_id, own)
+            arrays, metrics = run(client, method, start, {**own, "client": client_id})
             check(arrays, metrics, sent, rule)
             if reply.metrics and arrays.keys() != first.keys():
                 raise ValueError("the arrays returned are not those that other clients returned")
-            tally.add(client_id, arrays, metrics)
+            if chained:
+                start = cast_like(arrays, sent)
+            else:
+                tally.add(client_id, arrays, metrics)
         except Exception as error:  # One client's failure must not cost the others their work.
             reply.failed[client_id] = one_line(error)
         else:
@@ -64,8 +72,8 @@ def run_all(
                 first = {name: array.copy() for name, array in arrays.items()}
             reply.metrics[client_id] = metrics
     if rule.sums and reply.metrics:
-        single = len(reply.metrics) == 1
-        reply.records = {protocol.ARRAYS: first} if single else dict(tally.sums)
+        sums = {"last": start} if chained else dict(tally.sums)
+        reply.records = {protocol.ARRAYS: first} if len(reply.metrics) == 1 else sums
     return reply
 
 

@@ -8,6 +8,7 @@ Flower adds to that loop applies here too.
 
 import copy
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -27,6 +28,8 @@ from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.protocol import Config
 from coprefl_flwr.strategies.courier import Courier
 from coprefl_flwr.strategies.exchange import Exchange, Replies
+from coprefl_flwr.strategies.traffic import Traffic, size
+from coprefl_flwr.strategies.versions import Versions
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -91,17 +94,14 @@ class RoundStrategy(Strategy, ABC):
         """Check the options and start with an empty state."""
         if self.participants is not None:
             self.at_least("participants", self.participants, 1)
-            if self.min_replies > self.participants:
-                raise SettingsError(
-                    f"min_replies = {self.min_replies}: must be at most participants = "
-                    f"{self.participants}"
-                )
+            self.enough(self.participants)
         for name in ("min_nodes", "min_replies", "max_failed_rounds"):
             self.at_least(name, getattr(self, name), 1)
         self.at_least("evaluate_every", self.evaluate_every, 0)
         self.state: dict[str, float | Arrays] = {}
         self.evaluation: Replies | None = None
-        self._history = History()
+        self.versions = Versions()
+        self.history = History()
         self._courier: Courier | None = None
         self._started = False
         self._timeout = 3600.0
@@ -119,6 +119,26 @@ class RoundStrategy(Strategy, ABC):
             raise SettingsError(f"{name} = {value}: must be a whole number")
         if value < minimum:
             raise SettingsError(f"{name} = {value}: must be at least {minimum}")
+
+    def enough(self, participants: int) -> None:
+        """Raise a SettingsError if so many participants cannot give `min_replies`."""
+        if self.min_replies > participants:
+            raise SettingsError(
+                f"min_replies = {self.min_replies}: must be at most participants = {participants}"
+            )
+
+    @staticmethod
+    def positive(name: str, value: float, *, or_zero: bool = False) -> None:
+        """Raise a SettingsError unless `value` is a finite number above 0 (or 0)."""
+        if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
+            bound = "at least 0" if or_zero else "above 0"
+            raise SettingsError(f"{name} = {value}: must be a finite number {bound}")
+
+    @staticmethod
+    def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+        """Raise a SettingsError unless `value` is one of the allowed."""
+        if value not in allowed:
+            raise SettingsError(f"{name} = '{value}': must be one of {', '.join(allowed)}")
 
     @abstractmethod
     def round(self, server_round: int, arrays: Arrays) -> Round:
@@ -150,14 +170,32 @@ class RoundStrategy(Strategy, ABC):
         }
 
     def join(self, outer: "RoundStrategy") -> None:
-        """Take part in the round of a strategy around this one: its link, attempt and state."""
+        """Take part in the round of a strategy around this one, which the run's options are of."""
         self._courier, self._attempt, self.state = outer._courier, outer._attempt, outer.state
+        self.versions = outer.versions
+        for name in RUN_OPTIONS:
+            setattr(self, name, getattr(outer, name))
+
+    def population_size(self) -> int:
+        """Return the number of all clients there are, M."""
+        return len(self._link().clients())
+
+    def stretches(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into the parts that one node runs after the other."""
+        return self._link().roster.stretches(chain)
 
     def kept(self, name: str, default: float) -> float:
         """Return a number of the strategy's state."""
         value = self.state.get(name, default)
         if not isinstance(value, float):
             raise TypeError(f"state '{name}' holds arrays, not a number")
+        return value
+
+    def kept_arrays(self, name: str, default: Arrays) -> Arrays:
+        """Return arrays of the strategy's state."""
+        value = self.state.get(name, default)
+        if not isinstance(value, dict):
+            raise TypeError(f"state '{name}' holds a number, not arrays")
         return value
 
     def summary(self) -> None:
@@ -217,6 +255,7 @@ class RoundStrategy(Strategy, ABC):
             due = server_round % checkpoint_every == 0 or server_round == num_rounds
             if checkpoint and due:
                 write_checkpoint(checkpoint, self._checkpoint(server_round))
+                self.versions.checkpointed()
 
         self._after_round = after_round
         result = super().start(
@@ -230,7 +269,7 @@ class RoundStrategy(Strategy, ABC):
             **more,
         )
         result.arrays = to_record(self._global)
-        self._history.put_into(result)
+        self.history.put_into(result)
         if self._courier:
             self._courier.tell_of_silent_nodes()
         return result
@@ -244,6 +283,7 @@ class RoundStrategy(Strategy, ABC):
         self._round = server_round + self._offset
         self._global = from_record(arrays)
         self._config = dict(config)
+        self._link().traffic = Traffic(size(self._global))
         messages = self._begin(attempt=0)
         if not self._started and self._link().roster.shared is not None:
             raise SettingsError(
@@ -271,7 +311,9 @@ class RoundStrategy(Strategy, ABC):
                     self._begin(attempt), timeout=self._timeout
                 )
         self._global = arrays
-        self._history.train[self._round] = metrics
+        self.versions.commit(self._remembering, self._round, self._attempt)
+        self.history.train[self._round] = metrics
+        self.history.traffic[self._round] = self._link().traffic.as_metrics()
         return to_record(arrays), MetricRecord(dict(metrics))
 
     def configure_evaluate(
@@ -301,7 +343,7 @@ class RoundStrategy(Strategy, ABC):
             try:
                 self.evaluation = self._link().collect(messages, enough=1)
                 metrics = self.evaluation.evaluation_metrics()
-                self._history.evaluate[self._round] = metrics
+                self.history.evaluate[self._round] = metrics
                 record = MetricRecord(dict(metrics))
             except RoundFailedError as failure:
                 logger.warning("round %s, evaluation failed: %s", self._round, failure)
@@ -315,27 +357,36 @@ class RoundStrategy(Strategy, ABC):
         """Start the program; a program that ends before its first exchange sends nothing."""
         self._attempt = attempt
         self._state_before = copy.deepcopy(self.state)
+        self._remembering: set[int] = set()
         self._program = self.round(self._round, self._global)
         self._returned: tuple[Arrays, Metrics] | None = None
         try:
-            exchange = next(self._program)
+            self._asked = next(self._program)
         except StopIteration as end:
             self._returned = end.value
             return []
-        return self._link().prepare(exchange, self._message_config(self._config))
+        return self._prepare(self._asked)
+
+    def _prepare(self, exchange: Exchange) -> list[Message]:
+        """Return the messages of an exchange of the round under way."""
+        config = self._message_config(self._config)
+        if exchange.stateful:
+            return self._link().prepare(exchange, config, self.versions.of)
+        return self._link().prepare(exchange, config)
 
     def _finish(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
         """Send the program its replies, exchange by exchange, until it returns."""
-        if self._returned is None:
+        while self._returned is None:
             replies = self._link().collect(messages)
-            while self._returned is None:
-                try:
-                    exchange = self._program.send(replies)
-                except StopIteration as end:
-                    self._returned = end.value
-                else:
-                    config = self._message_config(self._config)
-                    replies = self._link().exchange(exchange, config)
+            if self._asked.stateful:
+                self._remembering |= set(replies.clients)
+            try:
+                self._asked = self._program.send(replies)
+            except StopIteration as end:
+                self._returned = end.value
+            else:
+                asked = self._prepare(self._asked)
+                messages = self._link().grid.send_and_receive(asked, timeout=self._timeout)
         arrays, metrics = self._returned
         problem = misfit(arrays, self._global)
         if problem:
@@ -379,7 +430,7 @@ class RoundStrategy(Strategy, ABC):
             return None
         metrics = self._evaluate_fn(absolute, arrays)
         if metrics is not None:
-            self._history.server[absolute] = dict(metrics)
+            self.history.server[absolute] = dict(metrics)
         if server_round:
             self._after_round(absolute)
         return metrics
@@ -391,7 +442,7 @@ class RoundStrategy(Strategy, ABC):
             round=server_round,
             num_rounds=self._last_round,
             arrays=self._global,
-            metrics=self._history.of_round(server_round),
+            metrics=self.history.of_round(server_round),
             evaluation=self.evaluation,
             seconds=time.monotonic() - self._round_began,
         )
@@ -399,7 +450,14 @@ class RoundStrategy(Strategy, ABC):
             hook(report)
 
     def _checkpoint(self, server_round: int) -> Checkpoint:
-        return Checkpoint(server_round, self._global, self.state, self._history, self.options())
+        return Checkpoint(
+            server_round,
+            self._global,
+            self.state,
+            self.history,
+            self.options(),
+            self.versions.committed,
+        )
 
     def _restore(
         self, path: str | Path | None, resume: bool, initial: Arrays, num_rounds: int
@@ -407,4 +465,9 @@ class RoundStrategy(Strategy, ABC):
         """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
         kept = continue_from(path, resume, initial, self.options(), num_rounds)
         self._global, self._offset = kept.arrays, kept.round
-        self._history, self.state = kept.history, kept.state
+        self.history, self.state = kept.history, kept.state
+        self.versions = Versions(dict(kept.versions), dict(kept.versions))
+
+
+RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name != "participants")
+"""Options that are the run's: they hold for every strategy of it."""

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -12,12 +12,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr import protocol
-from coprefl_flwr.arrays import Arrays, cast_like, misfit, to_record
-from coprefl_flwr.combine import Mean, Rule, Tally, measured
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, misfit, to_record
+from coprefl_flwr.combine import Chain, Mean, Metrics, Rule, Tally, measured
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
 from coprefl_flwr.protocol import Config, NodeReply
 from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.roster import Roster
+from coprefl_flwr.strategies.traffic import Traffic
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -58,6 +59,7 @@ class Courier:
     roster: Roster = field(default_factory=Roster)
     refused: set[int] = field(default_factory=set)
     begun: bool = False
+    traffic: Traffic = field(default_factory=Traffic)
     _asked: Exchange | None = None
     _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
 
@@ -150,18 +152,30 @@ class Courier:
             logger.warning("node %s is left out: %s", node, one_line(error))
             self.refused.add(node)
 
-    def prepare(self, exchange: Exchange, config: Config) -> list[Message]:
-        """Return the messages that put an exchange to the nodes that host its clients."""
+    def prepare(
+        self,
+        exchange: Exchange,
+        config: Config,
+        of_client: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> list[Message]:
+        """Return the messages that put an exchange to the nodes that host its clients.
+
+        `of_client` gives the settings that differ from client to client.
+        """
         records = {protocol.ARRAYS: to_record(exchange.arrays)}
         records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
         self._asked = exchange
+        shares = self.roster.assign(
+            exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
+        )
         self._sent = [
-            (self._message(exchange, records, config, node, share), share)
-            for node, share in self.roster.assign(exchange.clients, self.nodes()).items()
+            (self._message(exchange, records, config, node, share, of_client), share)
+            for node, share in shares.items()
         ]
         reached = {client for _, share in self._sent for client in share}
         for client in sorted(set(exchange.clients) - reached):
             logger.warning("client %s is left out: its node is gone", client)
+        self.traffic.count_down(exchange, len(reached), [message for message, _ in self._sent])
         return [message for message, _ in self._sent]
 
     def _message(
@@ -171,13 +185,15 @@ class Courier:
         config: Config,
         node: int,
         share: list[int],
+        of_client: Callable[[int], Mapping[str, str]],
     ) -> Message:
-        alone = share == [node] and self.roster.shared is None
+        each = [of_client(client) for client in share]
         content = protocol.request(
             records,
             {**config, **exchange.config},
             rule=exchange.combine,
-            clients=None if alone else share,
+            clients=None if node in self.roster.plain else share,
+            of_clients={name: [values[name] for values in each] for name in each[0]},
         )
         return Message(content, dst_node_id=node, message_type=exchange.action)
 
@@ -200,24 +216,22 @@ class Courier:
         for message in messages:
             node = self._sender(message, sent)
             replies[node] = self._read(exchange, node, message, shares[node])
+            self.traffic.count_up(message)
         self._mark_silent(set(shares) - set(replies), self.timeout)
         for node in sorted(replies):
             for client, why in replies[node].failed.items():
                 logger.warning("client %s on node %s is left out: %s", client, node, why)
         good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
-        needed = self.min_replies if enough is None else enough
+        needed = self.min_replies if exchange.needed is None else exchange.needed
+        needed = needed if enough is None else enough
         if count < needed:
             raise RoundFailedError(
                 f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
                 f"needed are {needed}"
             )
+        self.traffic.count_models_up(exchange, good)
         return combined(exchange, good)
-
-    def exchange(self, exchange: Exchange, config: Config) -> Replies:
-        """Put an exchange to the nodes and wait for its combined replies."""
-        messages = self.prepare(exchange, config)
-        return self.collect(self.grid.send_and_receive(messages, timeout=self.timeout))
 
     def _sender(self, reply: Message, sent: Sequence[Message]) -> int:
         """Return the node a reply is from; an error reply may come from the SuperLink instead."""
@@ -262,7 +276,8 @@ def check(exchange: Exchange, reply: NodeReply) -> None:
     for metrics in reply.metrics.values():
         for name in metrics:
             measured(metrics, name)
-        exchange.combine.coefficients({**metrics, "client": 0})
+        for coefficient in exchange.combine.coefficients({**metrics, "client": 0}).values():
+            exchange.combine.buffer_coefficient(metrics, coefficient)
     if not exchange.combine.sums:
         return
     if len(reply.metrics) == 1:
@@ -305,7 +320,7 @@ def sums_of(rule: Rule, reply: NodeReply) -> set[str]:
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     """Add up the nodes' replies, given in the order of their smallest client id."""
     rule = exchange.combine
-    tally = Tally(rule)
+    tally = Tally(rule, exchange.arrays)
     for reply in replies:
         if len(reply.metrics) == 1 and rule.sums:
             (client,) = reply.clients
@@ -321,12 +336,21 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
         for name in names
     }
     arrays = {}
-    if isinstance(rule, Mean):
-        weights = [measured(per_client[c], rule.weight) if rule.weight else 1.0 for c in clients]
-        arrays = mean(tally.sums["sum"], sum(weights), exchange.arrays)
+    if isinstance(rule, Mean) and clients:
+        arrays = mean(tally.sums["sum"], rule, list(per_client.values()), exchange.arrays)
+    if isinstance(rule, Chain) and clients:
+        arrays = cast_like(tally.sums["last"], exchange.arrays)
     return Replies(clients, metrics, arrays, {name: dict(s) for name, s in tally.sums.items()})
 
 
-def mean(total: Arrays, weight: float, template: Arrays) -> Arrays:
-    """Return total / weight in the dtypes and order of `template`."""
-    return cast_like({name: array / weight for name, array in total.items()}, template)
+def mean(total: Arrays, rule: Mean, measurements: Sequence[Metrics], template: Arrays) -> Arrays:
+    """Return the weighted mean from the weighted sum, in the dtypes and order of `template`."""
+    weight = sum(rule.coefficients(metrics)["sum"] for metrics in measurements)
+    samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in measurements)
+    return cast_like(
+        {
+            n: array / (samples if is_buffer(n, template[n]) else weight)
+            for n, array in total.items()
+        },
+        template,
+    )

@@ -29,6 +29,10 @@ class Exchange:
         Further named arrays to send, each as an ArrayRecord of its own.
     config : Config
         Settings for this exchange, on top of the app's own.
+    stateful : bool
+        Whether the clients keep a state from one of these exchanges to the next.
+    needed : int, optional
+        Good replies it needs, 0 to go on without any; None is the strategy's `min_replies`.
     """
 
     action: str
@@ -37,6 +41,8 @@ class Exchange:
     combine: Rule = field(default_factory=Mean)
     extra: Mapping[str, Arrays] = field(default_factory=dict)
     config: Config = field(default_factory=dict)
+    stateful: bool = False
+    needed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,8 @@ class Replies:
     metrics : Mapping[str, NDArray[float64]]
         Per metric one value a client, shape (len(clients),), NaN where a client did not report it.
     arrays : Arrays
-        Under `Mean`, the mean in the dtypes that were sent; otherwise empty.
+        Under `Mean` the mean, under `Chain` the last client's, in the dtypes that were sent;
+        otherwise empty.
     sums : Mapping[str, Arrays]
         Every sum of the rule by its name, in float64.
     """
@@ -76,3 +83,13 @@ class Replies:
             hits, samples = self.metrics["correct"].sum(), self.metrics["num-examples"].sum()
             metrics["accuracy"] = float(hits / samples)
         return metrics
+
+
+def joined(parts: Sequence[Replies]) -> Replies:
+    """Return the replies of several exchanges with other clients each, without their arrays."""
+    names = sorted({name for part in parts for name in part.metrics})
+    metrics = {}
+    for name in names:
+        values = [part.metrics.get(name, np.full(len(part.clients), np.nan)) for part in parts]
+        metrics[name] = np.concatenate(values)
+    return Replies(tuple(client for part in parts for client in part.clients), metrics)

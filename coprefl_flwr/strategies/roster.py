@@ -10,12 +10,12 @@ class Roster:
 
     There are three kinds, told apart by what the first node answers: `shared` (in a simulation
     any node can run any of n clients), `own` (each node names its clients) and neither (every node
-    is one client, whose id is the node's).
+    is one client, whose id is the node's). `plain` holds the nodes of the last kind.
     """
 
     def __init__(self) -> None:
         self.shared: int | None = None
-        self.plain = False
+        self.plain: set[int] = set()
         self.owner: dict[int, int] = {}
         self.known: set[int] = set()
 
@@ -32,7 +32,7 @@ class Roster:
             self.shared = int(str(answer["clients"]))
             return
         if "own" not in answer:
-            self.plain = True
+            self.plain.add(node)
         own = answer.get("own", [node])
         for client in own if isinstance(own, list) else []:
             if self.owner.setdefault(int(client), node) != node:
@@ -45,18 +45,24 @@ class Roster:
         """Drop nodes that left; their clients come back with whichever node names them next."""
         lost = set(gone)
         self.known -= lost
+        self.plain -= lost
         self.owner = {client: node for client, node in self.owner.items() if node not in lost}
 
     def clients(self) -> list[int]:
         """Return the ids of all clients that can be asked, ascending."""
         return list(range(self.shared)) if self.shared is not None else sorted(self.owner)
 
-    def assign(self, clients: Sequence[int], nodes: Sequence[int]) -> dict[int, list[int]]:
+    def assign(
+        self, clients: Sequence[int], nodes: Sequence[int], *, in_order: bool = False
+    ) -> dict[int, list[int]]:
         """Return {node: its share of `clients`}; nodes without a client are left out.
 
         Shared clients are dealt out in runs of equal length, in id order: what a node adds up is
-        then a contiguous part of the whole sum.
+        then a contiguous part of the whole sum. `in_order` keeps the order of a chain, which
+        is for one node alone.
         """
+        if in_order:
+            return self._chain(clients, nodes)
         shares: dict[int, list[int]] = {node: [] for node in nodes}
         ordered = sorted(clients)
         for position, client in enumerate(ordered):
@@ -67,3 +73,22 @@ class Roster:
             if node in shares:
                 shares[node].append(client)
         return {node: share for node, share in shares.items() if share}
+
+    def _chain(self, clients: Sequence[int], nodes: Sequence[int]) -> dict[int, list[int]]:
+        """Return {the node that runs the chain: its clients in order}."""
+        if self.shared is not None:
+            return {nodes[0]: list(clients)} if nodes else {}
+        owner = self.owner.get(clients[0], -1) if clients else -1
+        return {owner: [c for c in clients if self.owner.get(c) == owner]} if owner in nodes else {}
+
+    def stretches(self, clients: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients where it passes from one node to another."""
+        if self.shared is not None:
+            return [list(clients)] if clients else []
+        runs: list[list[int]] = []
+        for client in clients:
+            if runs and self.owner.get(runs[-1][-1], -1) == self.owner.get(client, -2):
+                runs[-1].append(client)
+            else:
+                runs.append([client])
+        return runs

@@ -80,6 +80,96 @@ def test_arrays_of_one_client_go_as_they_are():
     assert found["arrays"]["n"].dtype == np.int64
 
 
+def append(number, parameters):
+    """Append the digit `number` to both arrays."""
+    return [10 * array + number for array in parameters], 1, {"loss": float(number)}
+
+
+def test_a_chain_runs_in_its_own_order():
+    content = host("train", [3, 1, 2], "chain", append)
+    assert [number for number, _ in Counter.calls] == [3, 1, 2]
+    assert list(sums(content)) == ["last"]
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [1312, 2312])
+    assert sums(content)["last"]["n"] == 10312
+    # Metrics are in the order of ids, as always.
+    assert content["metrics"]["clients"] == [1, 2, 3]
+    assert content["metrics"]["loss"] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "fault", [lambda number, p: None, lambda number, p: ([p[0] * np.nan, p[1]], 1, {})]
+)
+def test_a_chain_skips_what_is_no_good(fault):
+    """From the last good model, not from what the bad one left."""
+
+    def bad(number, parameters):
+        if number in (3, 4):
+            parameters[0][:] = 77  # It may do what it likes with what it was given.
+            return fault(number, parameters)
+        return append(number, parameters)
+
+    content = host("train", [3, 1, 4, 2], "chain", bad)
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [112, 212])
+    assert content["metrics"]["clients"] == [1, 2]
+    assert content["failed"]["clients"] == [3, 4]
+    one = host("train", [4, 2, 3], "chain", bad)
+    np.testing.assert_array_equal(sums(one)["arrays"]["w"], [12, 22])
+
+
+def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
+    """As it would arrive through the server: names in another order, wider numbers."""
+
+    def careless(number, parameters):
+        seen.append([(array.dtype.name, array.tolist()) for array in parameters])
+        w, n = parameters
+        return {"n": np.float64(n) + 0.6, "w": np.float64(w) + 1}, 1, {}
+
+    seen = []
+    content = host("train", [0, 1, 2], "chain", careless)
+    assert seen == [
+        [("float32", [1.0, 2.0]), ("int64", 10)],
+        [("float32", [2.0, 3.0]), ("int64", 11)],
+        [("float32", [3.0, 4.0]), ("int64", 12)],
+    ]
+    assert list(sums(content)["last"]) == ["w", "n"]
+
+
+def test_a_chain_in_a_shared_model():
+    """Clients that return views of one model: each starts from a copy of what came before."""
+    model = np.zeros(2, np.float32)
+
+    def view(number, parameters):
+        model[:] = parameters[0]
+        model[:] += 1
+        if number == 2:
+            raise ArithmeticError("boom")
+        return [model, parameters[1]], 1, {}
+
+    content = host("train", [1, 2, 3], "chain", view)
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [3, 4])
+
+
+def test_a_buffer_in_another_dtype_is_still_a_buffer():
+    """Clients 1 and 3 have 2 and 4 samples, and return the counter as float64."""
+
+    def floats(number, parameters):
+        return [parameters[0], np.float64(parameters[1])], number + 1, {}
+
+    found = sums(host("train", [1, 3], "mean:", floats))["sum"]
+    np.testing.assert_array_equal(found["w"], [2.0, 4.0])
+    assert found["n"] == 2 * 10 + 4 * 10
+
+
+def test_clients_are_told_their_own_settings():
+    Counter.calls = ()
+    app = client_app(lambda _, i: Counter(i), clients=9)
+    versions = {"state-version": ["a", "b"], "state-kept": ["", "c"]}
+    ask(app, "train", SENT, clients=[5, 2], combine="mean:", **versions)
+    told = dict(Counter.calls)
+    assert told[5] == {"state-version": "a", "state-kept": "", "client": 5}
+    assert told[2] == {"state-version": "b", "state-kept": "c", "client": 2}
+
+
 def test_evaluation_has_no_arrays():
     content = host("evaluate", [0, 2], "nothing")
     assert sums(content) == {}

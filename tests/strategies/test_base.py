@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.combine import Mean
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import CoPreFL, FedAvg
+from coprefl_flwr.strategies import CoPreFL, Exchange, FedAvg
+from tests.tiny import pair
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 
@@ -262,6 +265,17 @@ def test_nodes_that_name_their_own_clients():
     assert [client for client, _ in seen] == [client for client, _ in hosted]
 
 
+def test_a_client_that_has_its_nodes_id():
+    """Node 3 hosts clients 2 and 3; asked for 3 alone it must not run its partition-id, 1."""
+    seen = []
+    app = client_app(lambda _, i: Counter(i, seen=seen), clients=pair)
+    strategy = FedAvg(participants=1, min_nodes=2)
+    sample = strategy.sample
+    strategy.sample = lambda server_round: [sample(server_round), 3][1:]
+    strategy.start(LocalGrid(app, nodes=2), to_record(START), 1)
+    assert [client for client, _ in seen] == [3]
+
+
 def test_two_nodes_with_one_client_is_an_error():
     app = client_app(lambda _, i: Counter(i), clients=[3])
     with pytest.raises(RunFailedError, match="client 3 is named by two nodes"):
@@ -310,8 +324,6 @@ def test_an_error_from_the_superlink_is_blamed_on_the_node_asked(caplog):
 
 
 def test_hand_written_reply_without_metrics_is_named(caplog):
-    from flwr.clientapp import ClientApp
-
     app = ClientApp()
 
     @app.train()
@@ -324,6 +336,38 @@ def test_hand_written_reply_without_metrics_is_named(caplog):
     ):
         FedAvg().start(LocalGrid(app, nodes=1), to_record(START), 1)
     assert "0 MetricRecords in the reply, not one" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        ({"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+    ],
+)
+def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
+    """Also where all weigh alike; node 2's reply costs that node its place, not the run."""
+    app = ClientApp()
+
+    class Unweighted(FedAvg):
+        def round(self, server_round, arrays):
+            replies = yield Exchange("train", arrays, self.sample(server_round), combine=Mean(""))
+            return replies.arrays, {}
+
+    @app.train()
+    def train(message, context):
+        node = context.node_config["partition-id"]
+        arrays = {name: a + node for name, a in from_record(message.content["arrays"]).items()}
+        found = metrics if node == 0 else {"num-examples": node}
+        content = {"arrays": to_record(arrays), "metrics": MetricRecord(found)}
+        return Message(RecordDict(content), reply_to=message)
+
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        strategy = Unweighted(min_nodes=3)
+        arrays = from_record(strategy.start(LocalGrid(app, nodes=3), to_record(START), 1).arrays)
+    np.testing.assert_array_equal(arrays["w"], np.float32([1.5, 1.5]))
+    assert arrays["count"] == 12  # 11 once and 12 twice: 35/3 = 11.67.
+    assert f"client 2 on node 2 is left out: {reason}" in caplog.text
 
 
 def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):

@@ -1,0 +1,80 @@
+"""What a client keeps from round to round, in files that outlive its process.
+
+A version of a client's state is named "ROUND-ATTEMPT" after the attempt that wrote it. Which one
+counts is the server's to say: every request names the version it has committed for the client, so
+that a state which a failed round or a late message left behind is never used. It also names the
+version of the last checkpoint, to which the run may have to go back: these two are kept.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
+
+
+class ClientState:
+    """The states of one client, a file a version.
+
+    Parameters
+    ----------
+    folder : path
+        The client's own; it is made when something is written. In it each run and population
+        (`run` and `population` of the request) has a folder, so that a client of several runs
+        mixes nothing up.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+
+    def read(self, config: Mapping[str, Any]) -> Arrays | None:
+        """Return the state the server has committed, None for a client that has none yet.
+
+        Raises
+        ------
+        SettingsError
+            If the server has committed a state that is not here (the folder was lost).
+        """
+        version = str(config.get("state-version", ""))
+        if not version:
+            return None
+        file = self._file(config, version)
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            written = version.partition("-")[0]
+            raise SettingsError(
+                f"this client's state of round {written} is lost or damaged: {file}"
+            ) from error
+
+    def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
+        """Keep `arrays` as the state after this request, and drop what can no longer be asked."""
+        version = f"{config['server-round']}-{config.get('attempt', 0)}"
+        file = self._file(config, version)
+        write_atomically(
+            file, save({n: np.asarray(array, order="C") for n, array in arrays.items()})
+        )
+        kept = {str(config.get("state-version")), str(config.get("state-kept"))}
+        for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
+            # Not the newer ones: this request may be a late one.
+            if other.stem not in kept and _age(other.stem) < _age(version):
+                other.unlink(missing_ok=True)
+
+    def _file(self, config: Mapping[str, Any], version: str) -> Path:
+        """Return the file of a version; what the server sends names folders below ours only."""
+        parts = [str(config.get(name, "")) for name in ("run", "population")]
+        for part in [*parts, version]:
+            if not part or part in (".", "..") or "/" in part or "\\" in part:
+                raise SettingsError(f"'{part}' cannot name a folder of a client's state")
+        return self.folder.joinpath(*parts) / f"{version}.safetensors"
+
+
+def _age(version: str) -> tuple[int, ...]:
+    """Return (round, attempt), by which versions are in order of time."""
+    return tuple(int(part) for part in version.split("-") if part.isdigit())

@@ -1,0 +1,178 @@
+"""Traffic: models as CyclicFL's Table IV counts them, bytes as the messages really held them."""
+
+import numpy as np
+import pytest
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.clients import CoPreFLClient, MOONClient, client_app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import (
+    MOON,
+    SCAFFOLD,
+    CoPreFL,
+    Cyclic,
+    Exchange,
+    FedAvg,
+    Schedule,
+)
+from tests.strategies.test_schedule import two_phase_grid
+from tests.tiny import HOSTINGS, Federation
+
+K_P1, K_P2, T_CYC, T_RES = 3, 2, 2, 4
+T_TOT = T_CYC + T_RES
+
+
+def totals(strategy, grid, start, rounds):
+    """Return the four counts summed over all rounds."""
+    strategy.start(grid, to_record(start), rounds)
+    traffic = strategy.history.traffic
+    assert sorted(traffic) == list(range(1, rounds + 1))
+    return {name: sum(counts[name] for counts in traffic.values()) for name in traffic[1]}
+
+
+def models(found):
+    assert found["models-down"] == found["models-up"]
+    return found["models-down"] + found["models-up"]
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_table_4(tmp_path, hosting):
+    """In units of X, for a model without buffers."""
+    federation = Federation.exact(norm=False)
+    start, run = federation.arrays(), {"participants": K_P2, "min_nodes": HOSTINGS[hosting][0]}
+
+    def sent(strategy, switch=T_TOT):
+        grid = two_phase_grid(federation, tmp_path, switch, hosting)
+        return models(totals(strategy, grid, start, T_TOT))
+
+    cyclic = Cyclic(participants=K_P1, min_nodes=run["min_nodes"])
+    assert sent(FedAvg(**run)) == 2 * K_P2 * T_TOT
+    assert sent(SCAFFOLD(**run), switch=0) == 4 * K_P2 * T_TOT
+    schedule = Schedule([(cyclic, T_CYC), (FedAvg(**run), T_RES)])
+    assert sent(schedule) == 2 * (K_P1 * T_CYC + K_P2 * T_RES)
+    schedule = Schedule([(cyclic, T_CYC), (SCAFFOLD(**run), T_RES)])
+    assert sent(schedule, switch=T_CYC) == 2 * (K_P1 * T_CYC + 2 * K_P2 * T_RES)
+
+
+def test_moon_sends_what_fedavg_sends(tmp_path):
+    federation = Federation.exact(norm=False)
+    grid = federation.grid("2", MOONClient, states=tmp_path)
+    found = totals(MOON(participants=K_P2), grid, federation.arrays(), T_TOT)
+    assert models(found) == 2 * K_P2 * T_TOT
+
+
+@pytest.mark.parametrize("hosting", ["1", "2", "own", "plain"])
+@pytest.mark.parametrize("norm", [False, True])
+def test_coprefls_second_exchange(hosting, norm):
+    """Model down, model up, model down, gradient up: the gradient has no buffers."""
+    federation = Federation.exact(norm=norm)
+    start, grid = federation.arrays(), federation.grid(hosting, CoPreFLClient)
+    strategy = CoPreFL(participants=3, min_nodes=HOSTINGS[hosting][0])
+    found = totals(strategy, grid, start, 2)
+    x = sum(array.nbytes for array in start.values())
+    # Two means and two variances of 8 float64 less, and the counter, an int64.
+    gradient = (x - 2 * 8 * 8 - 8) / x if norm else 1.0
+    assert found["models-down"] == 2 * 3 * 2
+    assert found["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
+
+
+class Adds(NumPyClient):
+    """A client of one array of 100 numbers."""
+
+    def __init__(self, fault=None):
+        self.fault = fault
+
+    def fit(self, parameters, config):
+        if self.fault:
+            self.fault(config)
+        return [parameters[0] + 1], 1, {}
+
+    def evaluate(self, parameters, config):
+        return 0.5, 1, {}
+
+
+START = {"w": np.zeros(100, np.float32)}
+HEADER = 128
+"""Bytes that NumPy's format puts before an array's numbers."""
+
+
+def adding(hosting, fault=None):
+    nodes, clients = HOSTINGS[hosting]
+    return LocalGrid(client_app(lambda _, i: Adds(fault), clients=clients), nodes=nodes)
+
+
+@pytest.mark.parametrize(
+    ("hosting", "down", "up"),
+    [
+        # A node that adds up several clients is sent the array once and returns it in float64.
+        ("1", 1 * (HEADER + 400), 1 * (HEADER + 800)),
+        ("2", 2 * (HEADER + 400), 2 * (HEADER + 800)),
+        ("pairs", 2 * (HEADER + 400), 2 * (HEADER + 800)),
+        ("4", 4 * (HEADER + 400), 4 * (HEADER + 400)),
+        ("own", 4 * (HEADER + 400), 4 * (HEADER + 400)),
+    ],
+)
+def test_bytes_are_those_of_the_messages(hosting, down, up):
+    strategy = FedAvg(min_nodes=HOSTINGS[hosting][0], evaluate_every=1)
+    found = totals(strategy, adding(hosting), START, 3)
+    assert found == {
+        "models-down": 12.0,
+        "models-up": 12.0,
+        "bytes-down": 3 * down,
+        "bytes-up": 3 * up,
+    }
+
+
+def test_a_chain_in_one_message_and_link_by_link():
+    """A simulation sends the model once and gets it back once, however many clients it visits."""
+    one = totals(Cyclic(), adding("1"), START, 1)
+    assert (one["models-down"], one["models-up"]) == (4, 4)
+    assert (one["bytes-down"], one["bytes-up"]) == (HEADER + 400, HEADER + 400)
+    each = totals(Cyclic(min_nodes=4), adding("own"), START, 1)
+    assert (each["models-down"], each["models-up"]) == (4, 4)
+    assert each["bytes-down"] == each["bytes-up"] == 4 * (HEADER + 400)
+
+
+def test_further_arrays_count():
+    class Two(FedAvg):
+        def round(self, server_round, arrays):
+            extra = {"more": {"v": np.zeros(50, np.float32)}}
+            replies = yield Exchange("train", arrays, self.sample(server_round), extra=extra)
+            return replies.arrays, {}
+
+    found = totals(Two(), adding("2"), START, 1)
+    assert found["models-down"] == 4 * 1.5
+    assert found["models-up"] == 4
+    assert found["bytes-down"] == 2 * (HEADER + 400 + HEADER + 200)
+
+
+def test_failures_are_sent_but_send_nothing_back():
+    """Client 1 fails always, and everyone in the first attempt: 8 models down, 3 up."""
+
+    def fault(config):
+        if config["attempt"] == 0 or config["client"] == 1:
+            raise ArithmeticError("boom")
+
+    found = totals(FedAvg(min_nodes=4), adding("own", fault), START, 1)
+    assert (found["models-down"], found["models-up"]) == (8, 3)
+    assert found["bytes-down"] == 8 * (HEADER + 400)
+    assert found["bytes-up"] == 3 * (HEADER + 400)
+
+
+def test_a_round_reports_its_traffic():
+    seen = []
+    strategy = FedAvg()
+    strategy.start(adding("1"), to_record(START), 2, hooks=[seen.append])
+    assert [report.metrics["models-up"] for report in seen] == [4, 4]
+    assert strategy.history.rounds()[2]["bytes-down"] == HEADER + 400
+
+
+def test_a_round_without_messages_sends_nothing():
+    class Idle(FedAvg):
+        def round(self, server_round, arrays):
+            return arrays, {}
+            yield
+
+    found = totals(Idle(), adding("1"), START, 2)
+    assert set(found.values()) == {0}
