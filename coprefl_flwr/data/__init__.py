@@ -1,17 +1,23 @@
-"""Where images come from, and how they are shared out: sources, partitions, splits."""
+"""Where samples come from, and how they are shared out: sources, partitions, splits."""
 
 from coprefl_flwr.data.glyphs import glyphs
-from coprefl_flwr.data.images import ImageDataset, Samples, batch_slices, load_images
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.load import load_dataset
 from coprefl_flwr.data.partition import SCHEMES, partition
+from coprefl_flwr.data.samples import Dataset, Samples, batch_slices
 from coprefl_flwr.data.splits import relabel, split_classes, split_in_two
+from coprefl_flwr.data.text import CHARACTERS, TextDataset
 
 __all__ = [
+    "CHARACTERS",
     "SCHEMES",
+    "Dataset",
     "ImageDataset",
     "Samples",
+    "TextDataset",
     "batch_slices",
     "glyphs",
-    "load_images",
+    "load_dataset",
     "partition",
     "relabel",
     "split_classes",

@@ -15,6 +15,7 @@ from coprefl_flwr.data.images import ImageDataset
 CLASSES = 100
 SAMPLES_PER_CLASS = 120
 SIZE = 28
+_TEST_SAMPLES = 20  # of each class
 
 # How hands differ. A shift this large is what defeats a linear model, and the wobble of the
 # control points is what keeps a convolutional network from being perfect.
@@ -34,11 +35,16 @@ _Array = npt.NDArray[np.float64]
 
 
 def glyphs() -> ImageDataset:
-    """Draw the dataset: uint8 (12000, 1, 28, 28), white on black, 120 of each class in order."""
+    """Draw the dataset: uint8 (12000, 1, 28, 28), white on black, 120 of each class in order.
+
+    The last 20 of each class are the test part.
+    """
     images = np.concatenate([_draw_class(label) for label in range(CLASSES)])
     labels = np.repeat(np.arange(CLASSES), SAMPLES_PER_CLASS)
     names = [f"glyph-{label:02d}" for label in range(CLASSES)]
-    return ImageDataset.of("dataset 'glyphs'", torch.from_numpy(images)[:, None], labels, names)
+    test = np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, CLASSES)
+    pixels = torch.from_numpy(images)[:, None]
+    return ImageDataset.of("dataset 'glyphs'", pixels, labels, names, test=test)
 
 
 def _draw_class(label: int) -> npt.NDArray[np.uint8]:

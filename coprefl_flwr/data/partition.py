@@ -14,7 +14,7 @@ from coprefl_flwr.errors import SettingsError
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential")
+SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
 
 _Positions = npt.NDArray[np.int64]
 # In these a draw decides how much a client gets; in the others another draw changes nothing.
@@ -31,6 +31,7 @@ def partition(
     classes_per_client: int,
     seed_key: tuple[str | int, ...],
     min_samples: int = 10,
+    groups: npt.NDArray[np.int64] | None = None,
 ) -> list[_Positions]:
     """Share the positions of `labels` out among `clients`.
 
@@ -39,23 +40,31 @@ def partition(
     labels : integers (n,)
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
-        "pathological" (`classes_per_client` classes a client), or "linear", "square",
-        "exponential" (sizes that grow with the client's number, classes at random)
+        "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
+        (sizes that grow with the client's number, classes at random), or "natural" (a client is a
+        group, such as a writer)
     seed_key : what the draw is a function of
-    min_samples : a partition that leaves a client fewer than this is drawn again
+    min_samples : a partition that leaves a client fewer than this is drawn again; "natural" passes
+        over groups with fewer
+    groups : integers (n,), whom each position is from, for "natural"
 
     Returns
     -------
     One sorted int64 array of positions per client. They are disjoint; together they hold every
     position, except that "pathological" leaves out classes that no client was given, which
-    happens only where there are fewer clients than classes.
+    happens only where there are fewer clients than classes, and "natural" leaves out the groups
+    that are too small or, where there are more than `clients`, were not drawn. The clients of
+    "natural" are in the order of their groups' numbers.
 
     Raises
     ------
     SettingsError
-        A setting out of range, or no draw out of 100 that gives each client `min_samples`.
+        A setting out of range, no draw out of 100 that gives each client `min_samples`, or too few
+        groups that hold as many.
     """
     labels = np.asarray(labels)
+    if scheme == "natural":
+        return _natural(len(labels), groups, clients, (*seed_key, "partition"), min_samples)
     _check(labels, clients, scheme, alpha, classes_per_client, min_samples)
     draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
     cause: ValueError | None = None
@@ -76,6 +85,36 @@ def partition(
         "use fewer clients, a smaller minimum"
         + (" or a larger alpha" if scheme == "dirichlet" else " or another partition")
     ) from cause
+
+
+def _natural(
+    n: int,
+    groups: npt.NDArray[np.int64] | None,
+    clients: int,
+    key: tuple[str | int, ...],
+    min_samples: int,
+) -> list[_Positions]:
+    """Draw `clients` of the groups of n samples that are large enough: the positions of each."""
+    _check_clients(clients)
+    if groups is None:
+        raise SettingsError(
+            "partition 'natural': the dataset does not name groups; FEMNIST in LEAF's files, a "
+            ".txt of what people say, QMNIST, and an .npz with groups do"
+        )
+    if len(groups) != n:
+        raise SettingsError(
+            f"partition 'natural' of {n} samples: there are {len(groups)} groups; one "
+            "number per sample is needed"
+        )
+    numbers, sizes = np.unique(groups, return_counts=True)
+    large = numbers[sizes >= min_samples]
+    if len(large) < clients:
+        raise SettingsError(
+            f"partition 'natural' among {clients} clients: only {len(large)} of {len(numbers)} "
+            f"groups hold {min_samples} samples or more; use fewer clients or a smaller minimum"
+        )
+    drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
+    return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
 
 def _draw(
@@ -172,8 +211,7 @@ def _check(
         raise SettingsError(
             f"partition '{scheme}' is not known{hint}; allowed are {', '.join(SCHEMES)}"
         )
-    if clients < 1:
-        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")
+    _check_clients(clients)
     if scheme == "dirichlet" and not 0 < alpha < np.inf:
         raise SettingsError(f"partition 'dirichlet' with alpha {alpha:g}: alpha must be above 0")
     classes = len(np.unique(labels))
@@ -188,3 +226,8 @@ def _check(
             f"partition '{scheme}' of {len(labels)} samples among {clients} clients: "
             f"at least {needed} samples are needed, {max(min_samples, 1)} each"
         )
+
+
+def _check_clients(clients: int) -> None:
+    if clients < 1:
+        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")

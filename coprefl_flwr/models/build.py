@@ -10,17 +10,26 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.models.small import femnist_cnn, lenet5
+from coprefl_flwr.models.recurrent import CharLSTM
+from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
 
 NORMS = ("batch", "group")
 # The smallest height and width, in pixels, that leave a feature map of at least one pixel.
-SMALLEST_SIDE = {"resnet18": 8, "resnet8": 4, "lenet5": 16, "femnist-cnn": 4}
+SMALLEST_SIDE = {
+    "resnet18": 8,
+    "resnet8": 4,
+    "lenet5": 16,
+    "fashion-mnist-cnn": 16,
+    "femnist-cnn": 4,
+    "femnist-cnn-linear": 4,
+}
+TEXT_MODEL = "char-lstm"
 
 
 def build_model(
     name: str,
     num_classes: int,
-    image_shape: tuple[int, int, int],
+    input_shape: tuple[int, ...],
     norm: str = "batch",
     seed_key: tuple[str | int, ...] = ("model",),
 ) -> nn.Module:
@@ -31,15 +40,16 @@ def build_model(
     Parameters
     ----------
     name : str
-        "resnet18", "resnet8", "lenet5", "femnist-cnn", or "module:function" for a user's own
-        model: the function is called with `num_classes`, returns a `torch.nn.Module`, and draws
-        its weights from torch's generator.
+        "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn", "femnist-cnn-linear",
+        "char-lstm", or "module:function" for a user's own model: the function is called with
+        `num_classes`, returns a `torch.nn.Module`, and draws its weights from torch's generator.
     num_classes : int
         Number of outputs, at least 2.
-    image_shape : tuple[int, int, int]
-        (channels, height, width) of one image; not used for a user's own model.
+    input_shape : tuple[int, ...]
+        (channels, height, width) of one image, or (length,) of one text, as a `Dataset` has it; not
+        used for a user's own model.
     norm : str
-        "batch" or "group"; LeNet-5, the FEMNIST CNN and a user's own model take no notice of it.
+        "batch" or "group"; only the ResNets take notice of it.
     seed_key : tuple[str | int, ...]
         What the initial weights are a function of.
 
@@ -59,11 +69,11 @@ def build_model(
         torch.default_generator.manual_seed(seeds.integer(*seed_key))
         if ":" in name:
             return _own_model(name, num_classes)
-        return _known_model(name, num_classes, image_shape, norm)
+        return _known_model(name, num_classes, input_shape, norm)
 
 
 def head_names(
-    name: str, num_classes: int, image_shape: tuple[int, int, int], norm: str
+    name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> frozenset[str]:
     """Return the names in `state_dict()` whose shapes depend on the number of classes.
 
@@ -75,8 +85,8 @@ def head_names(
     SettingsError
         If no shape depends on the number of classes, or the names themselves do.
     """
-    shapes = _shapes(build_model(name, num_classes, image_shape, norm))
-    others = _shapes(build_model(name, num_classes + 1, image_shape, norm))
+    shapes = _shapes(build_model(name, num_classes, input_shape, norm))
+    others = _shapes(build_model(name, num_classes + 1, input_shape, norm))
     differing = sorted(shapes.keys() ^ others.keys())
     if differing:
         raise SettingsError(
@@ -92,33 +102,49 @@ def head_names(
     return head
 
 
-def _known_model(
-    name: str, num_classes: int, image_shape: tuple[int, int, int], norm: str
-) -> nn.Module:
-    if name not in SMALLEST_SIDE:
+def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
+    known = (*SMALLEST_SIDE, TEXT_MODEL)
+    if name not in known:
         raise SettingsError(
-            f"model is {name!r}; it must be one of {', '.join(SMALLEST_SIDE)}, or "
-            f"module:function for your own{_nearest(name, SMALLEST_SIDE)}"
+            f"model is {name!r}; it must be one of {', '.join(known)}, or module:function for "
+            f"your own{_nearest(name, known)}"
         )
-    _check_image_shape(name, image_shape)
-    if name == "lenet5":
-        return lenet5(num_classes, image_shape)
-    if name == "femnist-cnn":
-        return femnist_cnn(num_classes, image_shape)
+    if name == TEXT_MODEL:
+        _check_text_shape(input_shape)
+        return CharLSTM(num_classes)
+    image_shape = _image_shape(name, input_shape)
+    small = {
+        "lenet5": lenet5,
+        "fashion-mnist-cnn": fashion_mnist_cnn,
+        "femnist-cnn": femnist_cnn,
+        "femnist-cnn-linear": femnist_cnn_linear,
+    }
+    if name in small:
+        return small[name](num_classes, image_shape)
     # torchvision takes two seconds to import, which in a deployment every message would pay.
     from coprefl_flwr.models.resnet import resnet8, resnet18
 
-    network = {"resnet8": resnet8, "resnet18": resnet18}[name]
-    return network(num_classes, image_shape, norm)
+    residual = {"resnet8": resnet8, "resnet18": resnet18}
+    return residual[name](num_classes, image_shape, norm)
 
 
-def _check_image_shape(name: str, image_shape: tuple[int, int, int]) -> None:
-    smallest = SMALLEST_SIDE[name]
-    if len(image_shape) != 3 or image_shape[0] < 1 or min(image_shape[1:]) < smallest:
+def _check_text_shape(input_shape: tuple[int, ...]) -> None:
+    if len(input_shape) != 1 or input_shape[0] < 1:
         raise SettingsError(
-            f"image shape is {image_shape}; {name} takes (channels, height, width) with at "
-            f"least 1 channel and {smallest} x {smallest} pixels"
+            f"input shape is {input_shape}; {TEXT_MODEL} takes (length,), a text of at least 1 "
+            f"character; models of images are {', '.join(SMALLEST_SIDE)}"
         )
+
+
+def _image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
+    smallest = SMALLEST_SIDE[name]
+    if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < smallest:
+        raise SettingsError(
+            f"input shape is {input_shape}; {name} takes (channels, height, width), an image with "
+            f"at least 1 channel and {smallest} x {smallest} pixels; for text there is {TEXT_MODEL}"
+        )
+    channels, height, width = input_shape
+    return channels, height, width
 
 
 def _own_model(name: str, num_classes: int) -> nn.Module:

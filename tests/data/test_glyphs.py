@@ -3,12 +3,12 @@ import pytest
 import torch
 from torch import nn
 
-from coprefl_flwr.data import glyphs, load_images
+from coprefl_flwr.data import glyphs, load_dataset
 
 
 @pytest.fixture(scope="module")
 def dataset():
-    return load_images("glyphs")
+    return load_dataset("glyphs")
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,11 @@ def test_shape_and_order(dataset):
     assert dataset.images.dtype == torch.uint8
     assert np.array_equal(dataset.labels, np.repeat(np.arange(100), 120))
     assert len(set(dataset.classes)) == 100
+
+
+def test_a_sixth_of_each_class_is_for_testing(dataset):
+    assert np.bincount(dataset.labels[dataset.test]).tolist() == [20] * 100
+    assert dataset.test[:120].tolist() == [False] * 100 + [True] * 20
 
 
 def test_drawn_anew_it_is_the_same(dataset):

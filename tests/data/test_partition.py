@@ -5,6 +5,7 @@ from coprefl_flwr.data import SCHEMES, partition
 from coprefl_flwr.errors import SettingsError
 
 LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 103))
+DEALING = tuple(scheme for scheme in SCHEMES if scheme != "natural")
 
 
 def share(scheme, clients=8, *, labels=LABELS, seed=0, alpha=0.5, per_client=3, **kwargs):
@@ -23,7 +24,7 @@ def counts(parts, labels=LABELS):
     return np.array([np.bincount(labels[part], minlength=10) for part in parts])
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", DEALING)
 def test_every_scheme_partitions(scheme):
     # With more clients the smallest exponential part would be empty, which the library refuses.
     clients = 5 if scheme == "exponential" else 12
@@ -33,7 +34,7 @@ def test_every_scheme_partitions(scheme):
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", DEALING)
 def test_the_seed_decides(scheme):
     one, again, other = (share(scheme, 5, min_samples=0, seed=seed) for seed in (0, 0, 1))
     assert all(np.array_equal(a, b) for a, b in zip(one, again, strict=True))
@@ -111,3 +112,62 @@ def test_sizes_that_no_draw_can_change_are_an_error():
 def test_bad_settings_are_named(settings, message):
     with pytest.raises(SettingsError, match=message):
         share(**settings)
+
+
+# --- a client is a group
+
+# Group 3 k has k + 1 positions, 0 <= k < 20: 210 in all.
+SIZES = {3 * k: k + 1 for k in range(20)}
+GROUPS = np.random.default_rng(1).permutation(np.repeat(list(SIZES), list(SIZES.values())))
+
+
+def natural(clients, groups=GROUPS, **kwargs):
+    labels = np.zeros(len(GROUPS), dtype=np.int64)
+    return share("natural", clients, labels=labels, groups=groups, **kwargs)
+
+
+def group_of(part):
+    """Return the group that all positions of a part are from."""
+    (group,) = set(GROUPS[part].tolist())
+    return group
+
+
+def test_a_client_is_a_whole_group():
+    parts = natural(6)
+    assert len(parts) == 6
+    for part in parts:
+        assert part.tolist() == np.flatnonzero(group_of(part) == GROUPS).tolist()
+        assert part.dtype == np.int64
+
+
+def test_groups_are_drawn_by_the_seed_and_stand_in_order():
+    drawn = [list(map(group_of, natural(6, seed=seed))) for seed in (0, 0, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2] != drawn[3]
+    assert all(groups == sorted(groups) for groups in drawn)
+
+
+def test_as_many_clients_as_groups_are_all_of_them():
+    parts = natural(20, min_samples=1)
+    assert list(map(group_of, parts)) == sorted(SIZES)
+    assert sorted(np.concatenate(parts)) == list(range(len(GROUPS)))
+
+
+def test_small_groups_are_passed_over():
+    """Of the 20 groups, 11 hold 10 positions or more."""
+    assert list(map(group_of, natural(11))) == [3 * k for k in range(9, 20)]
+    message = "among 12 clients: only 11 of 20 groups hold 10 samples or more"
+    with pytest.raises(SettingsError, match=message):
+        natural(12)
+
+
+def test_without_groups_it_says_who_has_some():
+    with pytest.raises(SettingsError, match=r"does not name groups; .*LEAF.*QMNIST.*npz"):
+        natural(2, groups=None)
+
+
+def test_groups_of_other_samples_are_refused():
+    with pytest.raises(SettingsError, match="of 210 samples: there are 209 groups"):
+        natural(2, groups=GROUPS[1:])
+    with pytest.raises(SettingsError, match="among 0 clients"):
+        natural(0)

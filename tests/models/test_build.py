@@ -11,7 +11,15 @@ from coprefl_flwr.models import build_model, head_names, model_arrays
 
 CIFAR = (3, 32, 32)
 FEMNIST = (1, 28, 28)
-NETWORKS = ("resnet18", "resnet8", "lenet5", "femnist-cnn")
+TEXT = (80,)
+NETWORKS = (
+    "resnet18",
+    "resnet8",
+    "lenet5",
+    "fashion-mnist-cnn",
+    "femnist-cnn",
+    "femnist-cnn-linear",
+)
 
 OWN_MODELS = """
 import torch
@@ -45,7 +53,7 @@ def parameter_count(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize(
-    ("name", "num_classes", "image_shape", "expected"),
+    ("name", "num_classes", "input_shape", "expected"),
     [
         # torchvision's 11,689,512 with 10 classes in place of 1000 and a 3x3 stem for a 7x7.
         ("resnet18", 10, CIFAR, 11_689_512 - 990 * 513 - 64 * 3 * (49 - 9)),
@@ -55,32 +63,46 @@ def parameter_count(model: nn.Module) -> int:
         ("lenet5", 10, CIFAR, 62_006),
         # Two convolutions, then (64 * 7 * 7 + 1) * 128 and (128 + 1) * 62.
         ("femnist-cnn", 62, FEMNIST, 320 + 18_496 + 401_536 + 7_998),
+        # Two convolutions, then 64 * 7 * 7 + 1 inputs for each class.
+        ("femnist-cnn-linear", 62, FEMNIST, 832 + 51_264 + 3_137 * 62),
+        # Two convolutions, then (20 * 4 * 4 + 1) * 50 and (50 + 1) * 10.
+        ("fashion-mnist-cnn", 10, FEMNIST, 260 + 5_020 + 16_050 + 510),
+        # 81 embeddings of 8; a layer has four gates of 256 units, with two biases in PyTorch.
+        ("char-lstm", 81, TEXT, 648 + 1_024 * (8 + 256 + 2) + 1_024 * (256 + 256 + 2) + 257 * 81),
     ],
 )
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_parameter_count(
-    name: str, num_classes: int, image_shape: tuple[int, int, int], expected: int, norm: str
+    name: str, num_classes: int, input_shape: tuple[int, ...], expected: int, norm: str
 ) -> None:
-    assert parameter_count(build_model(name, num_classes, image_shape, norm)) == expected
+    assert parameter_count(build_model(name, num_classes, input_shape, norm)) == expected
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("norm", ["batch", "group"])
-@pytest.mark.parametrize("image_shape", [CIFAR, FEMNIST, (1, 32, 32), (3, 28, 20)])
-def test_output_shape(name: str, norm: str, image_shape: tuple[int, int, int]) -> None:
-    model = build_model(name, 7, image_shape, norm)
-    logits = model(torch.zeros(2, *image_shape))
+@pytest.mark.parametrize("input_shape", [CIFAR, FEMNIST, (1, 32, 32), (3, 28, 20)])
+def test_output_shape(name: str, norm: str, input_shape: tuple[int, int, int]) -> None:
+    model = build_model(name, 7, input_shape, norm)
+    logits = model(torch.zeros(2, *input_shape))
     assert logits.shape == (2, 7)
     assert logits.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
-    ("name", "side"), [("resnet18", 8), ("resnet8", 4), ("lenet5", 16), ("femnist-cnn", 4)]
+    ("name", "side"),
+    [
+        ("resnet18", 8),
+        ("resnet8", 4),
+        ("lenet5", 16),
+        ("fashion-mnist-cnn", 16),
+        ("femnist-cnn", 4),
+        ("femnist-cnn-linear", 4),
+    ],
 )
 def test_smallest_image(name: str, side: int) -> None:
     assert build_model(name, 3, (1, side, side))(torch.zeros(2, 1, side, side)).shape == (2, 3)
     message = re.escape(f"{name} takes (channels, height, width)")
-    for too_small in [(1, side - 1, side), (1, side, side - 1), (0, side, side)]:
+    for too_small in [(1, side - 1, side), (1, side, side - 1), (0, side, side), TEXT]:
         with pytest.raises(SettingsError, match=message):
             build_model(name, 3, too_small)
 
@@ -141,7 +163,14 @@ def test_the_callers_random_state_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("name", "head"),
-    [("resnet18", "fc"), ("resnet8", "fc"), ("lenet5", "fc3"), ("femnist-cnn", "fc2")],
+    [
+        ("resnet18", "fc"),
+        ("resnet8", "fc"),
+        ("lenet5", "fc3"),
+        ("fashion-mnist-cnn", "fc2"),
+        ("femnist-cnn", "fc2"),
+        ("femnist-cnn-linear", "fc"),
+    ],
 )
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_head_is_the_last_layer(name: str, head: str, norm: str) -> None:

@@ -1,0 +1,90 @@
+"""FEMNIST as LEAF writes it (Caldas et al. 2018): handwritten characters, by writer."""
+
+import json
+import string
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.errors import SettingsError
+
+# LEAF's numbering, which is that of EMNIST byclass too.
+_CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_SIDE = 28
+
+
+def is_leaf(root: Path) -> bool:
+    """Return whether a folder holds LEAF's files, not images."""
+    return any((root / "train").glob("*.json"))
+
+
+def load_leaf(root: Path) -> ImageDataset:
+    """Read FEMNIST from train/*.json and test/*.json of a folder: uint8 (N, 1, 28, 28).
+
+    A file holds {"users": [name], "user_data": {name: {"x": images, "y": labels}}, ...}, each image
+    784 numbers in 0..1. Groups are the users, numbered by name over all files. Unlike in EMNIST,
+    LEAF's characters are dark on a light ground.
+
+    Raises
+    ------
+    SettingsError
+        A file that cannot be read or holds something else.
+    """
+    writers: list[str] = []
+    images, labels, test = [], [], []
+    for part in ("train", "test"):
+        for file in sorted((root / part).glob("*.json")):
+            for writer, pixels, characters in _writers(file):
+                writers += [writer] * len(characters)
+                images.append(pixels)
+                labels.append(characters)
+                test += [part == "test"] * len(characters)
+    if not writers:
+        raise SettingsError(f"{root}: its .json files hold no samples")
+    return ImageDataset.of(
+        str(root),
+        torch.from_numpy(np.concatenate(images)).reshape(-1, 1, _SIDE, _SIDE),
+        np.concatenate(labels),
+        _CLASSES,
+        groups=np.unique(writers, return_inverse=True)[1],
+        test=np.array(test) if any((root / "test").glob("*.json")) else None,
+    )
+
+
+def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[Any]]]:
+    """Yield each writer of a file with images (n, 784) and labels (n,), where there are any."""
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(stored, dict) or not isinstance(stored.get("users"), list):
+        raise SettingsError(
+            f"{file}: does not hold what LEAF writes, {{users: [...], user_data: {{...}}}}"
+        )
+    for writer in stored["users"]:
+        try:
+            data = stored["user_data"][writer]
+            images = np.array(data["x"], dtype=np.float64)
+            labels = np.array(data["y"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SettingsError(_bad_writer(file, writer)) from error
+        if images.size == labels.size == 0:
+            continue
+        fits = labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
+        fits = fits and images.shape == (len(labels), _SIDE**2)
+        # Comparing so, what is not a number is refused too.
+        if not fits or not ((images >= 0) & (images <= 1)).all():
+            raise SettingsError(_bad_writer(file, writer))
+        yield writer, np.rint(255 * images).astype(np.uint8), labels
+
+
+def _bad_writer(file: Path, writer: object) -> str:
+    return (
+        f"{file}: user_data of {writer!r} must be x, lists of {_SIDE**2} numbers in 0..1, and as "
+        "many whole numbers y"
+    )

@@ -1,0 +1,115 @@
+"""Images and their labels in one NumPy file."""
+
+import zipfile
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.errors import SettingsError
+
+_Arrays = dict[str, npt.NDArray[Any]]
+
+
+def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
+    """Read an .npz laid out as `load_dataset` says, with the labels called `labels`.
+
+    SettingsError where it is not laid out so, or has no such labels.
+    """
+    arrays = _read(path)
+    parts = _parts(path, arrays)
+    images = [arrays[f"{part}images"] for part in parts]
+    pixels = _pixels(path, images)
+    if labels != "labels":
+        _check_name(path, labels, _label_names(arrays, parts))
+    names = "classes" if labels == "labels" else f"{labels}_classes"
+    has_groups = any(f"{part}groups" in arrays for part in parts)
+    is_test = [part == "test_" for part in parts]
+    return ImageDataset.of(
+        str(path),
+        torch.from_numpy(pixels),
+        _column(path, arrays, parts, labels),
+        tuple(map(str, arrays[names])) if names in arrays else None,
+        groups=_column(path, arrays, parts, "groups") if has_groups else None,
+        test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
+    )
+
+
+def _read(path: Path) -> _Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
+
+
+def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
+    """Return what the keys of each part begin with, or say which keys are missing."""
+    if {"images", "labels"} <= arrays.keys():
+        return ("",)
+    if {"train_images", "train_labels", "test_images", "test_labels"} <= arrays.keys():
+        has_val = {"val_images", "val_labels"} <= arrays.keys()
+        return ("train_", "val_", "test_") if has_val else ("train_", "test_")
+    raise SettingsError(
+        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
+        "labels, or train_images, train_labels, test_images and test_labels"
+    )
+
+
+def _pixels(path: Path, images: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
+    """Return the images of all parts, (N, C, H, W)."""
+    if any(part.dtype != np.uint8 or part.ndim not in (3, 4) for part in images):
+        found = ", ".join(f"{part.dtype} {part.shape}" for part in images)
+        raise SettingsError(
+            f"{path}: images are {found}; allowed are uint8 (N, H, W) or (N, H, W, C)"
+        )
+    if len({part.shape[1:] for part in images}) > 1:
+        found = " and ".join(str(part.shape[1:]) for part in images)
+        raise SettingsError(f"{path}: its parts hold images of different shapes, {found}")
+    pixels = np.concatenate(images)
+    pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
+    return np.ascontiguousarray(pixels)
+
+
+def _column(path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str) -> npt.NDArray[Any]:
+    """Return `name` of all parts, one value per image."""
+    missing = [f"{part}{name}" for part in parts if f"{part}{name}" not in arrays]
+    if missing:
+        raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
+    columns = [arrays[f"{part}{name}"] for part in parts]
+    flat = [part[:, 0] if part.ndim == 2 and part.shape[1] == 1 else part for part in columns]
+    if any(part.ndim != 1 for part in flat):
+        found = ", ".join(str(part.shape) for part in columns)
+        raise SettingsError(f"{path}: {name} have shape {found}; allowed are (N,) or (N, 1)")
+    return np.concatenate(flat)
+
+
+def _label_names(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
+    """Return the names, apart from "labels", under which each part has an integer per image."""
+
+    def labels_a_part(part: str, name: str) -> bool:
+        column, n = arrays.get(f"{part}{name}"), len(arrays[f"{part}images"])
+        return (
+            column is not None
+            and np.issubdtype(column.dtype, np.integer)
+            and column.shape in ((n,), (n, 1))
+        )
+
+    names = {key.removeprefix(parts[0]) for key in arrays if key.startswith(parts[0])}
+    names -= {"images", "labels"}
+    return sorted(name for name in names if all(labels_a_part(part, name) for part in parts))
+
+
+def _check_name(path: Path, name: str, known: list[str]) -> None:
+    if name in known:
+        return
+    near = get_close_matches(name, known, n=1)
+    hint = f" (nearest: {near[0]})" if near else ""
+    raise SettingsError(
+        f"{path}: has no labels called '{name}'{hint}; besides labels it has "
+        + (", ".join(known) or "none")
+    )

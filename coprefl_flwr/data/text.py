@@ -1,0 +1,151 @@
+"""What people say, as a task of predicting the next character."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coprefl_flwr.errors import SettingsError
+
+# LEAF's alphabet (Caldas et al. 2018). It is fixed, so that models of several texts are alike.
+_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+CHARACTERS = (*_LETTERS, "other")
+"""What a character can be: LEAF's 80, and one entry for all others."""
+
+_LENGTH = 80
+# With a window at every tenth character Tiny Shakespeare has about 100,000 samples; at each one, a
+# million that hardly differ from their neighbours.
+_STRIDE = 10
+_PARTS = 5  # The last one is for testing.
+
+
+@dataclass(frozen=True, eq=False)
+class TextDataset:
+    """A `Dataset` of windows on a text; the label of a window is the character that follows it.
+
+    Attributes
+    ----------
+    text : uint8 (T,), positions in CHARACTERS
+    starts : int64 (N,), where in the text each window begins
+    length : characters of a window
+    labels : int64 (N,), positions in CHARACTERS
+    classes : CHARACTERS, whichever of them occur
+    groups : int64 (N,), the speakers, numbered as they first speak
+    test : bool (N,), the last fifth of each speaker's windows
+    """
+
+    text: npt.NDArray[np.uint8]
+    starts: npt.NDArray[np.int64]
+    length: int
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    groups: npt.NDArray[np.int64]
+    test: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, source: str, text: str, *, length: int = _LENGTH, stride: int = 1) -> "TextDataset":
+        r"""Cut windows out of what each speaker of `text` says.
+
+        Parameters
+        ----------
+        source : what an error message begins with
+        text : blocks separated by an empty line, the first line of each `NAME:`. The lines of a
+            block are joined by a space, the blocks of a speaker by "\n", in their order.
+        length : characters of a window
+        stride : characters from one window to the next of the same speaker; LEAF has 1
+
+        Notes
+        -----
+        The last fifth of a speaker's windows are for testing, but for those that share a character
+        (the label counts) with the last training window: they are in neither part. A speaker with
+        few windows thus has none for testing; one with too little text for a window has no samples.
+
+        Raises
+        ------
+        SettingsError
+            A block without a name, or no speaker with more than `length` characters.
+        """
+        if min(length, stride) < 1:
+            raise SettingsError(
+                f"{source}: windows of {length} characters, {stride} apart; both must be at least 1"
+            )
+        speeches = [_codes(speech) for speech in _speeches(source, text)]
+        windows = [_windows(len(speech), length, stride) for speech in speeches]
+        counts = [len(starts) for starts, _ in windows]
+        if not any(counts):
+            raise SettingsError(f"{source}: no speaker says more than {length} characters")
+        offsets = np.cumsum([0, *map(len, speeches[:-1])])
+        joined = np.concatenate(speeches)
+        starts = np.concatenate([w[0] + offset for w, offset in zip(windows, offsets, strict=True)])
+        return cls(
+            joined,
+            starts,
+            length,
+            joined[starts + length].astype(np.int64),
+            CHARACTERS,
+            groups=np.repeat(np.arange(len(speeches)), counts),
+            test=np.concatenate([is_test for _, is_test in windows]),
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one window, (length,)."""
+        return (self.length,)
+
+    def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+        """Return the windows of `rows`, int64 (b, length) positions in CHARACTERS, on `device`."""
+        windows = np.lib.stride_tricks.sliding_window_view(self.text, self.length)
+        return torch.from_numpy(windows[self.starts[rows]]).to(device).long()
+
+
+def load_text(path: Path) -> TextDataset:
+    """Read a text of what people say, with windows of 80 characters, 10 apart.
+
+    SettingsError where it is not UTF-8, or not laid out as `TextDataset.of` says.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not readable as UTF-8 text ({error})") from error
+    return TextDataset.of(str(path), text, stride=_STRIDE)
+
+
+def _speeches(source: str, text: str) -> list[str]:
+    """Return everything that each speaker says, in the order of their first words."""
+    said: dict[str, list[str]] = {}
+    for number, block in enumerate(re.split(r"\n\s*\n", text.strip()), start=1):
+        name, _, speech = block.partition("\n")
+        if not re.fullmatch(r"\S.*:\s*", name):
+            raise SettingsError(
+                f"{source}: block {number} begins with '{name[:40]}'; each block must begin with a "
+                "line NAME:"
+            )
+        if speech:
+            said.setdefault(name.strip(), []).append(" ".join(speech.split()))
+    return ["\n".join(speeches) for speeches in said.values()]
+
+
+def _codes(text: str) -> npt.NDArray[np.uint8]:
+    """Return the position in CHARACTERS of each character."""
+    other = len(_LETTERS)
+    table: npt.NDArray[np.uint8] = np.full(128, other, dtype=np.uint8)
+    table[[ord(letter) for letter in _LETTERS]] = np.arange(other)
+    points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    # 127 is no letter, so it can stand for whatever lies above.
+    codes: npt.NDArray[np.uint8] = table[np.minimum(points, 127)]
+    return codes
+
+
+def _windows(
+    n: int, length: int, stride: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """Return where windows on `n` characters begin, and which of them are for testing."""
+    starts = np.arange(0, n - length, stride)
+    train = starts[: len(starts) - len(starts) // _PARTS]
+    later = starts[len(train) :]
+    test = later[later > train[-1] + length] if len(train) else later
+    return np.concatenate([train, test]), np.repeat([False, True], [len(train), len(test)])

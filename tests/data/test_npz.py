@@ -1,0 +1,136 @@
+import numpy as np
+import pytest
+
+from coprefl_flwr.data import load_dataset
+from tests.data.made_up import pixels, refused, write_npz
+
+IMAGES, LABELS = np.zeros((3, 4, 4), dtype=np.uint8), np.array([0, 1, 2])
+
+
+def test_two_parts(tmp_path, rng):
+    train, test = pixels(rng, 4, 5, 6), pixels(rng, 2, 5, 6)
+    path = write_npz(
+        tmp_path,
+        train_images=train,
+        train_labels=np.array([[0], [1], [2], [2]]),
+        test_images=test,
+        test_labels=np.array([[1], [0]]),
+        classes=np.array(["ant", "bee", "cat", "dog"]),
+    )
+    data = load_dataset(path)
+    assert np.array_equal(data.images[:, 0], np.concatenate([train, test]))
+    assert data.labels.tolist() == [0, 1, 2, 2, 1, 0]
+    assert data.classes == ("ant", "bee", "cat", "dog")
+    assert data.test.tolist() == [False] * 4 + [True] * 2
+    assert data.groups is None
+
+
+def test_colour_images_come_channels_first(tmp_path, rng):
+    images = pixels(rng, 4, 5, 6, 3)
+    data = load_dataset(write_npz(tmp_path, images=images, labels=np.arange(4)))
+    assert np.array_equal(data.images, images.transpose(0, 3, 1, 2))
+    assert data.images.is_contiguous()
+    assert data.test is None
+
+
+def test_a_validation_part_is_kept_and_not_tested_on(tmp_path, rng):
+    parts = {f"{part}_images": pixels(rng, 2, 5, 6) for part in ("train", "val", "test")}
+    labels = {f"{part}_labels": np.array([0, 1]) for part in ("train", "val", "test")}
+    data = load_dataset(write_npz(tmp_path, **parts, **labels))
+    assert np.array_equal(data.images[2:4, 0], parts["val_images"])
+    assert data.classes == ("0", "1")
+    assert data.test.tolist() == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"x": IMAGES, "y": LABELS}, "has the keys x, y; needed are images and labels"),
+        ({"images": IMAGES / 255, "labels": LABELS}, r"images are float64 \(3, 4, 4\)"),
+        ({"images": IMAGES[0], "labels": LABELS}, r"images are uint8 \(4, 4\)"),
+        ({"images": np.zeros((3, 3, 9, 9), np.uint8), "labels": LABELS}, "1 to 4 channels"),
+        ({"images": IMAGES, "labels": LABELS / 1}, "labels are float64"),
+        ({"images": IMAGES, "labels": LABELS[:2]}, "3 integers are needed"),
+        ({"images": IMAGES, "labels": LABELS[:, None].repeat(2, 1)}, "labels have shape"),
+        ({"images": IMAGES, "labels": LABELS - 1}, "labels run from -1 to 1"),
+        ({"images": IMAGES, "labels": LABELS, "classes": ["a", "b"]}, r"must lie in 0\.\.1"),
+        ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no images"),
+        ({"images": IMAGES, "labels": np.array([0, 1, None])}, "not a readable .npz"),
+        ({"images": IMAGES, "labels": LABELS, "groups": LABELS[:2]}, "groups are int64 of shape"),
+    ],
+)
+def test_a_bad_file_is_one_line(tmp_path, arrays, message):
+    refused(message, write_npz(tmp_path, **arrays))
+
+
+def test_parts_of_different_shapes_are_refused(tmp_path):
+    parts = {"train_images": IMAGES, "test_images": IMAGES[:, 1:]}
+    path = write_npz(tmp_path, **parts, train_labels=LABELS, test_labels=LABELS)
+    refused(r"different shapes, \(4, 4\) and \(3, 4\)", path)
+
+
+def test_a_file_that_is_no_npz_is_refused(tmp_path):
+    (tmp_path / "data.npz").write_text("no zip")
+    refused("not a readable .npz", tmp_path / "data.npz")
+
+
+# --- groups, and labels of other names
+
+
+def in_two_parts(**columns):
+    """Return what `write_npz` takes for three train and two test images with these columns."""
+    arrays = {"train_images": IMAGES, "test_images": IMAGES[:2]}
+    for name, values in {"labels": [0, 1, 2, 0, 1], **columns}.items():
+        arrays |= {f"train_{name}": np.array(values[:3]), f"test_{name}": np.array(values[3:])}
+    return arrays
+
+
+def test_groups_of_a_whole(tmp_path):
+    groups = np.array([[4], [4], [9]])
+    data = load_dataset(write_npz(tmp_path, images=IMAGES, labels=LABELS, groups=groups))
+    assert data.groups.tolist() == [4, 4, 9]
+
+
+def test_groups_of_parts(tmp_path):
+    data = load_dataset(write_npz(tmp_path, **in_two_parts(groups=[4, 4, 9, 4, 2])))
+    assert data.groups.tolist() == [4, 4, 9, 4, 2]
+    assert data.groups.dtype == np.int64
+
+
+def test_groups_of_one_part_only_are_refused(tmp_path):
+    arrays = in_two_parts(groups=[4, 4, 9, 4, 2])
+    del arrays["test_groups"]
+    refused("has no test_groups, and another part has groups", write_npz(tmp_path, **arrays))
+
+
+def test_other_labels_come_with_their_classes(tmp_path):
+    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], domain=[2, 2, 2, 0, 0])
+    arrays |= {"classes": ["ant", "bee", "cat"], "coarse_classes": ["insect", "mammal"]}
+    path = write_npz(tmp_path, **arrays)
+    coarse, domain = load_dataset(f"{path}:coarse"), load_dataset(f"{path}:domain")
+    assert coarse.labels.tolist() == [0, 0, 1, 1, 0]
+    assert coarse.classes == ("insect", "mammal")
+    assert domain.labels.tolist() == [2, 2, 2, 0, 0]
+    assert domain.classes == ("0", "1", "2")
+    assert load_dataset(path).labels.tolist() == [0, 1, 2, 0, 1]
+    assert load_dataset(f"{path}:coarse") is coarse
+
+
+def test_other_labels_of_a_whole(tmp_path):
+    path = write_npz(tmp_path, images=IMAGES, labels=LABELS, coarse=np.array([1, 0, 1]))
+    assert load_dataset(f"{path}:coarse").labels.tolist() == [1, 0, 1]
+
+
+def test_labels_that_are_not_there_are_named_with_those_that_are(tmp_path):
+    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], groups=[4, 4, 9, 4, 2], weight=[0.5] * 5)
+    arrays |= {"train_only": LABELS, "train_short": LABELS[:2], "test_short": LABELS[:2]}
+    path = write_npz(tmp_path, **arrays)
+    message = r"no labels called 'corse' \(nearest: coarse\); besides labels it has coarse, groups$"
+    refused(message, f"{path}:corse")
+    for name in ("", "images", "weight", "only", "short"):
+        refused(rf"no labels called '{name}'", f"{path}:{name}")
+
+
+def test_a_file_without_other_labels_says_so(tmp_path):
+    path = write_npz(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["a", "b", "c"]))
+    refused("no labels called 'classes'; besides labels it has none$", f"{path}:classes")
