@@ -1,11 +1,12 @@
 """Learning on one client's data: local SGD, and the loss and gradient over a whole set."""
 
 import functools
+import itertools
 import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,9 @@ from coprefl_flwr.errors import SettingsError
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+"""What local training minimises on a batch, from (inputs, targets)."""
 
 EVALUATION_BATCH = 256
 
@@ -59,6 +63,8 @@ class LocalTraining:
     ----------
     local_steps, local_epochs : int, optional
         SGD steps per participation, or passes over the local data.
+    max_steps : int, optional
+        Most steps per participation, where the epochs would take more.
     batch_size : int
         Samples per step.
     learning_rate : float
@@ -73,6 +79,7 @@ class LocalTraining:
 
     local_steps: int | None = None
     local_epochs: int | None = None
+    max_steps: int | None = None
     batch_size: int = 32
     learning_rate: float = 1e-3
     learning_rate_decay: float = 1.0
@@ -85,6 +92,7 @@ class LocalTraining:
         limits = {
             "local-steps": (self.local_steps, 0, False),
             "local-epochs": (self.local_epochs, 0, False),
+            "max-local-steps": (self.max_steps, 1, False),
             "batch-size": (self.batch_size, 1, False),
             "learning-rate": (self.learning_rate, 0, True),
             "learning-rate-decay": (self.learning_rate_decay, 0, True),
@@ -107,23 +115,35 @@ class LocalTraining:
         """Yield the positions of one batch a step, each epoch in a new random order."""
         if n == 0:
             raise ValueError("no samples to train on")
+        return itertools.islice(self._schedule(n, rng), self.max_steps)
+
+    def _schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
         if self.local_epochs is not None:
             for _ in range(self.local_epochs):
                 yield from shuffled_batches(n, self.batch_size, rng)
             return
-        left = 5 if self.local_steps is None else self.local_steps
-        while left > 0:
-            for batch in shuffled_batches(n, self.batch_size, rng):
-                if left == 0:
-                    return
-                yield batch
-                left -= 1
+        steps = 5 if self.local_steps is None else self.local_steps
+        yield from itertools.islice(endless_batches(n, self.batch_size, rng), steps)
+
+    def steps(self, n: int) -> int:
+        """Return how many SGD steps a participation takes on n samples."""
+        return sum(1 for _ in self.schedule(n, np.random.default_rng(0)))
+
+    def rate(self, server_round: int) -> float:
+        """Return the learning rate of round `server_round`, counted from 1."""
+        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+
+    def clip(self, model: nn.Module) -> None:
+        """Scale the gradients down to the largest norm, if one is set."""
+        if self.clip_norm is not None:
+            trained = [p for p in model.parameters() if p.requires_grad]
+            nn.utils.clip_grad_norm_(trained, self.clip_norm)
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.SGD:
-        """Return a fresh optimiser for round `server_round`, counted from 1."""
+        """Return a fresh optimiser for round `server_round`."""
         return torch.optim.SGD(
             [p for p in model.parameters() if p.requires_grad],
-            lr=self.learning_rate * self.learning_rate_decay ** (server_round - 1),
+            lr=self.rate(server_round),
             momentum=self.momentum,
             weight_decay=self.weight_decay,
         )
@@ -136,6 +156,16 @@ def shuffled_batches(
     order = rng.permutation(n)
     for part in batch_slices(n, batch_size):
         yield order[part]
+
+
+def endless_batches(
+    n: int, batch_size: int, rng: np.random.Generator
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the positions of one batch after the other, each epoch in a new random order."""
+    if n == 0:
+        raise ValueError("no samples to train on")
+    while True:
+        yield from shuffled_batches(n, batch_size, rng)
 
 
 @contextmanager
@@ -160,26 +190,46 @@ def local_sgd(
     server_round: int,
     rng: np.random.Generator,
     device: torch.device,
-    loss_fn: LossFn = cross_entropy,
+    objective: Objective | None = None,
+    correct: Callable[[], None] | None = None,
 ) -> float:
     """Train `model` in place by SGD and return the mean loss of the steps' batches.
 
     Algorithm 1 lines 7 and 8: Phi_j <- Phi_j - eta grad L_S(Phi_j).
+
+    Parameters
+    ----------
+    objective : Objective, optional
+        What is minimised; by default the cross-entropy of the model's outputs.
+    correct : Callable, optional
+        Called before every step, and may change the gradients (a proximal term, a control variate).
     """
+    if objective is None:
+
+        def objective(inputs: Tensor, targets: Tensor) -> Tensor:
+            return cross_entropy(model(inputs), targets)
+
     model.train()
     optimiser = training.optimiser(model, server_round)
-    parameters = [p for p in model.parameters() if p.requires_grad]
     losses = []
     for positions in training.schedule(len(samples), rng):
         inputs, targets = samples.batch(positions, device)
         optimiser.zero_grad(set_to_none=True)
-        loss = loss_fn(model(inputs), targets)
+        loss = objective(inputs, targets)
         torch.autograd.backward(loss)
-        if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(parameters, training.clip_norm)
+        if correct is not None:
+            correct()
+        training.clip(model)
         optimiser.step()
         losses.append(loss.detach())
     return float(torch.stack(losses).mean()) if losses else 0.0
+
+
+def differentiable(model: nn.Module) -> AbstractContextManager[None]:
+    """Do without cuDNN around a recurrent network: it has no gradients in eval mode, nor second."""
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return torch.backends.cudnn.flags(enabled=False)
+    return nullcontext()
 
 
 @dataclass(frozen=True)
@@ -205,11 +255,12 @@ def loss_and_gradient(
     model.eval()
     model.zero_grad(set_to_none=True)
     total, count = torch.zeros((), dtype=torch.float64), 0
-    for inputs, targets in batches:
-        batch_sum = loss_fn(model(inputs), targets) * len(targets)
-        torch.autograd.backward(batch_sum)
-        total += batch_sum.detach().double().cpu()
-        count += len(targets)
+    with differentiable(model):
+        for inputs, targets in batches:
+            batch_sum = loss_fn(model(inputs), targets) * len(targets)
+            torch.autograd.backward(batch_sum)
+            total += batch_sum.detach().double().cpu()
+            count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
     gradient = {

@@ -1,5 +1,7 @@
 """Data that the server holds, and what it learns from it: CoPreFL's scenario II."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,6 +14,7 @@ from coprefl_flwr.learning import (
     LocalTraining,
     LossAndGradient,
     default_device,
+    evaluate,
     local_sgd,
     loss_and_gradient,
     placed,
@@ -51,6 +54,11 @@ class ServerData:
         load_arrays(self.model, arrays)
         part = self.samples.take(positions)
         return loss_and_gradient(self.model, part.batches(EVALUATION_BATCH, self.device))
+
+    def evaluate(self, arrays: Arrays) -> Mapping[str, float]:
+        """Return {"num-examples", "correct", "loss"} of `arrays` on all samples."""
+        load_arrays(self.model, arrays)
+        return evaluate(self.model, self.samples.batches(EVALUATION_BATCH, self.device))
 
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int

@@ -21,6 +21,12 @@ def federation():
 
 
 @pytest.fixture
+def exact_federation():
+    """The tiny federation in float64, client i training by i + 1 full-batch steps."""
+    return Federation.exact()
+
+
+@pytest.fixture
 def stochastic_federation():
     """The tiny federation, training by small batches."""
     return Federation.stochastic()

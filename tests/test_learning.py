@@ -12,6 +12,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
     LocalTraining,
+    endless_batches,
     evaluate,
     local_sgd,
     loss_and_gradient,
@@ -129,10 +130,44 @@ def test_another_loss(federation):
         server_round=1,
         rng=seeds.generator("key"),
         device=CPU,
-        loss_fn=lambda outputs, targets: (outputs[:, 0] - outputs[:, 1]).mean() * 0 + 2,
+        objective=lambda inputs, targets: (model(inputs)[:, 0] * 0).mean() + 2,
     )
     assert loss == 2
     np.testing.assert_array_equal(model.weight.detach(), SoftmaxRegression().weight.detach())
+
+
+def test_an_objective_of_inputs_and_targets(federation):
+    """One step of rate 0.1 on the sum of a squared distance: w - 0.1 * 2 (w - 3) n of them."""
+    model, seen = SoftmaxRegression(), []
+    start = model.weight.detach().clone()
+
+    def objective(inputs, targets):
+        seen.append((inputs.shape, targets.dtype))
+        return ((model.weight - 3) ** 2).sum()
+
+    training = LocalTraining(local_steps=1, learning_rate=0.1)
+    options = {"server_round": 1, "rng": seeds.generator("key"), "device": CPU}
+    loss = local_sgd(model, federation.samples[0], training, objective=objective, **options)
+    assert seen == [((10, 1, 4, 4), torch.int64)]
+    assert loss == pytest.approx(float(((start - 3) ** 2).sum()), rel=1e-12)
+    np.testing.assert_allclose(model.weight.detach(), start - 0.2 * (start - 3), rtol=1e-12)
+
+
+def test_a_correction_changes_gradients_before_they_are_clipped(federation):
+    """Gradients replaced by (3, 4, 0, ...) and clipped to norm 1 are (0.6, 0.8, 0, ...)."""
+    model, calls = SoftmaxRegression(), []
+    model.weight.requires_grad_(False)
+
+    def correct():
+        calls.append(model.bias.grad.clone())
+        model.bias.grad = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)
+
+    training = LocalTraining(local_steps=2, learning_rate=0.5, clip_norm=1.0)
+    options = {"server_round": 1, "rng": seeds.generator("key"), "device": CPU}
+    local_sgd(model, federation.samples[0], training, correct=correct, **options)
+    assert len(calls) == 2
+    assert all(gradient.any() for gradient in calls)
+    np.testing.assert_allclose(model.bias.detach(), [-0.6, -0.8, 0.0], rtol=1e-5)
 
 
 def schedule(n, **options):
@@ -174,6 +209,91 @@ def test_five_steps_where_nothing_is_set():
 def test_training_on_nothing_is_an_error(options):
     with pytest.raises(ValueError, match="no samples to train on"):
         schedule(0, **options)
+
+
+@pytest.mark.parametrize("options", [{"local_steps": 4}, {"local_epochs": 2}])
+def test_the_order_of_batches_is_for_good(options):
+    """Seeds keep their meaning: results that are written down stay reproducible."""
+    expected = [[1, 3, 6], [5, 4, 0, 2], [3, 5, 4], [1, 0, 2, 6]]
+    assert schedule(7, batch_size=3, **options) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes"),
+    [
+        ({"local_epochs": 5, "max_steps": 4}, [4, 4, 3, 4]),
+        ({"local_epochs": 1, "max_steps": 4}, [4, 4, 3]),
+        ({"local_steps": 7, "max_steps": 2}, [4, 4]),
+        ({"max_steps": 3}, [4, 4, 3]),
+    ],
+)
+def test_no_more_than_max_steps(options, sizes):
+    """The batches are the first ones of the same order."""
+    batches = schedule(11, batch_size=4, **options)
+    assert [len(batch) for batch in batches] == sizes
+    unlimited = schedule(11, batch_size=4, **{**options, "max_steps": None})
+    assert batches == unlimited[: len(sizes)]
+    assert LocalTraining(batch_size=4, **options).steps(11) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("options", "n", "steps"),
+    [
+        ({}, 3, 5),
+        ({"local_steps": 0}, 3, 0),
+        ({"local_steps": 9}, 3, 9),
+        ({"local_epochs": 3, "batch_size": 4}, 10, 9),
+        ({"local_epochs": 3, "batch_size": 4}, 9, 6),
+        ({"local_epochs": 2}, 1, 2),
+    ],
+)
+def test_steps_of_a_participation(options, n, steps):
+    """A last batch of one joins the one before it: 9 samples in batches of 4 are two steps."""
+    assert LocalTraining(**options).steps(n) == steps == len(schedule(n, **options))
+
+
+def test_rate_of_a_round():
+    training = LocalTraining(learning_rate=0.2, learning_rate_decay=0.5)
+    assert [training.rate(server_round) for server_round in (1, 2, 4)] == [0.2, 0.1, 0.025]
+    for server_round in (1, 3):
+        (group,) = training.optimiser(SoftmaxRegression(), server_round).param_groups
+        assert group["lr"] == training.rate(server_round)
+
+
+def test_clip():
+    """The norm is over all trainable parameters: (3, 4) and 12 have 13."""
+    model = nn.ParameterList([torch.zeros(2), torch.zeros(1), torch.zeros(1)])
+    model[2].requires_grad_(False).grad = torch.tensor([100.0])
+    for clip_norm, factor in ((None, 1.0), (26.0, 1.0), (6.5, 0.5)):
+        model[0].grad, model[1].grad = torch.tensor([3.0, 4.0]), torch.tensor([12.0])
+        LocalTraining(clip_norm=clip_norm).clip(model)
+        np.testing.assert_allclose(model[0].grad, factor * np.array([3, 4]), rtol=1e-6)
+        np.testing.assert_allclose(model[1].grad, [factor * 12], rtol=1e-6)
+
+
+def test_endless_batches():
+    stream = endless_batches(5, 2, seeds.generator("key"))
+    epochs = [[list(next(stream)) for _ in range(2)] for _ in range(3)]
+    assert [[len(batch) for batch in epoch] for epoch in epochs] == [[2, 3]] * 3
+    flat = [tuple(itertools.chain(*epoch)) for epoch in epochs]
+    assert [sorted(epoch) for epoch in flat] == [[0, 1, 2, 3, 4]] * 3
+    assert len(set(flat)) == 3
+    with pytest.raises(ValueError, match="no samples to train on"):
+        next(endless_batches(0, 2, seeds.generator("key")))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_steps": 0}, "max-local-steps = 0: must be finite and at least 1"),
+        ({"local_steps": -1}, "local-steps = -1: must be finite and at least 0"),
+        ({"clip_norm": 0.0}, "clip-norm = 0.0: must be finite and above 0"),
+        ({"learning_rate": float("nan")}, "learning-rate = nan: must be finite and above 0"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(SettingsError, match=f"^{message}$"):
+        LocalTraining(**options)
 
 
 def test_steps_and_epochs_are_refused_together():

@@ -2,6 +2,27 @@
 
 from coprefl_flwr.clients.app import client_app, query_reply
 from coprefl_flwr.clients.coprefl import CoPreFLClient
+from coprefl_flwr.clients.feddyn import FedDynClient
+from coprefl_flwr.clients.fedmeta import FedMetaClient
+from coprefl_flwr.clients.fedprox import FedProxClient
+from coprefl_flwr.clients.moon import MOONClient
+from coprefl_flwr.clients.per_fedavg import PerFedAvgClient
+from coprefl_flwr.clients.qffl import QFFLClient
+from coprefl_flwr.clients.scaffold import SCAFFOLDClient
+from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import TorchClient
 
-__all__ = ["CoPreFLClient", "TorchClient", "client_app", "query_reply"]
+__all__ = [
+    "CoPreFLClient",
+    "FedDynClient",
+    "FedMetaClient",
+    "FedProxClient",
+    "MOONClient",
+    "PerFedAvgClient",
+    "QFFLClient",
+    "SCAFFOLDClient",
+    "StatefulClient",
+    "TorchClient",
+    "client_app",
+    "query_reply",
+]

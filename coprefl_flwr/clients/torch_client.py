@@ -1,5 +1,6 @@
 """A client that trains a PyTorch model by local SGD."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
     EVALUATION_BATCH,
     LocalTraining,
+    Objective,
     default_device,
     evaluate,
     local_sgd,
@@ -64,17 +66,37 @@ class TorchClient(NumPyClient):
         """Train from `parameters` (in `state_dict` order); return them, n and {"loss"}."""
         self.load(parameters)
         samples = self.training_samples(config)
+        loss = self.train_locally(samples, config)
+        return self.weights(), len(samples), {"loss": loss}
+
+    def weights(self) -> Parameters:
+        """Return the model's arrays in `state_dict` order."""
+        return list(model_arrays(self.model).values())
+
+    def train_locally(
+        self,
+        samples: Samples,
+        config: Config,
+        objective: Objective | None = None,
+        correct: Callable[[], None] | None = None,
+    ) -> float:
+        """Train the model by `local_sgd` with this round's seed; return the mean batch loss."""
         key = self.key(config, "batches")
         with torch_seeded(*key):
-            loss = local_sgd(
+            return local_sgd(
                 self.model,
                 samples,
                 self.training,
                 server_round=int(config["server-round"]),
                 rng=seeds.generator(*key),
                 device=self.device,
+                objective=objective,
+                correct=correct,
             )
-        return list(model_arrays(self.model).values()), len(samples), {"loss": loss}
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Return the trainable parameters by name."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""

@@ -62,14 +62,8 @@ class HybridCoPreFL(RoundStrategy):
             losses.append(result.loss)
         # The same meta update as in scenario I.
         query_losses = np.array(losses)
-        updated = meta_step(
-            temporary,
-            tally.sums,
-            query_losses,
-            gamma=self.gamma,
-            reference=reference,
-            learning_rate=self.meta_learning_rate,
-        )
+        options = {"gamma": self.gamma, "learning_rate": self.meta_learning_rate}
+        updated = meta_step(temporary, tally.sums, query_losses, reference=reference, **options)
         self.state["query-loss"] = float(query_losses.mean())
         return updated, local.mean_metrics() | meta_metrics(query_losses, self.gamma)
 
@@ -81,7 +75,5 @@ class HybridCoPreFL(RoundStrategy):
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""
         if len(self.server) < participants:
-            raise SettingsError(
-                f"the server holds {len(self.server)} samples: must be at least the "
-                f"{participants} participants, one for each part"
-            )
+            held = f"the server holds {len(self.server)} samples: must be at least the"
+            raise SettingsError(f"{held} {participants} participants, one for each part")

@@ -9,11 +9,20 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import client_app
+from coprefl_flwr.clients import (
+    CoPreFLClient,
+    FedMetaClient,
+    FedProxClient,
+    PerFedAvgClient,
+    QFFLClient,
+    TorchClient,
+    client_app,
+)
 from coprefl_flwr.combine import LossMoments, Mean
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import Exchange, FedAvg
+from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
+from tests.tiny import HOSTINGS
 
 START = {"w": np.zeros(3, np.float32)}
 
@@ -207,6 +216,33 @@ def test_no_one_left(caplog):
         del context.node_config["partition-id"]
     with pytest.raises(RunFailedError, match="2 nodes with 0 clients are there, needed are 1"):
         FedAvg().start(grid, to_record(START), 1, timeout=0.1)
+
+
+METHODS = {
+    "fedavg": (TorchClient, FedAvg, {}),
+    "fedprox": (FedProxClient, FedProx, {"mu": 1.0}),
+    "qffl": (QFFLClient, QFFL, {"q": 2.0}),
+    "maml": (FedMetaClient, FedMeta, {"variant": "maml"}),
+    "meta-sgd": (FedMetaClient, FedMeta, {"variant": "meta-sgd", "meta_learning_rate": 0.5}),
+    "per-fedavg": (PerFedAvgClient, PerFedAvg, {"variant": "hf", "inner_learning_rate": 0.5}),
+    "coprefl": (CoPreFLClient, CoPreFL, {"meta_learning_rate": 0.1}),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, method):
+    """Three rounds of three participants, by small batches, with BatchNorm, in float32."""
+    client_class, strategy_class, options = METHODS[method]
+    start, ends = to_record(stochastic_federation.arrays()), {}
+    for hosting in HOSTINGS:
+        strategy = strategy_class(participants=3, seed=3, **options)
+        grid = stochastic_federation.grid(hosting, client_class)
+        ends[hosting] = from_record(strategy.start(grid, start, 3).arrays)
+    for hosting, arrays in ends.items():
+        for name, array in ends["1"].items():
+            np.testing.assert_allclose(
+                arrays[name], array, rtol=0, atol=1e-6, err_msg=f"{hosting}: {name}"
+            )
 
 
 def test_mean_is_the_default_rule():

@@ -1,0 +1,43 @@
+"""FedDyn's client: local SGD with a dynamic regulariser."""
+
+import numpy as np
+import torch
+
+from coprefl_flwr.clients.stateful import StatefulClient
+from coprefl_flwr.clients.torch_client import Config, Parameters
+
+
+class FedDynClient(StatefulClient):
+    """Minimises L_k(w) - <lambda_k, w> + alpha/2 ||w - w^t||^2; its state is lambda_k.
+
+    Afterwards lambda_k <- lambda_k - alpha (w_k - w^t). lambda_k begins at zero (it is the gradient
+    of L_k at the last local optimum), alpha is the request's "feddyn-alpha".
+    """
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return the weights, n and {"loss"}, the loss without the regulariser."""
+        self.load(parameters)
+        alpha = float(config["feddyn-alpha"])
+        trained = self.parameters()
+        start = {name: p.detach().clone() for name, p in trained.items()}
+        kept = self.state.read(config) or {}
+        dual = {
+            name: torch.from_numpy(kept[name]).to(self.device)
+            if name in kept
+            else torch.zeros_like(p)
+            for name, p in start.items()
+        }
+
+        def regularise() -> None:
+            for name, p in trained.items():
+                term = alpha * (p.detach() - start[name]) - dual[name]
+                p.grad = term if p.grad is None else p.grad.add_(term)
+
+        samples = self.training_samples(config)
+        loss = self.train_locally(samples, config, correct=regularise)
+        after = {
+            name: np.asarray((dual[name] - alpha * (p.detach() - start[name])).cpu())
+            for name, p in trained.items()
+        }
+        self.state.write(config, after)
+        return self.weights(), len(samples), {"loss": loss}

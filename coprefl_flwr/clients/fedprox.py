@@ -1,0 +1,23 @@
+"""FedProx's client: local SGD near the global model."""
+
+from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
+
+
+class FedProxClient(TorchClient):
+    """Minimises L_k(w) + mu/2 ||w - w^t||^2; mu is the request's "proximal-mu"."""
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Train from w^t; return the weights, n and {"loss"}, the loss without the term."""
+        self.load(parameters)
+        mu = float(config["proximal-mu"])
+        trained = list(self.parameters().values())
+        start = [p.detach().clone() for p in trained]
+
+        def towards_start() -> None:
+            for p, anchor in zip(trained, start, strict=True):
+                if p.grad is not None:
+                    p.grad.add_(p.detach() - anchor, alpha=mu)
+
+        samples = self.training_samples(config)
+        loss = self.train_locally(samples, config, correct=towards_start)
+        return self.weights(), len(samples), {"loss": loss}

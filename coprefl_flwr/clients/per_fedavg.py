@@ -1,0 +1,80 @@
+"""Per-FedAvg's client: SGD on the loss after one step of adaptation."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr import seeds
+from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
+from coprefl_flwr.learning import endless_batches, torch_seeded
+
+DELTA = 1e-3
+"""Step of the finite difference that stands for the Hessian's product (HF)."""
+
+
+class PerFedAvgClient(TorchClient):
+    """Steps w <- w - beta (I - alpha H(w; D'')) grad f(w - alpha grad f(w; D); D') (line 7).
+
+    D, D' and D'' are different batches. "fo" leaves the Hessian out and takes two batches a step;
+    "hf" takes three and has H v from [grad f(w + delta v; D'') - grad f(w - delta v; D'')] /
+    (2 delta). beta is the client's learning rate, alpha the request's "inner-learning-rate".
+    """
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return the weights, n and {"loss"}, the mean loss after adaptation."""
+        self.load(parameters)
+        samples = self.training_samples(config)
+        alpha = float(config["inner-learning-rate"])
+        key = self.key(config, "batches")
+        self.model.train()
+        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
+        stream = endless_batches(len(samples), self.training.batch_size, seeds.generator(*key))
+        losses = []
+        with torch_seeded(*key):
+            for number in range(self.training.steps(len(samples))):
+                first = samples.batch(next(stream), self.device)
+                second = samples.batch(next(stream), self.device)
+                _, inner = self.gradient(first)
+                adapted, step = self.gradient(second, moved=(inner, -alpha))
+                if config["meta-variant"] == "hf":
+                    third = samples.batch(next(stream), self.device)
+                    curved = self.hessian_product(third, step, (*key, "hessian", number))
+                    step = [g - alpha * h for g, h in zip(step, curved, strict=True)]
+                for p, g in zip(self.parameters().values(), step, strict=True):
+                    p.grad = g
+                self.training.clip(self.model)
+                optimiser.step()
+                losses.append(adapted)
+        loss = float(torch.stack(losses).mean()) if losses else 0.0
+        return self.weights(), len(samples), {"loss": loss}
+
+    def hessian_product(
+        self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
+    ) -> list[Tensor]:
+        """Return H v by a finite difference along v = `direction`."""
+        sides = []
+        for delta in (DELTA, -DELTA):
+            with torch_seeded(*key):  # The same dropout on both sides, or noise / delta is left.
+                sides.append(self.gradient(batch, moved=(direction, delta))[1])
+        return [(up - down) / (2 * DELTA) for up, down in zip(*sides, strict=True)]
+
+    def gradient(
+        self, batch: tuple[Tensor, Tensor], moved: tuple[list[Tensor], float] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Return the loss of a batch and its gradient, at w or at w + scale x direction."""
+        trained = list(self.parameters().values())
+        start = [p.detach().clone() for p in trained]
+        direction, scale = moved or ([], 0.0)
+        with torch.no_grad():
+            for p, d in zip(trained, direction, strict=False):
+                p.add_(d, alpha=scale)
+        inputs, targets = batch
+        loss = cross_entropy(self.model(inputs), targets)
+        found = torch.autograd.grad(loss, trained, allow_unused=True)
+        with torch.no_grad():
+            for p, before in zip(trained, start, strict=True):
+                p.copy_(before)
+        gradient = [
+            torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)
+        ]
+        return loss.detach(), gradient

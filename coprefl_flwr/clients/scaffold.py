@@ -1,0 +1,71 @@
+"""SCAFFOLD's client: local SGD corrected by control variates."""
+
+import numpy as np
+import torch
+
+from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
+from coprefl_flwr.clients.stateful import StatefulClient
+from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
+from coprefl_flwr.models import model_arrays
+
+
+class SCAFFOLDClient(StatefulClient):
+    """Steps y <- y - eta (g(y) - c_i + c) (Algorithm 1, lines 7 to 13); its state is c_i.
+
+    `fit` is sent the model and behind it the server's variate c, one array for every weight; it
+    returns the trained model and behind it c_i^+ - c_i.
+    """
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return (weights and the change of the variate, n, {"loss"})."""
+        number = len(self.model.state_dict())
+        self.load(parameters[:number])
+        start = model_arrays(self.model)
+        names = list(weights_of(start))
+        control = dict(zip(names, parameters[number:], strict=True))
+        own = self.state.read(config) or zeros_like(control)
+        samples = self.training_samples(config)
+        renewed = self.gradient() if config["scaffold-variant"] == "I" else None
+        loss = self.train_corrected(config, {name: control[name] - own[name] for name in names})
+        if renewed is None:
+            trained = model_arrays(self.model)
+            scale = displacement_per_gradient(
+                self.training, len(samples), int(config["server-round"])
+            )
+            renewed = {
+                name: own[name] - control[name] + (start[name] - trained[name]) / scale
+                for name in (self.parameters() if scale else ())
+            }
+        after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
+        self.state.write(config, after)
+        change = [after[name] - own[name] for name in names]
+        return [*self.weights(), *change], len(samples), {"loss": loss}
+
+    def gradient(self) -> Arrays:
+        """Return the gradient at the global model over all local samples (option I)."""
+        batches = self.train.batches(EVALUATION_BATCH, self.device)
+        return loss_and_gradient(self.model, batches).gradient
+
+    def train_corrected(self, config: Config, correction: Arrays) -> float:
+        """Train with c - c_i added to every gradient; return the mean batch loss."""
+        added = [
+            (p, torch.as_tensor(correction[name], device=self.device))
+            for name, p in self.parameters().items()
+        ]
+
+        def correct() -> None:
+            for p, term in added:
+                p.grad = term.clone() if p.grad is None else p.grad.add_(term)
+
+        return self.train_locally(self.training_samples(config), config, correct=correct)
+
+
+def displacement_per_gradient(training: LocalTraining, n: int, server_round: int) -> float:
+    """Return how far SGD on n samples moves against a gradient that does not change.
+
+    Option II divides x - y by it, to have the mean of the gradients. Without momentum it is
+    K eta; with momentum m step k moves by eta (1 + m + ... + m^{k-1}).
+    """
+    velocity = np.cumsum(training.momentum ** np.arange(training.steps(n)))
+    return float(training.rate(server_round) * velocity.sum())

@@ -1,0 +1,42 @@
+"""Centralised training: all the data in one place, as a reference."""
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+
+if TYPE_CHECKING:
+    from coprefl_flwr.learning import LocalTraining
+    from coprefl_flwr.server_data import ServerData
+
+
+@dataclass(kw_only=True, eq=False)
+class Centralised(RoundStrategy):
+    """SGD on the union of the pre-training data (Nguyen et al. 2023); no client is asked.
+
+    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3.
+
+    Parameters
+    ----------
+    server : ServerData
+        All the data, and a network to train.
+    training : LocalTraining
+        What a round is, one epoch for example.
+    """
+
+    server: "ServerData" = field(metadata={"option": False})
+    training: "LocalTraining" = field(metadata={"option": False})
+
+    actions: ClassVar[tuple[str, ...]] = ()
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Train on the data; there is no exchange."""
+        yield from ()
+        key = (self.seed, self.population, server_round, "centralised")
+        trained, loss = self.server.refine(arrays, self.training, server_round, *key)
+        return trained, {"loss": loss}
+
+    def options(self) -> dict[str, Any]:
+        """Return the strategy's options and those of the training."""
+        return super().options() | asdict(self.training)

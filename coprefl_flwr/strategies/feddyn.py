@@ -1,0 +1,50 @@
+"""FedDyn: a dynamic regulariser makes local optima agree with the global one."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedDyn(RoundStrategy):
+    """FedDyn (Acar et al. 2021, arxiv.org/abs/2111.04263), Algorithm 1.
+
+    Parameters
+    ----------
+    alpha : float
+        Weight of the regulariser, above 0. As alpha goes to 0 it does not become FedAvg.
+    """
+
+    alpha: float = 0.01
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.positive("alpha", self.alpha)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run a round of Algorithm 1: m is the number of all clients, P_t the participants."""
+        clients = self.sample(server_round)
+        replies = yield Exchange(
+            "train",
+            arrays,
+            clients,
+            combine=Mean(""),
+            config={"feddyn-alpha": self.alpha},
+            stateful=True,
+        )
+        mean = replies.arrays
+        # h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1})
+        drift = self.kept_arrays("drift", zeros_like(weights_of(arrays)))
+        part = self.alpha * len(replies.clients) / self.population_size()
+        drift = {name: h - part * (mean[name] - arrays[name]) for name, h in drift.items()}
+        # theta^t = 1/|P_t| sum_{k in P_t} theta_k - h / alpha
+        self.state["drift"] = drift
+        moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}
+        return mean | moved, replies.mean_metrics()

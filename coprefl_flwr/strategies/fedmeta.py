@@ -1,0 +1,78 @@
+"""FedMeta: meta-learning an initialisation that one step adapts well."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedMeta(RoundStrategy):
+    """FedMeta (Chen et al. 2018, arxiv.org/abs/1802.07876), Algorithm 1.
+
+    Clients answer with the gradient of their query loss after `inner_steps` steps on their support
+    set (see `FedMetaClient`); buffers in the reply are their new values.
+
+    Parameters
+    ----------
+    variant : str
+        "maml" (second order), "fomaml" (first order) or "meta-sgd" (an inner rate for every number
+        of the model, learnt with it; they travel behind the weights, as arrays "rates/NAME").
+    inner_learning_rate : float
+        Step size alpha of the adaptation; with "meta-sgd" where the rates begin.
+    inner_steps : int
+        Steps of the adaptation, each on the whole support set.
+    meta_learning_rate : float
+        Step size beta of the meta update.
+    """
+
+    variant: str = "maml"
+    inner_learning_rate: float = 1e-3
+    inner_steps: int = 1
+    meta_learning_rate: float = 1e-3
+
+    variants: ClassVar[tuple[str, ...]] = ("maml", "fomaml", "meta-sgd")
+    actions: ClassVar[tuple[str, ...]] = ("train.query",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.one_of("variant", self.variant, self.variants)
+        self.at_least("inner_steps", self.inner_steps, 1)
+        self.positive("inner_learning_rate", self.inner_learning_rate, or_zero=True)
+        self.positive("meta_learning_rate", self.meta_learning_rate, or_zero=True)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), the rates likewise."""
+        clients = self.sample(server_round)
+        learnt = self.learnt(arrays)
+        replies = yield Exchange(
+            "train.query",
+            learnt,
+            clients,
+            combine=Mean(""),
+            config={
+                "meta-variant": self.variant,
+                "inner-learning-rate": self.inner_learning_rate,
+                "inner-steps": self.inner_steps,
+            },
+        )
+        gradient = weights_of(replies.arrays)
+        moved = {n: learnt[n] - self.meta_learning_rate * g for n, g in gradient.items()}
+        model, rates = taken_apart(replies.arrays | moved, "rates")
+        if rates:
+            self.state["rates"] = rates
+        return model, replies.mean_metrics()
+
+    def learnt(self, arrays: Arrays) -> Arrays:
+        """Return the model and, with "meta-sgd", the inner rates behind it."""
+        if self.variant != "meta-sgd":
+            return arrays
+        rate = self.inner_learning_rate
+        first = {name: np.full_like(array, rate) for name, array in weights_of(arrays).items()}
+        return behind(arrays, "rates", self.kept_arrays("rates", first))

@@ -1,0 +1,54 @@
+"""q-FFL: clients with a larger loss count more."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, cast_like, weights_of
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class QFFL(RoundStrategy):
+    """q-FedAvg (Li et al. 2020, arxiv.org/abs/1905.10497), Algorithm 2.
+
+    With F_k the client's loss at w^t, before it trains, and L = 1 / eta,
+
+        Delta_k = F_k^q L (w^t - w_k),  h_k = q F_k^{q-1} ||L (w^t - w_k)||^2 + L F_k^q.
+
+    A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that sums
+    of the models are enough.
+
+    Parameters
+    ----------
+    q : float
+        0 is the unweighted mean of the models; the larger, the more uniform the losses.
+    """
+
+    q: float = 1.0
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.positive("q", self.q, or_zero=True)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
+        clients = self.sample(server_round)
+        replies = yield Exchange(
+            "train", arrays, clients, combine=Mean("q-weight"), config={"q": self.q}
+        )
+        weight = replies.metrics["q-weight"].sum()
+        curvature = replies.metrics["q-curvature"].sum()
+        # sum_k Delta_k = weight w^t - sum_k (q-weight_k) w_k, in float64: w^t - w_k is small.
+        total = replies.sums["sum"]
+        moved = {
+            name: array - (weight * array.astype(np.float64) - total[name]) / curvature
+            for name, array in weights_of(arrays).items()
+        }
+        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()

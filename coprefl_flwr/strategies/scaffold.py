@@ -1,0 +1,59 @@
+"""SCAFFOLD: control variates take the drift of the clients out of their steps."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of, zeros_like
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class SCAFFOLD(RoundStrategy):
+    """SCAFFOLD (Karimireddy et al. 2020, arxiv.org/abs/1910.06378), Algorithm 1.
+
+    The server's control variate c travels behind the weights, as arrays "control/NAME"; in their
+    place clients answer with the changes of their own, c_i^+ - c_i. All variates begin at zero.
+
+    Parameters
+    ----------
+    variant : str
+        How clients renew their variate (line 12): "I", the gradient at the global model over all
+        local samples, or "II", from the steps they took.
+    global_learning_rate : float
+        Step size eta_g of the global model towards the mean of the local ones.
+    """
+
+    variant: str = "II"
+    global_learning_rate: float = 1.0
+
+    variants: ClassVar[tuple[str, ...]] = ("I", "II")
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.one_of("variant", self.variant, self.variants)
+        self.positive("global_learning_rate", self.global_learning_rate)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run lines 3 to 17; N is the number of all clients, S of the participants."""
+        clients = self.sample(server_round)
+        control = self.kept_arrays("control", zeros_like(weights_of(arrays)))
+        replies = yield Exchange(
+            "train",
+            behind(arrays, "control", control),
+            clients,
+            combine=Mean(""),
+            config={"scaffold-variant": self.variant},
+            stateful=True,
+        )
+        mean, change = taken_apart(replies.arrays, "control")
+        # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
+        step = self.global_learning_rate
+        moved = {name: arrays[name] + step * (mean[name] - arrays[name]) for name in control}
+        # Line 17: c <- c + 1/N sum_i (c_i^+ - c_i).
+        part = len(replies.clients) / self.population_size()
+        self.state["control"] = {name: c + part * change[name] for name, c in control.items()}
+        return mean | moved, replies.mean_metrics()

@@ -1,0 +1,73 @@
+"""One strategy after another in the same run: cyclic pre-training, then any method."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies.base import RUN_OPTIONS, Round, RoundStrategy
+
+
+class Schedule(RoundStrategy):
+    """Phases of several strategies (CyclicFL: P1, then P2), each with its own state.
+
+    Rounds are counted through, so that a learning rate that decays by the round goes on decaying.
+    Clients find the phase by the round, or by the arrays and settings they are sent.
+
+    Parameters
+    ----------
+    phases : Sequence[tuple[RoundStrategy, int]]
+        Strategies and their numbers of rounds, at least 1; the last one goes on for as long as the
+        run does. How many take part is each phase's own; seed, run name, population and all other
+        options of a run are those of the first.
+    """
+
+    def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
+        if not phases:
+            raise SettingsError("a schedule needs at least one phase")
+        first, _ = phases[0]
+        super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
+        for strategy, rounds in phases:
+            self.at_least(f"rounds of {type(strategy).__name__}", rounds, 1)
+            if strategy.participants is not None:
+                self.enough(strategy.participants)
+        self.phases = list(phases)
+        self.actions = tuple(  # type: ignore[misc]
+            dict.fromkeys(action for strategy, _ in phases for action in strategy.actions)
+        )
+
+    def phase(self, server_round: int) -> tuple[RoundStrategy, int]:
+        """Return a round's strategy, and the last round before its phase."""
+        before = 0
+        for strategy, rounds in self.phases[:-1]:
+            if server_round <= before + rounds:
+                return strategy, before
+            before += rounds
+        return self.phases[-1][0], before
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Run the round of the strategy whose turn it is."""
+        if not self._link().begun:
+            self._check_participants()
+        strategy, before = self.phase(server_round)
+        if server_round == before + 1:
+            self.state.clear()
+            self.versions.committed.clear()
+        strategy.join(self)
+        return (yield from strategy.round(server_round, arrays))
+
+    def _check_participants(self) -> None:
+        """Refuse a phase that wants more clients than there are before the first one has begun."""
+        wanted = max(strategy.participants or 1 for strategy, _ in self.phases)
+        there = len(self._link().clients(wanted))
+        if wanted > there:
+            raise SettingsError(f"participants = {wanted}: there are only {there} clients")
+
+    def options(self) -> dict[str, Any]:
+        """Return the run's options, every phase's own and its rounds."""
+        phases = []
+        for strategy, rounds in self.phases:
+            own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}
+            phases.append({**own, "rounds": rounds})
+        run = {name: getattr(self, name) for name in RUN_OPTIONS}
+        return {"strategy": "Schedule", **run, "phases": phases}

@@ -1,0 +1,47 @@
+"""What the tests of clients that keep a state start from."""
+
+import torch
+from torch import nn
+
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.models import model_arrays
+from tests.tiny import CLASSES, CPU, ToDouble
+
+CONFIG = {"seed": 3, "run": "r", "population": "p", "server-round": 2, "attempt": 0, "client": 1}
+FULL_BATCH = LocalTraining(local_steps=3, batch_size=1000, learning_rate=0.1)
+
+
+class Scaled(nn.Module):
+    """A network with a parameter that is a single number, and one that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Linear(16, 8)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+        self.head = nn.Linear(8, CLASSES)
+        self.features.bias.requires_grad_(False)
+
+    def forward(self, images):
+        return self.head(self.scale * torch.tanh(self.features(images.flatten(1))))
+
+
+def scaled():
+    """Return it in float64, with weights that are always the same."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(ToDouble(), Scaled()).double()
+
+
+def make(client_class, model, federation, folder, training=FULL_BATCH):
+    """Return a client with client 1's samples, and the arrays of its model."""
+    samples = federation.samples[1]
+    client = client_class(model, samples, ClientState(folder), training=training, device=CPU)
+    return client, list(model_arrays(model).values())
+
+
+def later(config, **changes):
+    """Return the request of the next round, for a client whose state was committed."""
+    version = f"{config['server-round']}-{config['attempt']}"
+    number = config["server-round"] + 1
+    return {**config, "server-round": number, "state-version": version, **changes}

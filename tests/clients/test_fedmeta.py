@@ -1,0 +1,119 @@
+"""What a FedMeta client answers with besides the gradient, and networks of other kinds."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from coprefl_flwr.clients import FedMetaClient
+from coprefl_flwr.models import model_arrays
+from tests.tiny import CLASSES, CPU, ToDouble, double_model
+
+CONFIG = {
+    "seed": 3,
+    "population": "p",
+    "server-round": 2,
+    "client": 2,
+    "inner-learning-rate": 0.5,
+    "inner-steps": 1,
+}
+
+
+def query(model, samples, parameters=None, **changes):
+    client = FedMetaClient(model, samples, device=CPU)
+    sent = list(model_arrays(model).values()) if parameters is None else parameters
+    return client, *client.query(sent, {**CONFIG, "meta-variant": "maml", **changes})
+
+
+def test_an_array_for_everything_sent(federation):
+    """Zeros for what is frozen, statistics as the support set left them; the model is as sent."""
+    model = double_model()
+    model[2].weight.requires_grad_(False)
+    before = model_arrays(model)
+    names = [name for name in before if "running" not in name and "num_batches" not in name]
+    rates = [np.full_like(before[name], 0.5) for name in names]
+    client, answer, n, metrics = query(
+        model, federation.samples[2], [*before.values(), *rates], **{"meta-variant": "meta-sgd"}
+    )
+    assert list(answer) == [*before, *(f"rates/{name}" for name in names)]
+    for name in ("2.weight", "rates/2.weight"):
+        np.testing.assert_array_equal(answer[name], np.zeros((8, 16)))
+    for name in ("2.bias", "rates/5.weight", "3.weight"):
+        assert answer[name].any()
+    support, asked = client.split(CONFIG)
+    inputs, _ = support.batch(slice(None), CPU)
+    expected = 0.1 * model[:3](inputs).mean(0).detach()
+    np.testing.assert_allclose(answer["3.running_mean"], expected, rtol=0, atol=1e-14)
+    assert answer["3.num_batches_tracked"] == 1
+    assert (n, metrics.keys()) == (len(asked), {"loss"})
+    for name, array in model_arrays(model).items():
+        assert array.tobytes() == before[name].tobytes(), name
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_equal_rates_of_meta_sgd_are_maml(federation):
+    model = double_model()
+    sent = list(model_arrays(model).values())
+    names = dict(model.named_parameters())
+    rates = [np.full(parameter.shape, 0.5) for parameter in names.values()]
+    _, maml, _, one = query(model, federation.samples[2])
+    _, sgd, _, other = query(
+        model, federation.samples[2], [*sent, *rates], **{"meta-variant": "meta-sgd"}
+    )
+    for name in maml:
+        np.testing.assert_allclose(sgd[name], maml[name], rtol=0, atol=1e-14)
+    assert one["loss"] == pytest.approx(other["loss"], rel=1e-13)
+
+
+def test_dropout_is_a_function_of_seed_population_round_and_client(federation):
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
+    seeds, state = [], torch.get_rng_state()
+    model[1].register_forward_pre_hook(lambda *_: seeds.append(torch.initial_seed()))
+    changes = [{}, {}, {"seed": 4}, {"population": "q"}, {"server-round": 3}, {"client": 0}]
+    answers = [query(model, federation.samples[2], **change)[1] for change in changes]
+    first, again, *_ = (answer["2.weight"].tobytes() for answer in answers)
+    assert first == again
+    assert seeds[0] == seeds[1] == seeds[2] == seeds[3]  # The support set, then the query set.
+    assert len(set(seeds)) == 5
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Reader(nn.Module):
+    """Reads the rows of an image one after the other; some networks keep lists of parameters."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, batch_first=True)
+        self.fc = nn.Linear(5, CLASSES)
+
+    def forward(self, images):
+        return self.fc(self.lstm(images.flatten(1, 2))[0][:, -1])
+
+
+def test_a_recurrent_network_by_finite_differences(federation):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(ToDouble(), Reader()).double()
+    start = model_arrays(model)
+    client, answer, *_ = query(model, federation.samples[2], **{"inner-learning-rate": 2.0})
+    (inputs, targets), asked = (part.batch(slice(None), CPU) for part in client.split(CONFIG))
+
+    def adapted_loss(arrays):
+        client.load(list(arrays.values()))
+        model.zero_grad()
+        functional.cross_entropy(model(inputs), targets).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 2.0 * parameter.grad
+            return float(functional.cross_entropy(model(asked[0]), asked[1]))
+
+    draws = np.random.default_rng(0)
+    for _ in range(5):
+        direction = {name: draws.normal(size=array.shape) for name, array in start.items()}
+        ahead, behind = (
+            adapted_loss({name: a + d * direction[name] for name, a in start.items()})
+            for d in (1e-5, -1e-5)
+        )
+        along = sum((answer[name] * direction[name]).sum() for name in start)
+        assert along == pytest.approx((ahead - behind) / 2e-5, rel=1e-6, abs=1e-9)

@@ -1,0 +1,150 @@
+"""MOON's client: the contrastive term and the models it compares with."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.clients import MOONClient
+from coprefl_flwr.clients.moon import outputs_and_representation
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import model_arrays
+from tests.clients.stateful import CONFIG, later, make
+from tests.tiny import CLASSES, ToDouble, double_model
+
+REQUEST = {**CONFIG, "moon-mu": 2.0, "moon-temperature": 0.5}
+
+
+class HeadFirst(nn.Module):
+    """Its classifier is registered first and called last, and is called something else."""
+
+    def __init__(self):
+        super().__init__()
+        self.answer = nn.Linear(8, CLASSES)
+        self.body = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+
+    def forward(self, images):
+        return self.answer(torch.tanh(self.body(images.flatten(1))))
+
+
+def head_first():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(ToDouble(), HeadFirst()).double()
+
+
+def other(model, seed=5):
+    """Return arrays of the model's shapes; no statistic or weight is the model's."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: array + 1 if array.dtype == np.int64 else array + rng.uniform(0.1, 0.5, array.shape)
+        for name, array in model_arrays(model).items()
+    }
+
+
+def term_by_hand(z, z_glob, z_prev, tau):
+    """Return the mean over samples, one by one in numpy."""
+
+    def cosine(a, b):
+        return a @ b / np.sqrt((a @ a) * (b @ b))
+
+    terms = []
+    for mine, received, last in zip(z, z_glob, z_prev, strict=True):
+        near, far = np.exp(cosine(mine, received) / tau), np.exp(cosine(mine, last) / tau)
+        terms.append(-np.log(near / (near + far)))
+    return np.mean(terms)
+
+
+def representation(model, arrays, inputs, train):
+    model.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
+    body = model[1]
+    with torch.no_grad():
+        return torch.tanh(body.train(train).body(inputs.double().flatten(1))).numpy()
+
+
+def test_the_term(exact_federation, tmp_path):
+    """z in train mode, both references in eval mode; dropout is off for the comparison."""
+    model = head_first()
+    model[1].body[2].p = 0.0
+    client, _ = make(MOONClient, model, exact_federation, tmp_path)
+    received, previous = model_arrays(model), other(model)
+    inputs, targets = exact_federation.whole(1)
+    objective = client.objective(previous, REQUEST)
+    value = objective(inputs, targets).item()
+    twin = head_first()
+    twin[1].body[2].p = 0.0
+    plain = cross_entropy(twin.train()(inputs), targets).item()
+    z_glob = representation(twin, received, inputs, train=False)
+    z_prev = representation(twin, previous, inputs, train=False)
+    z = representation(twin, received, inputs, train=True)
+    assert value - plain == pytest.approx(2 * term_by_hand(z, z_glob, z_prev, 0.5), abs=1e-12)
+    # Neither in eval mode nor with the two swapped would it be the same.
+    wrong = [(z_glob, z_glob, z_prev), (z, z_prev, z_glob), (z, z, z_prev)]
+    for triple in wrong:
+        assert abs(value - plain - 2 * term_by_hand(*triple, 0.5)) > 1e-6
+
+
+def test_references_are_frozen(exact_federation, tmp_path):
+    """Training changes the model, and neither reference, nor their statistics, nor its mode."""
+    model = head_first()
+    client, _ = make(MOONClient, model, exact_federation, tmp_path)
+    previous = other(model)
+    inputs, targets = exact_federation.whole(1)
+    objective = client.objective(previous, REQUEST)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.5)
+    drawn, values = torch.get_rng_state(), []
+    for _ in range(3):
+        torch.set_rng_state(drawn)
+        optimiser.zero_grad()
+        loss = objective(inputs, targets)
+        loss.backward()
+        values.append((loss.item(), [p.grad.clone() for p in model.parameters()]))
+    # The weights stood still: the same dropout gives the same loss, if the references stand too.
+    assert values[0][0] == values[1][0] == values[2][0]
+    optimiser.step()
+    assert objective(inputs, targets).item() != values[0][0]
+    assert model.training
+
+
+def test_the_first_participation_has_no_term(exact_federation, tmp_path):
+    """Whatever mu is; the second time its last model is the reference."""
+    ends = {}
+    for mu in (0.0, 50.0):
+        client, start = make(MOONClient, double_model(), exact_federation, tmp_path / str(mu))
+        first = {**REQUEST, "moon-mu": mu}
+        one, n, _ = client.fit(start, first)
+        two, _, metrics = client.fit(start, later(first))
+        ends[mu] = one, two, metrics["loss"]
+        kept = client.state.read(later(first))
+        names = list(model_arrays(client.model))
+        assert n == 14
+        assert all(np.array_equal(kept[name], a) for name, a in zip(names, one, strict=True))
+    pairs = zip(ends[0.0][0], ends[50.0][0], strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert not np.array_equal(ends[0.0][1][0], ends[50.0][1][0])
+    assert ends[50.0][2] > ends[0.0][2] + 1
+
+
+def test_the_representation_enters_the_linear_layer_called_last():
+    inputs = torch.rand(5, 1, 4, 4)
+    model = head_first().eval()
+    outputs, z = outputs_and_representation(model, inputs)
+    assert torch.equal(outputs, model[1].answer(z))
+    assert z.shape == (5, 8)
+    model = double_model().eval()
+    outputs, z = outputs_and_representation(model, inputs)
+    assert torch.equal(outputs, model[-1](z))
+    assert not model[-1]._forward_pre_hooks
+
+
+def test_a_sequence_is_one_representation():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Flatten())
+    _, z = outputs_and_representation(model, torch.rand(2, 7, 4))
+    assert z.shape == (2, 28)
+
+
+def test_without_a_linear_layer_there_is_none():
+    line = "^Sequential calls no nn.Linear, so has no representation$"
+    with pytest.raises(SettingsError, match=line):
+        outputs_and_representation(nn.Sequential(nn.Conv2d(1, 3, 4)), torch.rand(2, 1, 4, 4))

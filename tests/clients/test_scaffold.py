@@ -1,0 +1,116 @@
+"""SCAFFOLD's client: what its variate is when the steps are not plain ones."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.clients import SCAFFOLDClient
+from coprefl_flwr.clients.scaffold import displacement_per_gradient
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.models import load_arrays, model_arrays
+from tests.clients.stateful import CONFIG, later, make, scaled
+
+II = {**CONFIG, "scaffold-variant": "II"}
+
+
+def controls(model, value):
+    """Return a server's variate that is `value` everywhere."""
+    return [np.full(np.shape(array), value) for array in model_arrays(model).values()]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 1.0])
+def test_a_constant_gradient_moves_so_far(momentum):
+    """Torch's own SGD, on a gradient of 1: 7 steps in round 3, where the rate is 0.2 / 4."""
+    training = LocalTraining(
+        local_steps=7, learning_rate=0.2, learning_rate_decay=0.5, momentum=momentum
+    )
+    p = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    optimiser = torch.optim.SGD([p], lr=0.05, momentum=momentum)
+    for _ in range(7):
+        p.grad = torch.ones_like(p)
+        optimiser.step()
+    assert displacement_per_gradient(training, 50, 3) == pytest.approx(-p.item(), rel=1e-12)
+
+
+def test_steps_of_epochs_are_counted():
+    """33 samples in batches of 16 are 16 and 17: two steps an epoch."""
+    training = LocalTraining(local_epochs=3, batch_size=16, learning_rate=0.5)
+    assert displacement_per_gradient(training, 33, 1) == 3.0
+
+
+def steps_by_hand(model, data, tilt, steps, rate, momentum):
+    """Step with momentum on g + tilt; return the plain gradients g of each step."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    velocity, gradients = [0.0] * len(trained), []
+    for _ in range(steps):
+        g = torch.autograd.grad(cross_entropy(model(data[0]), data[1]), trained)
+        gradients.append(g)
+        with torch.no_grad():
+            velocity = [momentum * v + a + tilt for v, a in zip(velocity, g, strict=True)]
+            for p, v in zip(trained, velocity, strict=True):
+                p -= rate * v
+    return gradients
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_option_2_is_a_mean_of_the_gradients(exact_federation, tmp_path, momentum):
+    """With momentum m, the gradient of step j of 3 enters 1 + m + ... + m^(3 - j) times."""
+    training = LocalTraining(local_steps=3, batch_size=1000, learning_rate=0.1, momentum=momentum)
+    client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
+    returned, n, _ = client.fit(start + controls(client.model, 0.2), II)
+    model = scaled()
+    gradients = steps_by_hand(model, exact_federation.whole(1), 0.2, 3, 0.1, momentum)
+    weights = [1 + momentum + momentum**2, 1 + momentum, 1]
+    names = [name for name, p in model.named_parameters() if p.requires_grad]
+    change = dict(zip(model_arrays(model), returned[len(start) :], strict=True))
+    for name, terms in zip(names, zip(*gradients, strict=True), strict=True):
+        expected = np.average([t.numpy() for t in terms], axis=0, weights=weights)
+        assert change[name] == pytest.approx(expected, rel=0, abs=1e-12), name
+    for found, array in zip(returned, model_arrays(model).values(), strict=False):
+        assert found == pytest.approx(array, rel=0, abs=1e-12)
+    assert n == 14
+
+
+@pytest.mark.parametrize("variant", ["I", "II"])
+def test_a_single_number_has_a_variate_and_a_frozen_array_keeps_zero(
+    exact_federation, tmp_path, variant
+):
+    client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path)
+    config = {**II, "scaffold-variant": variant}
+    returned, _, _ = client.fit(start + controls(client.model, 0.0), config)
+    again, _, _ = client.fit(start + controls(client.model, 0.0), later(config))
+    names = list(model_arrays(client.model))
+    change = dict(zip(names, returned[len(start) :], strict=True))
+    assert change["1.scale"].shape == ()
+    assert change["1.scale"] != 0
+    assert not change["1.features.bias"].any()
+    assert not np.array_equal(again[1], returned[1])
+    # Option I asks for the gradient at the same model twice: nothing changes.
+    second = max(abs(array).max() for array in again[len(start) :])
+    assert (second == 0) == (variant == "I")
+
+
+def test_no_steps_change_no_variate(exact_federation, tmp_path):
+    training = LocalTraining(local_steps=0, batch_size=1000, learning_rate=0.1)
+    client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
+    returned, _, _ = client.fit(start + controls(client.model, 0.3), II)
+    assert not any(array.any() for array in returned[len(start) :])
+
+
+def test_option_1_is_the_gradient_of_the_whole_set_in_eval_mode(exact_federation, tmp_path):
+    """With BatchNorm the mode makes a difference."""
+    client, start = make(SCAFFOLDClient, exact_federation.model, exact_federation, tmp_path)
+    weights = [p.detach().numpy() for p in client.model.parameters()]
+    model = exact_federation.model
+    returned, _, _ = client.fit(
+        start + [np.zeros_like(array) for array in weights], {**II, "scaffold-variant": "I"}
+    )
+    load_arrays(model, dict(zip(model_arrays(model), start, strict=True)))
+    inputs, targets = exact_federation.whole(1)
+    found = returned[len(start) :]
+    for mode, same in ((False, True), (True, False)):
+        loss = cross_entropy(model.train(mode)(inputs), targets)
+        gradient = torch.autograd.grad(loss, list(model.parameters()))
+        pairs = zip(found, gradient, strict=True)
+        assert all(np.allclose(a, b.numpy(), rtol=0, atol=1e-12) for a, b in pairs) == same

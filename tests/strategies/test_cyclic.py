@@ -1,0 +1,224 @@
+"""Cyclic training by hand: one sequential SGD through the clients, whoever hosts them."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import Cyclic
+from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of
+from tests.tiny import HOSTINGS, SIZES, without_roster
+
+START = {"w": np.zeros(1)}
+
+
+def record_chains(strategy):
+    """Return the list that will hold each attempt's clients in their order."""
+    chains, chain = [], strategy.chain
+    strategy.chain = lambda server_round: chains.append(chain(server_round)) or chains[-1]
+    return chains
+
+
+def nodes_of(grid):
+    return len(list(grid.get_node_ids()))
+
+
+# ---- by hand ------------------------------------------------------------------------------------
+
+
+def by_hand(federation, chains, rates=None):
+    """Algorithm 1: client i takes i + 1 steps from where the one before it ended.
+
+    Returns the last model and the mean of every client's losses, in order.
+    """
+    model, losses = loaded(federation.arrays()), []
+    rates = rates or [0.1] * len(chains)
+    links = [(i, rate) for chain, rate in zip(chains, rates, strict=True) for i in chain]
+    for client, rate in links:
+        data, seen = federation.whole(client), []
+
+        def objective(data=data, seen=seen):
+            seen.append(loss_of(model, data))
+            return seen[-1]
+
+        descend(model, objective, client + 1, rate)
+        losses.append(np.mean([loss.item() for loss in seen]))
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}, losses
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_three_rounds_by_hand(exact_federation, hosting):
+    grid = exact_federation.grid(hosting, TorchClient)
+    strategy = Cyclic(participants=3, seed=1, min_nodes=nodes_of(grid))
+    chains = record_chains(strategy)
+    result = strategy.start(grid, to_record(exact_federation.arrays()), 3)
+    first = 2 if hosting == "plain" else 0
+    ours = [[client - first for client in chain] for chain in chains]
+    assert ours == [[1, 3, 0], [1, 0, 3], [3, 0, 2]]  # What this seed draws, hosting or not.
+    expected, losses = by_hand(exact_federation, ours)
+    assert_equal(from_record(result.arrays), expected)
+    mean = np.average(losses[-3:], weights=[SIZES[client] for client in ours[-1]])
+    assert result.train_metrics_clientapp[3]["loss"] == pytest.approx(mean, rel=1e-12)
+
+
+# ---- a relay that shows its order ---------------------------------------------------------------
+
+
+class Relay(NumPyClient):
+    """Client i appends the digit i + 1 to w, so that w names the chain in order."""
+
+    def __init__(self, client_id, fault):
+        self.client_id, self.fault = client_id, fault
+
+    def fit(self, parameters, config):
+        returned = [10 * parameters[0] + self.client_id + 1]
+        if self.fault:
+            returned = self.fault(self.client_id, config["attempt"], returned)
+        return returned, 1, {"loss": float(self.client_id)}
+
+
+def relay(hosting="1", fault=None, grid_class=LocalGrid):
+    nodes, clients = HOSTINGS[hosting]
+    app = client_app(lambda _, i: Relay(i, fault), clients=clients)
+    return grid_class(without_roster(app) if hosting == "plain" else app, nodes=nodes)
+
+
+def run(grid, rounds=1, **options):
+    """Return the chain that the model went through, as text, and those that were drawn."""
+    strategy = Cyclic(min_nodes=nodes_of(grid), **options)
+    chains = record_chains(strategy)
+    w = from_record(strategy.start(grid, to_record(START), rounds, timeout=9).arrays)["w"]
+    first = min(client for chain in chains for client in chain)
+    drawn = ["".join(str(client - first + 1) for client in chain) for chain in chains]
+    return str(int(w[0])), drawn
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_each_starts_where_the_one_before_it_ended(hosting):
+    """Through two rounds: the last client's model begins the next round."""
+    went, drawn = run(relay(hosting), rounds=2)
+    assert went == "".join(drawn)
+    assert [sorted(chain) for chain in drawn] == [list("1234")] * 2
+    assert drawn[0] != drawn[1]
+
+
+def test_the_order_is_a_function_of_seed_and_round():
+    drawn = {seed: run(relay(), rounds=14, seed=seed)[1] for seed in (0, 1)}
+    assert drawn[0] != drawn[1]
+    assert drawn[0] == run(relay("own"), rounds=14, seed=0)[1]
+    for chains in drawn.values():
+        for place in (0, -1):
+            assert {chain[place] for chain in chains} == set("1234")
+
+
+def raises(client, attempt, returned):
+    if client in (0, 3):
+        raise ArithmeticError("boom")
+    return returned
+
+
+def returns_nan(client, attempt, returned):
+    return [returned[0] * np.nan] if client in (0, 3) else returned
+
+
+def returns_another_shape(client, attempt, returned):
+    return [np.zeros(2)] if client in (0, 3) else returned
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+@pytest.mark.parametrize("fault", [raises, returns_nan, returns_another_shape])
+def test_a_bad_link_is_skipped(hosting, fault, caplog):
+    """The next one goes on from the last good model, wherever in the chain the bad ones stand."""
+    for seed in range(4):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+            went, (drawn,) = run(relay(hosting, fault), seed=seed)
+        assert went == drawn.replace("1", "").replace("4", "")
+        assert len(caplog.records) == 2
+        assert all("is left out: " in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_a_round_without_a_good_link_is_repeated(hosting, caplog):
+    def first_attempt_fails(client, attempt, returned):
+        if attempt == 0:
+            raise ArithmeticError("boom")
+        return returned
+
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        went, drawn = run(relay(hosting, first_attempt_fails), participants=3)
+    assert len(drawn) == 2
+    assert went == drawn[1]
+    line = "round 1, attempt 1 failed: 0 clients of 3 trained, needed are 1"
+    assert line in [record.getMessage() for record in caplog.records]
+
+
+def test_min_replies_are_links_of_the_whole_chain():
+    """Two good links of four, on two nodes."""
+    grid = relay("pairs", raises)
+    assert len(run(grid, min_replies=2)[0]) == 2
+    with pytest.raises(RunFailedError, match="2 clients of 4 trained, needed are 3"):
+        run(grid, min_replies=3)
+
+
+class Deaf(LocalGrid):
+    """A grid on which node 3 never answers a train message."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        heard = [
+            m for m in messages if m.metadata.dst_node_id != 3 or m.metadata.message_type != "train"
+        ]
+        return super().send_and_receive(heard, timeout=timeout)
+
+
+def test_a_silent_node_costs_its_links(caplog):
+    """Of one client a node: node 3 is client 1, digit 2; then it is not asked again."""
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        went, drawn = run(relay("own", grid_class=Deaf), rounds=2)
+    assert went == (drawn[0] + drawn[1]).replace("2", "")
+    assert caplog.text.count("node 3 did not answer within 9 s and is not asked again") == 1
+
+
+def test_a_silent_node_costs_every_stretch_it_would_have_run(caplog):
+    """Node 3 hosts clients 2 and 3, digits 3 and 4; here they stand apart in the chain."""
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        went, drawn = run(relay("pairs", grid_class=Deaf), seed=4)
+    assert (went, drawn) == ("12", ["3142"])
+    assert "client 3 is left out: its node is gone" in caplog.text
+
+
+def test_a_silent_node_that_runs_the_whole_chain(caplog):
+    """In a simulation another node runs the next attempt."""
+
+    class FirstIsDeaf(Deaf):
+        def get_node_ids(self):
+            return [3, 4]
+
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        went, drawn = run(relay("4", grid_class=FirstIsDeaf))
+    assert went == drawn[1]
+    assert "0 clients of 4 trained, needed are 1" in caplog.text
+
+
+def test_a_simulation_runs_the_chain_in_one_message():
+    class Counts(LocalGrid):
+        sent = 0
+
+        def push_messages(self, messages):
+            messages = list(messages)
+            self.sent += sum(m.metadata.message_type == "train" for m in messages)
+            return super().push_messages(messages)
+
+    grid = relay("4", grid_class=Counts)
+    run(grid)
+    assert grid.sent == 1
+
+
+def test_more_participants_than_clients_are_refused():
+    with pytest.raises(SettingsError, match="participants = 5: there are only 4 clients"):
+        run(relay(), participants=5)

@@ -1,0 +1,85 @@
+"""FedDyn by hand, with clients that stay away and come back."""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.clients import FedDynClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies import FedDyn
+from tests.strategies.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
+from tests.tiny import HOSTINGS
+
+
+def local_model(federation, theta, client, dual, alpha):
+    """Client k takes k + 1 steps on L_k(w) - <lambda_k, w> + alpha/2 ||w - theta||^2."""
+    model, data = loaded(theta), federation.whole(client)
+    linear = {name: torch.tensor(array) for name, array in dual.items()}
+    anchor = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def objective():
+        value = loss_of(model, data)
+        for name, p in model.named_parameters():
+            value = value - (linear[name] * p).sum()
+            value = value + alpha / 2 * ((p - anchor[name]) ** 2).sum()
+        return value
+
+    descend(model, objective, client + 1)
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def by_hand(federation, rounds, alpha):
+    """Algorithm 1 with m = 4 clients: return theta, h and the lambda_k of those that took part."""
+    theta = federation.arrays()
+    zeros = {n: np.zeros_like(array) for n, array in theta.items() if not is_statistic(n)}
+    h, duals = zeros, {}
+    for clients in rounds:
+        before = {k: duals.get(k, zeros) for k in clients}
+        local = {k: local_model(federation, theta, k, before[k], alpha) for k in clients}
+        for k in clients:
+            duals[k] = {n: before[k][n] - alpha * (local[k][n] - theta[n]) for n in zeros}
+        h = {n: h[n] - alpha / 4 * sum(local[k][n] - theta[n] for k in clients) for n in zeros}
+        average = mean(list(local.values()), [1] * len(clients), clients)
+        theta = average | {n: average[n] - h[n] / alpha for n in zeros}
+    return theta, h, duals
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.5])
+def test_four_rounds_by_hand(exact_federation, tmp_path, alpha):
+    strategy = FedDyn(alpha=alpha, participants=2, seed=1)
+    grid = exact_federation.grid("2", FedDynClient, states=tmp_path)
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    assert len(set(map(tuple, rounds))) > 1
+    assert set(rounds[0]) & set(rounds[-1])
+    theta, h, duals = by_hand(exact_federation, rounds, alpha)
+    assert_equal(found, theta)
+    assert_equal(strategy.state["drift"], h)
+    assert_same_states(states_of(strategy, tmp_path), duals)
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+    grid = exact_federation.grid(hosting, FedDynClient, states=tmp_path)
+    strategy = FedDyn(alpha=0.3, participants=3, seed=2, min_nodes=len(list(grid.get_node_ids())))
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    first = 2 if hosting == "plain" else 0
+    ours = [[client - first for client in clients] for clients in rounds]
+    theta, h, _ = by_hand(exact_federation, ours, 0.3)
+    assert_equal(found, theta)
+    assert_equal(strategy.state["drift"], h)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, float("inf")])
+def test_alpha_is_checked(alpha):
+    with pytest.raises(SettingsError, match=f"^alpha = {alpha}: must be a finite number above 0$"):
+        FedDyn(alpha=alpha)

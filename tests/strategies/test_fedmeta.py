@@ -1,0 +1,216 @@
+"""FedMeta against finite differences, and against the network written out by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import behind, from_record, to_record
+from coprefl_flwr.clients import FedMetaClient
+from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import FedMeta
+from tests.strategies.by_hand import assert_equal, is_statistic, mean, run
+from tests.tiny import SIZES, Federation
+
+
+def sets(federation, client, server_round):
+    """Return the support and the query set of a client, each (inputs, targets)."""
+    inputs, targets = federation.whole(client)
+    key = (0, "train", server_round, client, "support")
+    support, query = split_in_two(SIZES[client], 0.8, seeds.generator(*key))
+    return (inputs.double()[support], targets[support]), (inputs.double()[query], targets[query])
+
+
+def loss_by_hand(w, data, statistics=None):
+    """Return the loss of the double model, and the mean and variance that BatchNorm saw.
+
+    Without `statistics` it normalises by those of the batch, as in train mode.
+    """
+    inputs, targets = data
+    hidden = inputs.flatten(1) @ w["2.weight"].T + w["2.bias"]
+    if "3.weight" in w:
+        if statistics is None:
+            statistics = hidden.mean(0), hidden.var(0, correction=0)
+        hidden = (hidden - statistics[0]) / (statistics[1] + 1e-5).sqrt()
+        hidden = hidden * w["3.weight"] + w["3.bias"]
+    last = "5" if "5.weight" in w else "4"
+    outputs = torch.tanh(hidden) @ w[f"{last}.weight"].T + w[f"{last}.bias"]
+    return functional.cross_entropy(outputs, targets), statistics
+
+
+def adapted_loss(w, rates, running, data, inner_steps=1, second_order=True):
+    """Return L_Q(theta'), in eval mode, and the running statistics that the support set left."""
+    support, query = data
+    n = len(support[1])
+    for _ in range(inner_steps):
+        loss, statistics = loss_by_hand(w, support)
+        slopes = torch.autograd.grad(loss, list(w.values()), create_graph=second_order)
+        w = {name: p - rates[name] * g for (name, p), g in zip(w.items(), slopes, strict=True)}
+        if running:
+            found, spread = (value.detach() for value in statistics)
+            running = (
+                0.9 * running[0] + 0.1 * found,
+                0.9 * running[1] + 0.1 * spread * n / (n - 1),
+            )
+    return loss_by_hand(w, query, running)[0], running
+
+
+def round_by_hand(federation, start, rates, clients, server_round, beta, **adaptation):
+    """Return the new arrays and rates: one step against the mean gradient in both."""
+    names = [name for name in start if not is_statistic(name)]
+    gradients, states = [], []
+    for client in clients:
+        w = {name: torch.tensor(start[name], requires_grad=True) for name in names}
+        a = {name: torch.tensor(rates[name], requires_grad=True) for name in names}
+        running = tuple(torch.tensor(start[f"3.running_{n}"]) for n in ("mean", "var"))
+        data = sets(federation, client, server_round)
+        loss, running = adapted_loss(w, a, running, data, **adaptation)
+        gradients.append(torch.autograd.grad(loss, [*w.values(), *a.values()]))
+        count = start["3.num_batches_tracked"] + adaptation.get("inner_steps", 1)
+        left = dict(zip(("3.running_mean", "3.running_var"), running, strict=True))
+        states.append({**start, **left, "3.num_batches_tracked": count})
+    queries = [len(sets(federation, client, server_round)[1][1]) for client in clients]
+    moved = mean(states, [1] * len(clients), clients, queries)
+    step = [
+        beta * np.mean([np.array(part) for part in parts], 0)
+        for parts in zip(*gradients, strict=True)
+    ]
+    before = [*(start[n] for n in names), *(rates[n] for n in names)]
+    after = [value - part for value, part in zip(before, step, strict=True)]
+    arrays = moved | dict(zip(names, after[: len(names)], strict=True))
+    return arrays, dict(zip(names, after[len(names) :], strict=True))
+
+
+def rates_of(arrays, rate):
+    return {name: np.full_like(a, rate) for name, a in arrays.items() if not is_statistic(name)}
+
+
+VARIANTS = {
+    "maml": {},
+    "maml, two steps": {"inner_steps": 2},
+    "fomaml": {"second_order": False},
+    "fomaml, two steps": {"inner_steps": 2, "second_order": False},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_two_rounds_by_hand(exact_federation, name):
+    """With BatchNorm, whose statistics are no path for gradients; inner rate 0.7, beta 0.4."""
+    start, adaptation = exact_federation.arrays(), VARIANTS[name]
+    strategy = FedMeta(
+        variant=name.partition(",")[0],
+        inner_learning_rate=0.7,
+        inner_steps=adaptation.get("inner_steps", 1),
+        meta_learning_rate=0.4,
+        participants=3,
+    )
+    found, asked = run(strategy, exact_federation.app(FedMetaClient), start)
+    expected, rates = start, rates_of(start, 0.7)
+    for number, clients in enumerate(asked, start=1):
+        expected, _ = round_by_hand(
+            exact_federation, expected, rates, clients, number, 0.4, **adaptation
+        )
+    assert asked[0] != asked[1]
+    assert_equal(found, expected)
+
+
+def test_meta_sgd_learns_its_rates(exact_federation):
+    """Three rounds with other clients each; the rates are state of the strategy."""
+    start = exact_federation.arrays()
+    strategy = FedMeta(
+        variant="meta-sgd", inner_learning_rate=0.7, meta_learning_rate=0.4, participants=2
+    )
+    found, asked = run(strategy, exact_federation.app(FedMetaClient), start, rounds=3)
+    expected, rates = start, rates_of(start, 0.7)
+    for number, clients in enumerate(asked, start=1):
+        expected, rates = round_by_hand(exact_federation, expected, rates, clients, number, 0.4)
+    assert len({tuple(clients) for clients in asked}) == 3
+    assert_equal(found, expected)
+    assert_equal(strategy.state["rates"], rates)
+    assert abs(rates["5.weight"] - 0.7).max() > 0.01
+
+
+def objective(federation, theta, template, clients):
+    """Return the whole meta-objective 1/|m| sum_u L_Q(theta - a grad L_S(theta)) in round 1."""
+    names, total = list(template), 0.0
+    parts = torch.split(theta, [template[name].size for name in names])
+    w = {
+        name: part.reshape(template[name].shape).clone().requires_grad_()
+        for name, part in zip(names, parts, strict=True)
+    }
+    rates = dict.fromkeys(names, 0.7)
+    for client in clients:
+        data = sets(federation, client, 1)
+        total += float(adapted_loss(w, rates, None, data, second_order=False)[0])
+    return total / len(clients)
+
+
+def gradient_found(federation, **options):
+    """Return (theta^0 - theta^1) / beta of one round as one vector, and its participants."""
+    start = federation.arrays()
+    strategy = FedMeta(inner_learning_rate=0.7, meta_learning_rate=0.5, participants=3, **options)
+    found, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
+    return np.concatenate([((start[n] - found[n]) / 0.5).ravel() for n in start]), clients
+
+
+def test_maml_is_the_gradient_of_the_whole_objective():
+    """Central differences in all 163 coordinates; the first order is another vector."""
+    federation = Federation.exact(norm=False)
+    gradient, clients = gradient_found(federation, variant="maml")
+    template = federation.arrays()
+    theta = torch.from_numpy(np.concatenate([array.ravel() for array in template.values()]))
+    differences = []
+    for unit in torch.eye(len(theta), dtype=torch.float64) * 1e-5:
+        ahead, behind = (
+            objective(federation, theta + sign * unit, template, clients) for sign in (1, -1)
+        )
+        differences.append((ahead - behind) / 2e-5)
+    np.testing.assert_allclose(gradient, differences, rtol=0, atol=1e-9)
+    first_order, same = gradient_found(federation, variant="fomaml")
+    assert same == clients
+    assert abs(first_order - gradient).max() > 0.01
+
+
+@pytest.mark.parametrize("variant", ["maml", "fomaml"])
+def test_inner_rate_0_is_one_gradient_step_on_the_queries(variant):
+    federation = Federation.exact(norm=False)
+    start = federation.arrays()
+    strategy = FedMeta(variant=variant, inner_learning_rate=0.0, meta_learning_rate=0.5)
+    found, (clients,) = run(strategy, federation.app(FedMetaClient), start, rounds=1)
+    w = {name: torch.tensor(array, requires_grad=True) for name, array in start.items()}
+    queries = [sets(federation, client, 1)[1] for client in clients]
+    loss = sum(loss_by_hand(w, query)[0] for query in queries) / 4
+    slopes = torch.autograd.grad(loss, list(w.values()))
+    expected = {
+        name: start[name] - 0.5 * slope.numpy() for name, slope in zip(w, slopes, strict=True)
+    }
+    assert_equal(found, expected)
+
+
+def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
+    start, path = to_record(stochastic_federation.arrays()), tmp_path / "checkpoint"
+    app, ends = stochastic_federation.app(FedMetaClient), []
+    for stops in ([4], [2, 4]):
+        for stop in stops:
+            strategy = FedMeta(variant="meta-sgd", meta_learning_rate=0.1, participants=3)
+            keep = {"checkpoint": path, "resume": True} if len(stops) > 1 else {}
+            result = strategy.start(LocalGrid(app), start, stop, **keep)
+        ends.append(behind(from_record(result.arrays), "rates", strategy.state["rates"]))
+    assert all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "MAML"}, "variant = 'MAML': must be one of maml, fomaml, meta-sgd"),
+        ({"inner_steps": 0}, "inner_steps = 0: must be at least 1"),
+        ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be a finite number at"),
+        ({"meta_learning_rate": float("nan")}, "meta_learning_rate = nan: must be a finite number"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        FedMeta(**options)

@@ -1,0 +1,116 @@
+"""MOON by hand: who has a previous model, what the references are, and FedAvg where mu is 0."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.clients import MOONClient, TorchClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies import MOON, FedAvg
+from tests.strategies.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    loaded,
+    loss_of,
+    mean,
+    run,
+    run_on,
+    states_of,
+)
+from tests.tiny import CLASSES, HOSTINGS, SIZES, Federation
+
+
+def cosine(a, b):
+    return (a * b).sum(dim=1) / (a.norm(dim=1) * b.norm(dim=1))
+
+
+def local_model(federation, start, client, previous, mu, tau):
+    """Client i takes i + 1 steps; z is what enters the last layer."""
+    model, (inputs, targets) = loaded(start), federation.whole(client)
+    received = loaded(start).eval()[:-1](inputs).detach()
+    last = loaded(previous).eval()[:-1](inputs).detach() if previous else None
+
+    def objective():
+        if last is None:
+            return loss_of(model, (inputs, targets))
+        z = model[:-1](inputs)
+        near, far = (torch.exp(cosine(z, other) / tau) for other in (received, last))
+        return cross_entropy(model[-1](z), targets) + mu * -torch.log(near / (near + far)).mean()
+
+    descend(model, objective, client + 1)
+    return {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def by_hand(federation, rounds, mu, tau):
+    """Algorithm 1: return the global model and the last local model of each participant."""
+    w, last = federation.arrays(), {}
+    for clients in rounds:
+        models = [local_model(federation, w, i, last.get(i), mu, tau) for i in clients]
+        last |= dict(zip(clients, models, strict=True))
+        w = mean(models, [SIZES[i] for i in clients], clients)
+    return w, last
+
+
+@pytest.mark.parametrize(("mu", "tau"), [(0.1, 0.5), (5.0, 0.2)])
+def test_four_rounds_by_hand(exact_federation, tmp_path, mu, tau):
+    strategy = MOON(mu=mu, temperature=tau, participants=2, seed=1)
+    grid = exact_federation.grid("2", MOONClient, states=tmp_path)
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    assert len(set(map(tuple, rounds))) > 1
+    assert set(rounds[0]) & set(rounds[-1])
+    w, last = by_hand(exact_federation, rounds, mu, tau)
+    assert_equal(found, w)
+    assert_same_states(states_of(strategy, tmp_path), last)
+
+
+def test_the_term_counts(exact_federation, tmp_path):
+    """Every client comes back in round 2, so mu makes a difference there and none in round 1."""
+    ends = {}
+    for mu in (0.0, 5.0):
+        for rounds in (1, 2):
+            grid = exact_federation.grid("1", MOONClient, states=tmp_path / f"{mu}")
+            ends[mu, rounds], _ = run_on(MOON(mu=mu), grid, exact_federation.arrays(), rounds)
+    assert_equal(ends[0.0, 1], ends[5.0, 1])
+    assert abs(ends[0.0, 2]["2.weight"] - ends[5.0, 2]["2.weight"]).max() > 1e-4
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+    grid = exact_federation.grid(hosting, MOONClient, states=tmp_path)
+    strategy = MOON(mu=2.0, participants=3, seed=2, min_nodes=len(list(grid.get_node_ids())))
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    first = 2 if hosting == "plain" else 0
+    ours = [[client - first for client in clients] for clients in rounds]
+    assert_equal(found, by_hand(exact_federation, ours, 2.0, 0.5)[0])
+
+
+def test_mu_0_is_fedavg_with_dropout_and_small_batches(tmp_path):
+    """To the bit: the references draw no dropout, and nothing else goes through the model."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(16, 8),
+            nn.BatchNorm1d(8),
+            nn.Dropout(0.5),
+            nn.Linear(8, CLASSES),
+        )
+    federation = Federation.stochastic()
+    federation = Federation(federation.training, model=model)
+    start = federation.arrays()
+    averaged, _ = run(FedAvg(participants=3), federation.app(TorchClient), start, 3)
+    app = federation.app(MOONClient, states=tmp_path)
+    contrasted, _ = run(MOON(mu=0.0, participants=3), app, start, 3)
+    assert_equal(contrasted, averaged, tolerance=0)
+
+
+@pytest.mark.parametrize(("option", "bound"), [("mu", "at least 0"), ("temperature", "above 0")])
+@pytest.mark.parametrize("value", [-0.1, float("nan")])
+def test_options_are_checked(option, bound, value):
+    line = f"^{option} = {value}: must be a finite number {bound}$"
+    with pytest.raises(SettingsError, match=line):
+        MOON(**{option: value})
+    with pytest.raises(SettingsError, match=r"temperature = 0"):
+        MOON(temperature=0.0)

@@ -1,0 +1,102 @@
+"""Per-FedAvg by hand, with the exact product of the Hessian where HF takes a difference."""
+
+import copy
+
+import pytest
+import torch
+
+from coprefl_flwr.clients import PerFedAvgClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies import PerFedAvg
+from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run
+
+
+def gradient(model, data, create_graph=False):
+    loss = loss_of(model, data)
+    return torch.autograd.grad(loss, list(model.parameters()), create_graph=create_graph)
+
+
+def hessian_product(model, data, direction):
+    """Return H v exactly: the gradient of (grad f . v)."""
+    slopes = gradient(model, data, create_graph=True)
+    along = sum((g * v).sum() for g, v in zip(slopes, direction, strict=True))
+    return torch.autograd.grad(along, list(model.parameters()))
+
+
+@torch.no_grad()
+def move(model, direction, scale):
+    for parameter, part in zip(model.parameters(), direction, strict=True):
+        parameter += scale * part
+
+
+def local_model(federation, start, client, variant, alpha, beta=0.1):
+    """Take i + 1 steps of line 7; on full batches D, D' and D'' are the same samples.
+
+    BatchNorm's statistics are those of the passes in train mode, HF's at w +- delta v among them.
+    """
+    model, data = loaded(start).train(), federation.whole(client)
+    for _ in range(client + 1):
+        inner = gradient(model, data)
+        move(model, inner, -alpha)
+        step = gradient(model, data)
+        move(model, inner, alpha)
+        if variant == "hf":
+            curved = hessian_product(copy.deepcopy(model), data, step)
+            for delta in (1e-3, -1e-3):
+                move(model, step, delta)
+                loss_of(model, data)
+                move(model, step, -delta)
+            step = [g - alpha * h for g, h in zip(step, curved, strict=True)]
+        move(model, step, -beta)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize(("variant", "tolerance"), [("fo", 1e-12), ("hf", 1e-7)])
+def test_two_rounds_by_hand(exact_federation, variant, tolerance):
+    """The unweighted mean of the models; alpha = 1, so that the Hessian counts."""
+    start = exact_federation.arrays()
+    strategy = PerFedAvg(variant=variant, inner_learning_rate=1.0, participants=3)
+    found, asked = run(strategy, exact_federation.app(PerFedAvgClient), start)
+    expected = start
+    for clients in asked:
+        states = [local_model(exact_federation, expected, j, variant, 1.0) for j in clients]
+        expected = mean(states, [1, 1, 1], clients)
+    assert asked[0] != asked[1]
+    assert_equal(found, expected, tolerance)
+
+
+def test_the_hessian_counts(exact_federation):
+    start, app = exact_federation.arrays(), exact_federation.app(PerFedAvgClient)
+    fo, hf = (
+        run(PerFedAvg(variant=variant, inner_learning_rate=1.0), app, start, rounds=1)[0]
+        for variant in ("fo", "hf")
+    )
+    assert abs(fo["5.weight"] - hf["5.weight"]).max() > 1e-3
+
+
+@pytest.mark.parametrize("variant", ["fo", "hf"])
+def test_inner_rate_0_is_local_sgd(exact_federation, variant):
+    """Only the number of passes, and with it BatchNorm's statistics, is another."""
+    start = exact_federation.arrays()
+    strategy = PerFedAvg(variant=variant, inner_learning_rate=0.0)
+    found, (clients,) = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)
+    states = []
+    for client in clients:
+        model, data = loaded(start), exact_federation.whole(client)
+        descend(model, lambda model=model, data=data: loss_of(model, data), client + 1)
+        states.append(model.state_dict())
+    weights = {name: array for name, array in found.items() if not name.startswith("3.")}
+    expected = mean(states, [1, 1, 1, 1], clients)
+    assert_equal(weights, {name: expected[name] for name in weights})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "so"}, "variant = 'so': must be one of fo, hf"),
+        ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be a finite number at"),
+    ],
+)
+def test_options_are_checked(options, message):
+    with pytest.raises(SettingsError, match=f"^{message}"):
+        PerFedAvg(**options)

@@ -1,0 +1,99 @@
+"""q-FFL by hand, its special case q = 0, and equal to Flower's own."""
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import QFedAvg
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import QFFLClient, TorchClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import QFFL
+from tests.strategies.by_hand import (
+    assert_equal,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run,
+)
+from tests.tiny import Federation
+
+
+def local_model(federation, start, client, rate=0.1):
+    """Return F_k at w^t (eval mode) and the model after client i's i + 1 steps."""
+    model, data = loaded(start), federation.whole(client)
+    with torch.no_grad():
+        before = float(loss_of(model.eval(), data))
+    descend(model, lambda: loss_of(model, data), client + 1, rate)
+    return before, {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+
+
+def round_by_hand(federation, start, clients, q, rate):
+    """Algorithm 2: w^{t+1} = w^t - sum_k Delta_k / sum_k h_k, with L = 1 / rate."""
+    locals_ = [local_model(federation, start, k, rate) for k in clients]
+    lipschitz, deltas, h = 1 / rate, [], 0.0
+    for loss, state in locals_:
+        f = loss + 1e-10
+        step = {n: lipschitz * (start[n] - state[n]) for n in start if not is_statistic(n)}
+        norm = sum((part**2).sum() for part in step.values())
+        deltas.append({n: f**q * part for n, part in step.items()})
+        h += q * f ** (q - 1) * norm + lipschitz * f**q
+    moved = {n: start[n] - sum(delta[n] for delta in deltas) / h for n in deltas[0]}
+    return mean([state for _, state in locals_], [1] * len(clients), clients) | moved
+
+
+@pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 3.0])
+def test_two_rounds_by_hand(exact_federation, q):
+    """In round 2 the learning rate has halved, and 1 / L with it."""
+    exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
+    start = exact_federation.arrays()
+    found, asked = run(QFFL(q=q, participants=3), exact_federation.app(QFFLClient), start)
+    expected = start
+    for clients, rate in zip(asked, (0.1, 0.05), strict=True):
+        expected = round_by_hand(exact_federation, expected, clients, q, rate)
+    assert asked[0] != asked[1]
+    assert_equal(found, expected)
+
+
+def test_q_0_is_the_unweighted_mean(exact_federation):
+    start = exact_federation.arrays()
+    found, (clients,) = run(QFFL(q=0.0), exact_federation.app(QFFLClient), start, rounds=1)
+    states = [local_model(exact_federation, start, k)[1] for k in clients]
+    assert_equal(found, mean(states, [1, 1, 1, 1], clients))
+
+
+@pytest.mark.parametrize("q", [0.5, 2.0])
+def test_equals_flowers_qfedavg(q):
+    """On float arrays (theirs fails on int64), one client a node, F_k reported by our client."""
+    federation = Federation.exact(norm=False)
+    app, start = federation.app(QFFLClient, clients=None), federation.arrays()
+    random.seed(0)
+    theirs = QFedAvg(
+        client_learning_rate=0.1,
+        q=q,
+        train_loss_key="loss-before",
+        min_train_nodes=4,
+        min_available_nodes=4,
+        fraction_evaluate=0.0,
+    ).start(LocalGrid(app, nodes=4), to_record(start), 3, train_config=ConfigRecord({"q": q}))
+    ours, _ = run(QFFL(q=q), app, start, rounds=3, nodes=4)
+    assert_equal(ours, from_record(theirs.arrays))
+
+
+def test_a_client_that_does_not_report_its_weight_is_named(exact_federation, caplog):
+    strategy = QFFL(max_failed_rounds=1)
+    with pytest.raises(RuntimeError, match="0 good replies of 4"):
+        run(strategy, exact_federation.app(TorchClient), exact_federation.arrays(), rounds=1)
+    assert "client 0 on node 2 is left out: no metric 'q-weight' in the reply" in caplog.text
+
+
+@pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])
+def test_q_is_checked(q):
+    with pytest.raises(SettingsError, match=f"^q = {q}: must be a finite number at least 0$"):
+        QFFL(q=q)

@@ -1,0 +1,39 @@
+"""A strategy's file reads like its paper's algorithm: short enough to see at once."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import coprefl_flwr.strategies
+from coprefl_flwr.strategies import RoundStrategy
+
+FOLDER = Path(coprefl_flwr.strategies.__file__).parent
+INFRASTRUCTURE = "__init__ base courier exchange roster traffic versions".split()
+    "__init__.py",
+    "base.py",
+    "courier.py",
+    "exchange.py",
+    "roster.py",
+    "traffic.py",
+    "versions.py",
+}
+ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_file_has_80_lines_and_its_round_30_at_most(name):
+    text = (FOLDER / name).read_text()
+    assert len(text.splitlines()) <= 80
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
+    (program,) = (n for n in functions if n.name == "round")
+    assert program.end_lineno - program.lineno < 30
+
+
+def test_every_strategy_has_a_file_of_its_own():
+    strategies = [
+        one
+        for one in vars(coprefl_flwr.strategies).values()
+        if isinstance(one, type) and issubclass(one, RoundStrategy) and one is not RoundStrategy
+    ]
+    assert len(strategies) == len({one.__module__ for one in strategies}) == len(ALGORITHMS)

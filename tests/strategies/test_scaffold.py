@@ -1,0 +1,131 @@
+"""SCAFFOLD by hand: the corrected steps, both renewals of the variates, and what the server keeps.
+
+The corrected step is taken as a plain one on L_i(y) + <c - c_i, y>, which has its gradient.
+"""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.clients import SCAFFOLDClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies import SCAFFOLD
+from tests.strategies.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
+from tests.tiny import HOSTINGS, Federation
+
+
+def weights(arrays):
+    return {name: array for name, array in arrays.items() if not is_statistic(name)}
+
+
+def zeros(arrays):
+    return {name: np.zeros_like(array) for name, array in weights(arrays).items()}
+
+
+def local_round(federation, x, client, c, own, variant, rate):
+    """Lines 7 to 13: return client i's model after its i + 1 steps, and c_i^+."""
+    model, data, steps = loaded(x), federation.whole(client), client + 1
+    if variant == "I":
+        loss = loss_of(model.eval(), data)
+        gradient = torch.autograd.grad(loss, list(model.parameters()))
+        renewed = dict(zip(weights(x), (g.numpy() for g in gradient), strict=True))
+
+    def objective():
+        tilt = sum((torch.tensor(c[n] - own[n]) * p).sum() for n, p in model.named_parameters())
+        return loss_of(model, data) + tilt
+
+    descend(model, objective, steps, rate)
+    y = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    if variant == "II":
+        renewed = {n: own[n] - c[n] + (x[n] - y[n]) / (steps * rate) for n in own}
+    return y, renewed
+
+
+def by_hand(federation, rounds, variant="II", eta_g=1.0, x=None, rates=None):
+    """Algorithm 1 with M = 4 clients: return x, c and the c_i of those that took part."""
+    x = x or federation.arrays()
+    c, own = zeros(x), {}
+    for clients, rate in zip(rounds, rates or [0.1] * len(rounds), strict=True):
+        before = {i: own.get(i, zeros(x)) for i in clients}
+        found = {i: local_round(federation, x, i, c, before[i], variant, rate) for i in clients}
+        average = mean([y for y, _ in found.values()], [1] * len(clients), clients)
+        x = average | {n: x[n] + eta_g * (average[n] - x[n]) for n in c}
+        own |= {i: renewed for i, (_, renewed) in found.items()}
+        c = {n: c[n] + sum(own[i][n] - before[i][n] for i in clients) / 4 for n in c}
+    return x, c, own
+
+
+@pytest.mark.parametrize("variant", ["I", "II"])
+@pytest.mark.parametrize("eta_g", [1.0, 0.6])
+def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
+    strategy = SCAFFOLD(variant=variant, global_learning_rate=eta_g, participants=2, seed=1)
+    grid = exact_federation.grid("2", SCAFFOLDClient, states=tmp_path)
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    assert len(set(map(tuple, rounds))) > 1
+    assert set(rounds[0]) & set(rounds[-1])
+    x, c, own = by_hand(exact_federation, rounds, variant, eta_g)
+    assert_equal(found, x)
+    assert_equal(strategy.state["control"], c)
+    assert_same_states(states_of(strategy, tmp_path), own)
+    assert max(abs(array).max() for array in own[rounds[0][0]].values()) > 0.01
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
+    grid = exact_federation.grid(hosting, SCAFFOLDClient, states=tmp_path)
+    strategy = SCAFFOLD(participants=3, seed=2, min_nodes=len(list(grid.get_node_ids())))
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
+    first = 2 if hosting == "plain" else 0
+    ours = [[client - first for client in clients] for clients in rounds]
+    x, c, _ = by_hand(exact_federation, ours)
+    assert_equal(found, x)
+    assert_equal(strategy.state["control"], c)
+
+
+def test_zero_variates_correct_nothing(exact_federation, tmp_path):
+    """The first round is the unweighted mean of plain SGD; c is then the mean of all c_i."""
+    strategy, start = SCAFFOLD(), exact_federation.arrays()
+    grid = exact_federation.grid("1", SCAFFOLDClient, states=tmp_path)
+    found, _ = run_on(strategy, grid, start, 1)
+    models = []
+    for client in range(4):
+        model, data = loaded(start), exact_federation.whole(client)
+        descend(model, lambda m=model, d=data: loss_of(m, d), client + 1)
+        models.append({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    assert_equal(found, mean(models, [1] * 4, range(4)))
+    found, _ = run_on(strategy, grid, found, 2)
+    own = states_of(strategy, tmp_path).values()
+    for name, c in strategy.state["control"].items():
+        assert c == pytest.approx(np.mean([variate[name] for variate in own], axis=0), abs=1e-12)
+
+
+def test_without_batchnorm_it_covers_every_array(tmp_path):
+    federation = Federation.exact(norm=False)
+    strategy = SCAFFOLD()
+    grid = federation.grid("2", SCAFFOLDClient, states=tmp_path)
+    found, rounds = run_on(strategy, grid, federation.arrays(), 2)
+    x, c, _ = by_hand(federation, rounds)
+    assert_equal(found, x)
+    assert c.keys() == x.keys() == strategy.state["control"].keys()
+
+
+@pytest.mark.parametrize("step", [0.0, -1.0, float("nan")])
+def test_the_global_learning_rate_is_checked(step):
+    line = f"^global_learning_rate = {step}: must be a finite number above 0$"
+    with pytest.raises(SettingsError, match=line):
+        SCAFFOLD(global_learning_rate=step)
+
+
+def test_the_variant_is_checked():
+    with pytest.raises(SettingsError, match=r"^variant = 'III': must be one of I, II$"):
+        SCAFFOLD(variant="III")

@@ -1,0 +1,240 @@
+"""A schedule is its phases run one after the other, each from the state it would begin with."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import SCAFFOLDClient, TorchClient, client_app
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.strategies import (
+    SCAFFOLD,
+    CoPreFL,
+    Cyclic,
+    FedAvg,
+    Schedule,
+    ServerRefined,
+)
+from tests.strategies import test_cyclic, test_scaffold
+from tests.strategies.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
+from tests.strategies.test_cyclic import record_chains
+from tests.strategies.test_scenario_two import record_samples
+from tests.tiny import CPU, HOSTINGS, SIZES, double_model
+
+DECAY = [0.1, 0.05, 0.025, 0.0125, 0.00625]
+
+
+@pytest.fixture
+def decaying(exact_federation):
+    """The exact federation, whose learning rate halves every round."""
+    exact_federation.training = replace(exact_federation.training, learning_rate_decay=0.5)
+    return exact_federation
+
+
+def two_phase_grid(federation, folder, switch, hosting="2"):
+    """Return a grid whose clients are SCAFFOLD's after round `switch`."""
+    nodes, clients = HOSTINGS[hosting]
+
+    def client(context, client_id, config):
+        samples, training = federation.samples[client_id], federation.training_of(client_id)
+        more = {"training": training, "device": CPU}
+        if config["server-round"] <= switch:
+            return TorchClient(federation.model, samples, **more)
+        state = ClientState(folder / str(client_id))
+        return SCAFFOLDClient(federation.model, samples, state, **more)
+
+    return LocalGrid(client_app(client, clients=clients), nodes=nodes)
+
+
+def fedavg_by_hand(federation, start, rounds, rates):
+    for clients, rate in zip(rounds, rates, strict=True):
+        models = []
+        for client in clients:
+            model, data = loaded(start), federation.whole(client)
+            descend(model, lambda m=model, d=data: loss_of(m, d), client + 1, rate)
+            models.append({name: t.numpy() for name, t in model.state_dict().items()})
+        start = mean(models, [SIZES[client] for client in clients], clients)
+    return start
+
+
+@pytest.mark.parametrize("hosting", ["1", "4", "pairs", "own"])
+def test_cyclic_then_fedavg(decaying, hosting):
+    cyclic, fedavg = Cyclic(participants=2, seed=1), FedAvg(participants=3)
+    chains, asked = record_chains(cyclic), record_samples(fedavg)
+    grid = decaying.grid(hosting, TorchClient)
+    found, _ = run_on(Schedule([(cyclic, 2), (fedavg, 3)]), grid, decaying.arrays(), 5)
+    assert [len(clients) for clients in [*chains, *asked]] == [2, 2, 3, 3, 3]
+    middle, _ = test_cyclic.by_hand(decaying, chains, DECAY[:2])
+    assert_equal(found, fedavg_by_hand(decaying, middle, asked, DECAY[2:]))
+
+
+def test_cyclic_then_scaffold(decaying, tmp_path):
+    cyclic, scaffold = Cyclic(participants=3, seed=1), SCAFFOLD(participants=2)
+    chains, asked = record_chains(cyclic), record_samples(scaffold)
+    strategy = Schedule([(cyclic, 2), (scaffold, 3)])
+    found, _ = run_on(strategy, two_phase_grid(decaying, tmp_path, 2), decaying.arrays(), 5)
+    middle, _ = test_cyclic.by_hand(decaying, chains, DECAY[:2])
+    x, c, own = test_scaffold.by_hand(decaying, asked, x=middle, rates=DECAY[2:])
+    assert_equal(found, x)
+    assert_equal(strategy.state["control"], c)
+    assert_same_states(states_of(strategy, tmp_path), own)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
+    """SCAFFOLD twice: all variates are zero again, the clients' too; also inside a wrapper."""
+    phases = [SCAFFOLD(seed=4, participants=3), SCAFFOLD(participants=3)]
+    asked = [record_samples(phase) for phase in phases]
+    strategy = Schedule([(phase, 2) for phase in phases])
+    if wrapped:
+        server = ServerData(double_model(), exact_federation.samples[3], CPU)
+        strategy = ServerRefined(strategy, server, steps=0)
+    grid = exact_federation.grid("2", SCAFFOLDClient, states=tmp_path)
+    found, _ = run_on(strategy, grid, exact_federation.arrays(), 4)
+    middle, _, _ = test_scaffold.by_hand(exact_federation, asked[0])
+    x, c, own = test_scaffold.by_hand(exact_federation, asked[1], x=middle)
+    assert_equal(found, x)
+    assert_equal(strategy.state["control"], c)
+    assert_same_states(states_of(strategy, tmp_path), own)
+
+
+def test_numbers_of_the_state_are_fresh_too(federation):
+    """CoPreFL's reference loss is gone when FedAvg's turn has come."""
+    strategy = Schedule([(CoPreFL(), 1), (FedAvg(), 1)])
+    grid, start = LocalGrid(federation.coprefl_app()), to_record(federation.arrays())
+    strategy.start(grid, start, 1)
+    assert strategy.state.keys() == {"query-loss"}
+    strategy.start(grid, start, 2)
+    assert strategy.state == {}
+
+
+def test_inside_a_refinement(decaying):
+    """Each round of either phase is followed by two full-batch steps on client 3's samples."""
+    server = ServerData(double_model(), decaying.samples[3], CPU)
+    cyclic, fedavg = Cyclic(participants=2, seed=1), FedAvg(participants=3)
+    chains, asked = record_chains(cyclic), record_samples(fedavg)
+    strategy = ServerRefined(
+        Schedule([(cyclic, 1), (fedavg, 2)]), server, steps=2, batch_size=31, learning_rate=0.05
+    )
+    found, _ = run_on(strategy, decaying.grid("2", TorchClient), decaying.arrays(), 3)
+
+    def refined(arrays):
+        model = loaded(arrays)
+        descend(model, lambda: loss_of(model, decaying.whole(3)), 2, 0.05)
+        return {name: t.numpy() for name, t in model.state_dict().items()}
+
+    expected = refined(test_cyclic.by_hand(decaying, chains, DECAY[:1])[0])
+    for clients, rate in zip(asked, DECAY[1:], strict=False):
+        expected = refined(fedavg_by_hand(decaying, expected, [clients], [rate]))
+    assert_equal(found, expected)
+
+
+def test_a_refined_phase(exact_federation):
+    """Only the second phase is refined."""
+    server = ServerData(double_model(), exact_federation.samples[3], CPU)
+    refined = ServerRefined(FedAvg(), server, steps=1, batch_size=31, learning_rate=0.05)
+    strategy = Schedule([(FedAvg(participants=2), 1), (refined, 1)])
+    grid, start = exact_federation.grid("1", TorchClient), to_record(exact_federation.arrays())
+    result = strategy.start(grid, start, 2)
+    assert ["server-loss" in result.train_metrics_clientapp[n] for n in (1, 2)] == [False, True]
+
+
+def test_the_last_phase_goes_on(exact_federation):
+    strategy = Schedule([(Cyclic(), 1), (FedAvg(), 1)])
+    assert [type(strategy.phase(n)[0]).__name__ for n in (1, 2, 3, 9)] == [
+        "Cyclic",
+        "FedAvg",
+        "FedAvg",
+        "FedAvg",
+    ]
+    assert [strategy.phase(n)[1] for n in (1, 2, 9)] == [0, 1, 1]
+    three = Schedule([(Cyclic(), 2), (FedAvg(), 3), (SCAFFOLD(), 4)])
+    assert [three.phase(n)[1] for n in (2, 3, 5, 6, 10)] == [0, 2, 2, 5, 5]
+
+
+def test_options_of_the_run_are_those_of_the_first_phase(exact_federation):
+    """The second phase draws by the first one's seed and population, whatever its own are."""
+    start, ends = exact_federation.arrays(), []
+    for second in (FedAvg(participants=2), FedAvg(participants=2, seed=9, population="other")):
+        first = Cyclic(participants=2, seed=5, population="pretrain", min_replies=2)
+        strategy = Schedule([(first, 1), (second, 3)])
+        asked = record_samples(second)
+        found, _ = run_on(strategy, exact_federation.grid("1", TorchClient), start, 4)
+        ends.append((found, asked))
+    assert ends[0][1] == ends[1][1]
+    assert_equal(ends[0][0], ends[1][0], tolerance=0)
+
+
+def test_too_many_participants_of_a_later_phase_are_refused_before_any_work(exact_federation):
+    strategy = Schedule([(Cyclic(participants=2), 2), (FedAvg(participants=5), 2)])
+    seen = []
+
+    class Sees(TorchClient):
+        def fit(self, parameters, config):
+            seen.append(config)
+            return super().fit(parameters, config)
+
+    with pytest.raises(SettingsError, match=r"^participants = 5: there are only 4 clients$"):
+        run_on(strategy, exact_federation.grid("1", Sees), exact_federation.arrays())
+    assert seen == []
+
+
+@pytest.mark.parametrize(
+    ("phases", "line"),
+    [
+        ([], "a schedule needs at least one phase"),
+        ([(FedAvg(), 0)], "rounds of FedAvg = 0: must be at least 1"),
+        ([(Cyclic(), 2), (FedAvg(), 1.5)], "rounds of FedAvg = 1.5: must be a whole number"),
+        (
+            [(Cyclic(min_replies=3), 2), (FedAvg(participants=2), 1)],
+            "min_replies = 3: must be at most participants = 2",
+        ),
+    ],
+)
+def test_a_schedule_is_checked(phases, line):
+    with pytest.raises(SettingsError) as caught:
+        Schedule(phases)
+    assert str(caught.value) == line
+
+
+def test_a_wrapper_is_refused_for_what_any_phase_exchanges(federation):
+    strategy = Schedule([(Cyclic(), 1), (CoPreFL(), 1)])
+    assert strategy.actions == ("train", "train.query")
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
+    grid = LocalGrid(federation.coprefl_app(clients=None), nodes=4)
+    with pytest.raises(SettingsError, match=r"Schedule exchanges train, train\.query in a round"):
+        wrapped.start(grid, to_record(federation.arrays()), 1)
+
+
+def test_another_schedule_is_another_run(exact_federation, tmp_path):
+    """Not one of more nodes; and the options do not change while a run goes."""
+    start, grid = to_record(exact_federation.arrays()), exact_federation.grid("2", TorchClient)
+
+    def run(rounds, resume=True, seed=0, switch=1, **options):
+        second = FedAvg(seed=7, participants=2)
+        strategy = Schedule([(Cyclic(seed=seed, **options), switch), (second, 2)])
+        before = strategy.options()
+        result = strategy.start(grid, start, rounds, checkpoint=tmp_path / "c", resume=resume)
+        assert strategy.options() == before
+        return from_record(result.arrays)
+
+    run(2, resume=False)
+    for change in ({"seed": 1}, {"switch": 2}, {"participants": 3}):
+        with pytest.raises(SettingsError, match="is a checkpoint of another run: its "):
+            run(3, **change)
+    found = run(3, min_nodes=2)
+    assert np.isfinite(found["2.weight"]).all()
