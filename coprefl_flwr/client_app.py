@@ -2,20 +2,23 @@
 
 import functools
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
 from flwr.client import NumPyClient
 from torch import nn
 
-from coprefl_flwr.clients import TorchClient, client_app
-from coprefl_flwr.experiments.methods import METHODS, start, task_training
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.experiments.methods import local_training, task_training
 from coprefl_flwr.experiments.populations import (
     PRETRAINING,
-    image_shape,
+    input_shape,
     number_of_clients,
     population,
 )
+from coprefl_flwr.experiments.starts import start, task_phase
 from coprefl_flwr.models import build_model
 from coprefl_flwr.settings import Settings, Value
 
@@ -33,19 +36,30 @@ def settings_of(context: Context) -> Settings:
 @functools.lru_cache(maxsize=4)
 def _model(settings: Settings, num_classes: int) -> nn.Module:
     """Return the network that this process's clients load their weights into."""
-    return build_model(settings.model, num_classes, image_shape(settings), settings.norm)
+    return build_model(settings.model, num_classes, input_shape(settings), settings.norm)
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-    """Return a client of the pre-training, by the method the message names, or of a task."""
+    """Return a client of the method the message is about: a phase of a start, or a task's."""
     settings = settings_of(context)
     group = population(settings, str(config["population"]))
-    data = group.clients[client_id]
-    model = _model(settings, len(group.classes))
-    if group.name != PRETRAINING:
-        return TorchClient(model, data.train, data.test, task_training(settings))
-    chosen = start(settings, str(config["start"]))
-    return METHODS[chosen.method].client(chosen.settings, model, data)
+    if group.name == PRETRAINING:
+        phase = start(settings, str(config["start"])).phase(int(config["server-round"]))
+        training = local_training(phase.settings)
+    else:
+        phase, training = task_phase(settings), task_training(settings)
+    return phase.method.client(
+        phase.settings,
+        _model(settings, len(group.classes)),
+        group.clients[client_id],
+        training,
+        ClientState(state_folder(context, config) / str(client_id)),
+    )
+
+
+def state_folder(context: Context, config: Mapping[str, Any]) -> Path:
+    """Return where clients keep their states: the node's own `state-dir`, else the run's folder."""
+    return Path(str(context.node_config.get("state-dir", config.get("state-dir", ""))))
 
 
 app = client_app(

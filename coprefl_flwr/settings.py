@@ -33,7 +33,7 @@ def setting(
     return field(default=default, metadata={"meaning": meaning, "unit": unit, **limits})
 
 
-PARTITIONS = ("iid", "dirichlet", "pathological", "linear", "square", "exponential")
+PARTITIONS = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,9 @@ class Settings:
     seed: int = setting(0, "every random choice is a function of it", minimum=0)
 
     dataset: str = setting(
-        "glyphs", "`glyphs` (embedded), a torchvision name, an .npz file or a folder of images"
+        "glyphs",
+        "`glyphs` (embedded), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME` for "
+        "its labels NAME), a folder of images, one of LEAF's FEMNIST, or a .txt of speeches",
     )
     data_dir: str = setting("", "where torchvision datasets are, or are downloaded to")
     downstream_classes: str = setting(
@@ -58,7 +60,9 @@ class Settings:
     allow_class_overlap: bool = setting(False, "let the two lists of classes overlap")
     clients: int = setting(100, "clients of the pre-training, |M|", minimum=1)
     partition: str = setting(
-        "dirichlet", "how samples are spread over the clients", choices=PARTITIONS
+        "dirichlet",
+        "how samples are spread over the clients; `natural`: one writer or speaker each",
+        choices=PARTITIONS,
     )
     alpha: float = setting(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = setting(2, "classes a client has, `pathological` only", minimum=1)
@@ -73,21 +77,25 @@ class Settings:
         minimum=0,
         maximum=0.9,
     )
-    support_fraction: float = setting(
-        0.8, "part of a client's samples that is CoPreFL's support set", above=0, maximum=0.99
+    test_every: int = setting(
+        0,
+        "rounds between tests of the pre-trained model on the dataset's own test part, which no "
+        "client holds then; 0: no test, and the clients hold all",
+        unit="rounds",
+        minimum=0,
     )
-    resplit: bool = setting(True, "draw support and query sets anew every round")
 
     model: str = setting(
-        "femnist-cnn", "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn` or `module:function`"
+        "femnist-cnn",
+        "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn`, `femnist-cnn-linear`, "
+        "`fashion-mnist-cnn`, `char-lstm` or `module:function`",
     )
     norm: str = setting("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
-    starts: str = setting(
+    method: str = setting(
         "random fedavg coprefl",
-        "starting models to compare, separated by spaces: `random`, `fedavg`, `coprefl`, and with "
-        "data at the server `fedavg-refined`, `coprefl-sgd`, `coprefl-hybrid`; each with "
-        "options of its own as in `coprefl:gamma=0.25`",
+        "methods to pre-train with and compare, separated by spaces; each may have settings of its "
+        "own as in `coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",
     )
     rounds: int = setting(50, "pre-training rounds T", unit="rounds", minimum=1)
     participants: int = setting(20, "clients per pre-training round, |m|", minimum=1)
@@ -105,15 +113,37 @@ class Settings:
     momentum: float = setting(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float = setting(0.0, "weight decay of local SGD", minimum=0)
     clip_norm: float | None = setting(None, "largest l2 norm of a gradient", above=0)
-    gamma: float = setting(
-        0.5, "CoPreFL's balance: 1 the sum of query losses, 0 their variance", minimum=0, maximum=1
-    )
-    meta_learning_rate: float = setting(1e-3, "CoPreFL's meta step size zeta", minimum=0)
+    max_local_steps: int | None = setting(
+        None, "most SGD steps per participation, where epochs would take more", unit="steps",
+        minimum=1,
+    )  # fmt: skip
 
-    server_steps: int = setting(
-        5, "SGD steps on the server's data per round, by the refined methods", minimum=0
+    gamma: float | None = setting(
+        None, "CoPreFL's balance: 1 the sum of query losses, 0 their variance", minimum=0, maximum=1
     )
-    server_learning_rate: float = setting(1e-3, "their learning rate", above=0)
+    meta_learning_rate: float | None = setting(
+        None, "step size of the meta update (CoPreFL's zeta, FedMeta's beta)", minimum=0
+    )
+    support_fraction: float | None = setting(
+        None, "part of a client's samples that is the support set", above=0, maximum=0.99
+    )
+    resplit: bool | None = setting(None, "draw support and query sets anew every round")
+    mu: float | None = setting(
+        None, "weight of FedProx's proximal term, and of MOON's contrastive one", minimum=0
+    )
+    q: float | None = setting(None, "q-FFL's exponent of the losses", minimum=0)
+    temperature: float | None = setting(None, "MOON's temperature tau", above=0)
+    feddyn_alpha: float | None = setting(None, "weight of FedDyn's regulariser", above=0)
+    variant: str = setting("", "which form of a method that has several")
+    global_learning_rate: float | None = setting(None, "SCAFFOLD's server step eta_g", above=0)
+    inner_learning_rate: float | None = setting(
+        None, "step size of the adaptation in FedMeta and Per-FedAvg", minimum=0
+    )
+    inner_steps: int | None = setting(None, "steps of FedMeta's adaptation", minimum=1)
+    server_steps: int | None = setting(
+        None, "SGD steps on the server's data per round, by the refined methods", minimum=0
+    )
+    server_learning_rate: float | None = setting(None, "their learning rate", above=0)
 
     tasks: int = setting(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = setting(5, "classes a task draws", minimum=2)
@@ -126,7 +156,10 @@ class Settings:
         0.8, "part of a task client's samples to train on; it is tested on the rest",
         above=0, maximum=0.99,
     )  # fmt: skip
-    task_rounds: int = setting(50, "FedAvg rounds R of a task", unit="rounds", minimum=1)
+    task_method: str = setting(
+        "fedavg", "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`"
+    )
+    task_rounds: int = setting(50, "rounds R of a task", unit="rounds", minimum=1)
     task_local_steps: int | None = setting(
         None, "as local-steps, in the tasks", unit="steps", minimum=1
     )
@@ -204,6 +237,11 @@ class Settings:
 def key_of(name: str) -> str:
     """Return the run-config key of a field."""
     return name.replace("_", "-")
+
+
+def field_of(key: str) -> str:
+    """Return the field of a run-config key."""
+    return key.replace("-", "_")
 
 
 def unknown(what: str, name: str, known: list[str]) -> str:

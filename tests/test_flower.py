@@ -11,6 +11,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from coprefl_flwr.client_app import app
+from coprefl_flwr.experiments.methods import METHODS
 from coprefl_flwr.experiments.study import run_study
 from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
@@ -19,7 +20,7 @@ from coprefl_flwr.settings import Settings
 from tests.simulation import ROOT, simulate
 
 SMALL = {
-    "starts": "coprefl",
+    "method": "coprefl",
     "clients": 12,
     "downstream-classes": "90",
     "participants": 5,
@@ -45,6 +46,25 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
         for array in flower:
             np.testing.assert_allclose(
                 local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{nodes} nodes, {array}"
+            )
+
+
+def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """All by name in one command; two of them one after the other too."""
+    names = [*METHODS, "cyclic:rounds=1+scaffold:rounds=2"]
+    config = {**SMALL, "method": " ".join(names), "rounds": 2, "local-steps": 2, "participants": 3}
+    done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    config |= {"output-dir": str(tmp_path), "run-name": "local"}
+    run_study(LocalGrid(app, 1, config), Settings.from_config(config))
+    folders = sorted(path.name for path in (tmp_path / "local" / "starts").iterdir())
+    assert len(folders) == len(names)
+    for folder in folders:
+        flower, _ = load_saved_model(tmp_path / "flower" / "starts" / folder)
+        local, _ = load_saved_model(tmp_path / "local" / "starts" / folder)
+        for array in flower:
+            np.testing.assert_allclose(
+                local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{folder}, {array}"
             )
 
 

@@ -41,7 +41,7 @@ def test_round_trip():
         "alpha": 0.1,
         "local-epochs": 3,
         "clip-norm": 2.5,
-        "starts": "coprefl:gamma=0.25",
+        "method": "coprefl:gamma=0.25",
     }
     settings = Settings.from_config(changed)
     assert (settings.local_epochs, settings.local_steps, settings.clip_norm) == (3, None, 2.5)
@@ -159,6 +159,6 @@ def test_table_has_a_row_per_key():
     # A column more or less would be an unescaped bar: |M| and |m| stand in the meanings.
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {5}
     (gamma,) = (row for row in rows if "`gamma`" in row)
-    assert gamma.startswith("| `gamma` | `0.5` | between 0 and 1 | ")
+    assert gamma.startswith("| `gamma` | not set | between 0 and 1 | ")
     (steps,) = (row for row in rows if "`local-steps`" in row)
     assert steps.startswith("| `local-steps` | not set (steps) | at least 1 | ")

@@ -140,13 +140,15 @@ def accuracy_histogram(rows: Sequence[ClientRow], path: str | Path) -> None:
 def learning_curves(curves: Sequence[CurveRow], path: str | Path) -> None:
     """Draw pre-training loss by round, and downstream accuracy by round, for each start.
 
+    Where the pre-trained model was tested, its accuracy takes the place of the loss.
     The downstream line is the mean over the tasks that have an accuracy for that round, its band
     one sample standard deviation either side. A panel without data is left out. The file's suffix
     is one of `FORMATS`.
     """
     image_format = _format(path)
     _check_curves(curves)
-    losses = _by_start(curves, "pretraining", "loss")
+    tested = _by_start(curves, "pretraining", "accuracy")
+    losses = tested or _by_start(curves, "pretraining", "loss")
     tasks = _by_start(curves, "downstream", "accuracy")
     if not losses and not tasks:
         raise SettingsError(
@@ -164,7 +166,8 @@ def learning_curves(curves: Sequence[CurveRow], path: str | Path) -> None:
     if losses:
         panel = panels.pop(0)
         _title(panel, "Pre-training", "one run each")
-        panel.set_ylabel("Loss", fontsize=10, color=_INK)
+        label = "Test accuracy (%)" if tested else "Loss"
+        panel.set_ylabel(label, fontsize=10, color=_INK)
         _draw_curves(panel, losses, shown)
     if tasks:
         panel = panels.pop(0)

@@ -1,35 +1,52 @@
-"""The pre-training methods a study can name, and the starting models it compares."""
+"""Every method by its name: its strategy, its client and its own settings, in one table."""
 
-import functools
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flwr.client import NumPyClient
 from torch import nn
 
-from coprefl_flwr.clients import CoPreFLClient, TorchClient
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.populations import PRETRAINING, ClientData
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import (
+    CoPreFLClient,
+    FedDynClient,
+    FedMetaClient,
+    FedProxClient,
+    MOONClient,
+    PerFedAvgClient,
+    QFFLClient,
+    SCAFFOLDClient,
+    StatefulClient,
+    TorchClient,
+)
+from coprefl_flwr.experiments.populations import ClientData
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.server_data import ServerData
-from coprefl_flwr.settings import Settings, unknown
+from coprefl_flwr.settings import Settings, Value, field_of
 from coprefl_flwr.strategies import (
+    MOON,
+    QFFL,
+    SCAFFOLD,
+    Centralised,
     CoPreFL,
+    Cyclic,
     FedAvg,
+    FedDyn,
+    FedMeta,
+    FedProx,
     HybridCoPreFL,
+    PerFedAvg,
     RoundStrategy,
     ServerRefined,
 )
 
-RANDOM = "random"
-
-LOCAL_OPTIONS = (
+LOCAL_SETTINGS = (
     "rounds",
     "participants",
     "local-steps",
     "local-epochs",
+    "max-local-steps",
     "batch-size",
     "learning-rate",
     "learning-rate-decay",
@@ -37,47 +54,152 @@ LOCAL_OPTIONS = (
     "weight-decay",
     "clip-norm",
 )
+"""Settings of local training, which a method may set for itself too."""
 
+SPLIT: dict[str, Value] = {"support-fraction": 0.8, "resplit": True}
+REFINEMENT: dict[str, Value] = {"server-steps": 5, "server-learning-rate": 1e-3}
+ARGUMENTS = {"feddyn-alpha": "alpha"}
+"""Settings whose strategy calls them by another name."""
 
-MakeServer = Callable[[], ServerData]
-MakeStrategy = Callable[[Settings, MakeServer], RoundStrategy]
+MakeServer = Callable[[str], ServerData]
+"""Gives a pool of data to compute on at the server: "server", "clients" (all theirs) or "both"."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A pre-training method: the strategy and the client that belong together.
-
-    `options` are the settings that a start may set for itself.
-    """
-
-    options: tuple[str, ...]
-    strategy: MakeStrategy
-    client: Callable[[Settings, nn.Module, ClientData], NumPyClient]
-    uses_server_data: bool = False
-
-
-@dataclass(frozen=True)
-class Start:
-    """A starting model of the comparison.
+    """The strategy and the client that belong together.
 
     Parameters
     ----------
-    name : str
-        As the user wrote it, e.g. "coprefl:gamma=0.25".
-    method : str
-        A key of `METHODS`, or "random".
-    settings : Settings
-        The study's, with this start's own options.
+    strategy_class, client_class : type
+        What runs on the server and on the clients.
+    own : Mapping[str, Value]
+        The settings that are this method's, with their defaults.
+    variants : tuple[str, ...]
+        Values of its setting `variant`.
+    downstream : bool
+        Whether it can be the algorithm of a task.
+    refined : bool
+        Whether SGD on the server's data follows every round.
+    pool : str
+        The data that a strategy which computes on the server computes on.
     """
 
-    name: str
-    method: str
-    settings: Settings
+    strategy_class: type[RoundStrategy]
+    client_class: type[TorchClient] = TorchClient
+    own: Mapping[str, Value] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+    downstream: bool = False
+    refined: bool = False
+    pool: str = "server"
 
     @property
-    def folder(self) -> str:
-        """The name as part of a path."""
-        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name)
+    def settings(self) -> list[str]:
+        """Every setting the method has."""
+        return list(dict.fromkeys([*LOCAL_SETTINGS, *self.own]))
+
+    @property
+    def uses_server_data(self) -> bool:
+        """Whether it is one of scenario II."""
+        return self.refined or ("server" in self._takes and self.pool != "clients")
+
+    @property
+    def _takes(self) -> set[str]:
+        """Names of the strategy's options."""
+        return {declared.name for declared in fields(self.strategy_class)}
+
+    def strategy(self, settings: Settings, server: MakeServer, **run: Any) -> RoundStrategy:
+        """Return the strategy; `run` holds the options that all strategies take."""
+        given = {
+            ARGUMENTS.get(key, field_of(key)): getattr(settings, field_of(key)) for key in self.own
+        }
+        given = {name: value for name, value in given.items() if name in self._takes}
+        if "server" in self._takes:
+            given["server"] = server(self.pool)
+        if "training" in self._takes:
+            given["training"] = local_training(settings)
+        strategy = self.strategy_class(**run, **given)
+        if not self.refined:
+            return strategy
+        return ServerRefined(
+            strategy,
+            server("server"),
+            steps=settings.server_steps or 0,
+            batch_size=settings.batch_size,
+            learning_rate=settings.server_learning_rate or 0.0,
+        )
+
+    def client(
+        self,
+        settings: Settings,
+        model: nn.Module,
+        data: ClientData,
+        training: LocalTraining,
+        state: ClientState,
+    ) -> NumPyClient:
+        """Return a client of the method."""
+        more: dict[str, Any] = {"test": data.test, "training": training}
+        if issubclass(self.client_class, CoPreFLClient):
+            more["support_fraction"] = settings.support_fraction
+            more["resplit"] = settings.resplit
+        if issubclass(self.client_class, StatefulClient):
+            more["state"] = state
+        return self.client_class(model, data.train, **more)
+
+
+_META: dict[str, Value] = {"gamma": CoPreFL.gamma, "meta-learning-rate": CoPreFL.meta_learning_rate}
+_FEDMETA: dict[str, Value] = {
+    "variant": FedMeta.variant,
+    "inner-learning-rate": FedMeta.inner_learning_rate,
+    "inner-steps": FedMeta.inner_steps,
+    "meta-learning-rate": FedMeta.meta_learning_rate,
+}
+_PER_FEDAVG: dict[str, Value] = {
+    "variant": PerFedAvg.variant,
+    "inner-learning-rate": PerFedAvg.inner_learning_rate,
+}
+_SCAFFOLD: dict[str, Value] = {
+    "variant": SCAFFOLD.variant,
+    "global-learning-rate": SCAFFOLD.global_learning_rate,
+}
+_MOON: dict[str, Value] = {"mu": MOON.mu, "temperature": MOON.temperature}
+_CYCLIC: dict[str, Value] = {"local-epochs": 5, "max-local-steps": 20}
+
+_PLAIN = {
+    "fedavg": Method(FedAvg, downstream=True),
+    "fedprox": Method(FedProx, FedProxClient, {"mu": FedProx.mu}, downstream=True),
+    "qffl": Method(QFFL, QFFLClient, {"q": QFFL.q}, downstream=True),
+    "scaffold": Method(SCAFFOLD, SCAFFOLDClient, _SCAFFOLD, SCAFFOLD.variants, downstream=True),
+    "feddyn": Method(FedDyn, FedDynClient, {"feddyn-alpha": FedDyn.alpha}, downstream=True),
+    "moon": Method(MOON, MOONClient, _MOON, downstream=True),
+    "fedmeta": Method(FedMeta, FedMetaClient, _FEDMETA | SPLIT, FedMeta.variants),
+    "per-fedavg": Method(PerFedAvg, PerFedAvgClient, _PER_FEDAVG, PerFedAvg.variants),
+    "cyclic": Method(Cyclic, own=_CYCLIC),
+    "centralised": Method(Centralised, pool="clients"),
+    "coprefl": Method(CoPreFL, CoPreFLClient, _META | SPLIT),
+}
+
+
+def _refined(method: Method) -> Method:
+    """Return scenario II's form of a method: each round followed by SGD on the server's data."""
+    return Method(
+        method.strategy_class,
+        method.client_class,
+        {**method.own, **REFINEMENT},
+        method.variants,
+        refined=True,
+    )
+
+
+_OWN_FORM = ("coprefl", "centralised")
+METHODS = {
+    **_PLAIN,
+    **{f"{n}-refined": _refined(method) for n, method in _PLAIN.items() if n not in _OWN_FORM},
+    "coprefl-sgd": _refined(_PLAIN["coprefl"]),
+    "coprefl-hybrid": Method(HybridCoPreFL, own=_META),
+    "centralised-hybrid": Method(Centralised, pool="both"),
+}
+"""Every method by its name; the refined ones and the last three are scenario II's."""
 
 
 def local_training(settings: Settings) -> LocalTraining:
@@ -85,6 +207,7 @@ def local_training(settings: Settings) -> LocalTraining:
     return LocalTraining(
         local_steps=settings.local_steps,
         local_epochs=settings.local_epochs,
+        max_steps=settings.max_local_steps,
         batch_size=settings.batch_size,
         learning_rate=settings.learning_rate,
         learning_rate_decay=settings.learning_rate_decay,
@@ -104,134 +227,22 @@ def task_training(settings: Settings) -> LocalTraining:
     )
 
 
-def _common(settings: Settings) -> dict[str, Any]:
-    """Return the options that all strategies take."""
-    return {
-        "participants": settings.participants,
-        "seed": settings.seed,
-        "run_name": settings.run_name,
-        "population": PRETRAINING,
-        "min_nodes": settings.min_nodes,
-        "min_replies": settings.min_replies,
-        "max_failed_rounds": settings.max_failed_rounds,
-    }
-
-
-def _meta(settings: Settings) -> dict[str, Any]:
-    """Return the options of CoPreFL's meta step."""
-    return {"gamma": settings.gamma, "meta_learning_rate": settings.meta_learning_rate}
-
-
-def _fedavg(settings: Settings, _: MakeServer) -> RoundStrategy:
-    return FedAvg(**_common(settings))
-
-
-def _coprefl(settings: Settings, _: MakeServer) -> RoundStrategy:
-    return CoPreFL(**_common(settings), **_meta(settings))
-
-
-def _hybrid(settings: Settings, server: MakeServer) -> RoundStrategy:
-    return HybridCoPreFL(server=server(), **_common(settings), **_meta(settings))
-
-
-def _refined(inner: MakeStrategy) -> MakeStrategy:
-    """Return `inner` followed by SGD on the server's data each round."""
-
-    def make(settings: Settings, server: MakeServer) -> RoundStrategy:
-        return ServerRefined(
-            inner(settings, server),
-            server(),
-            steps=settings.server_steps,
-            batch_size=settings.batch_size,
-            learning_rate=settings.server_learning_rate,
-        )
-
-    return make
-
-
-def _torch_client(settings: Settings, model: nn.Module, data: ClientData) -> NumPyClient:
-    return TorchClient(model, data.train, data.test, local_training(settings))
-
-
-def _coprefl_client(settings: Settings, model: nn.Module, data: ClientData) -> NumPyClient:
-    return CoPreFLClient(
-        model,
-        data.train,
-        local_training(settings),
-        support_fraction=settings.support_fraction,
-        resplit=settings.resplit,
-    )
-
-
-_META = ("gamma", "meta-learning-rate")
-_SPLIT = ("support-fraction", "resplit")
-_REFINED = ("server-steps", "server-learning-rate")
-METHODS = {
-    "fedavg": Method(LOCAL_OPTIONS, _fedavg, _torch_client),
-    "coprefl": Method((*LOCAL_OPTIONS, *_META, *_SPLIT), _coprefl, _coprefl_client),
-    "fedavg-refined": Method((*LOCAL_OPTIONS, *_REFINED), _refined(_fedavg), _torch_client, True),
-    "coprefl-sgd": Method(
-        (*LOCAL_OPTIONS, *_META, *_SPLIT, *_REFINED), _refined(_coprefl), _coprefl_client, True
-    ),
-    "coprefl-hybrid": Method((*LOCAL_OPTIONS, *_META), _hybrid, _torch_client, True),
-}
-"""Every pre-training method by its name; the last three are scenario II's."""
-
-
-def starts(settings: Settings) -> list[Start]:
-    """Return the starting models of the setting `starts`, in its order.
-
-    Raises
-    ------
-    SettingsError
-        For an unknown method or option, or a start named twice.
-    """
-    names = settings.starts.replace(";", " ").split()
-    if not names:
-        raise SettingsError(f"starts is empty: name some of {', '.join([RANDOM, *METHODS])}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SettingsError(f"starts names '{twice}' twice")
-    chosen = [start(settings, name) for name in names]
-    folders = [one.folder for one in chosen]
-    for one in chosen:
-        if folders.count(one.folder) > 1:
-            raise SettingsError(f"starts: '{one.name}' and another would share {one.folder}/")
-    return chosen
-
-
-@functools.lru_cache(maxsize=64)
-def start(settings: Settings, name: str) -> Start:
-    """Read one entry of `starts`: METHOD or METHOD:option=value,option=value."""
-    method, _, text = name.partition(":")
-    if name == RANDOM:
-        return Start(name, RANDOM, settings)
-    if method == RANDOM:
-        raise SettingsError(f"starts: '{name}': random is not trained and takes no options")
-    if method not in METHODS:
-        raise SettingsError(f"starts: {unknown('method', method, [RANDOM, *METHODS])}")
-    config: dict[str, object] = dict(settings.to_config())
-    for pair in text.split(",") if text else []:
-        option, _, value = pair.partition("=")
-        if option not in METHODS[method].options:
-            raise SettingsError(
-                f"starts, {name}: {unknown('option', option, list(METHODS[method].options))}"
-            )
-        config[option] = _value(value)
-    try:
-        own = Settings.from_config(config)
-    except SettingsError as error:
-        raise SettingsError(f"starts, {name}: {error}") from error
-    return Start(name, method, replace(own, run_name=settings.run_name))
-
-
-def _value(text: str) -> bool | int | float | str:
-    """Read an option's value as TOML would: true, a whole number, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
+def methods_table() -> str:
+    """Return the methods and their own settings as a Markdown table, without refined forms."""
+    lines = ["| `method` | its own settings | scenario | in tasks |", "| --- | --- | --- | --- |"]
+    for name, method in METHODS.items():
+        if name.endswith("-refined"):
             continue
-    return text
+        own = ", ".join(f"`{key}` {_shown(method, key)}" for key in method.own) or "none"
+        scenario = "II" if method.uses_server_data else "I"
+        tasks = "yes" if method.downstream else ""
+        lines.append(f"| `{name}` | {own} | {scenario} | {tasks} |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(method: Method, key: str) -> str:
+    """Return a setting's default, and what else it may be."""
+    default = str(method.own[key])
+    if key == "variant":
+        return f"{default} ({', '.join(method.variants)})"
+    return default.lower()

@@ -1,15 +1,17 @@
 """The clients of a study and what each holds: a function of the settings in every process."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import (
-    ImageDataset,
+    Dataset,
     Samples,
-    load_images,
+    load_dataset,
     partition,
     relabel,
     split_classes,
@@ -46,21 +48,20 @@ class Population:
     clients: tuple[ClientData, ...]
 
 
-def images(settings: Settings) -> ImageDataset:
+def dataset(settings: Settings) -> Dataset:
     """Return the study's dataset, held once per process."""
-    return load_images(settings.dataset, settings.data_dir)
+    return load_dataset(settings.dataset, settings.data_dir)
 
 
-def image_shape(settings: Settings) -> tuple[int, int, int]:
-    """Return (channels, height, width) of the study's images."""
-    _, channels, height, width = images(settings).images.shape
-    return channels, height, width
+def input_shape(settings: Settings) -> tuple[int, ...]:
+    """Return the shape of one sample: (channels, height, width), or (length,) of a text."""
+    return dataset(settings).shape
 
 
 def class_split(settings: Settings) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the classes of the pre-training and of the downstream tasks, each ascending."""
     return split_classes(
-        len(images(settings).classes),
+        len(dataset(settings).classes),
         downstream=settings.downstream_classes,
         pretraining=settings.pretraining_classes,
         allow_overlap=settings.allow_class_overlap,
@@ -91,7 +92,7 @@ def population(settings: Settings, name: str) -> Population:
 
 def _of_data(settings: Settings) -> Settings:
     """Return the settings without what says nothing about data: a key for caches."""
-    return replace(settings, run_name="", output_dir="", resume=False)
+    return replace(settings, run_name="", output_dir="", resume=False, method="random")
 
 
 # As many as a study has tasks and more: what is held is positions, a few kilobytes each.
@@ -105,6 +106,8 @@ def _reserve(settings: Settings) -> tuple[Samples, Samples]:
     """Return (the clients' samples of the pre-training, the server's reserve in random order)."""
     classes, _ = class_split(settings)
     everything = _of_classes(settings, classes)
+    if settings.test_every:
+        everything, _ = _by_source_part(everything)
     order = seeds.generator(settings.seed, PRETRAINING, "server").permutation(len(everything))
     reserved = order[: round(settings.server_reserve * len(everything))]
     kept = np.setdiff1d(np.arange(len(everything)), reserved)
@@ -124,6 +127,39 @@ def server_samples(settings: Settings) -> Samples:
     return reserve.take(np.arange(used))
 
 
+def clients_samples(settings: Settings) -> Samples:
+    """Return all that the clients of the pre-training hold, for centralised training."""
+    return union([client.train for client in population(settings, PRETRAINING).clients])
+
+
+def union(held: Sequence[Samples]) -> Samples:
+    """Return all of the samples, which are of one dataset, in this order."""
+    source = held[0].dataset
+    indices = np.concatenate([samples.indices for samples in held])
+    return Samples(source, indices, np.concatenate([samples.labels for samples in held]))
+
+
+def samples_to_test_on(settings: Settings) -> Samples:
+    """Return the dataset's own test samples of the pre-training classes.
+
+    Raises
+    ------
+    SettingsError
+        If the dataset has no test part.
+    """
+    classes, _ = class_split(settings)
+    return _by_source_part(_of_classes(settings, classes))[1]
+
+
+def _by_source_part(samples: Samples) -> tuple[Samples, Samples]:
+    """Return the samples of the source's training part and of its test part."""
+    test = samples.dataset.test
+    if test is None or not test[samples.indices].any():
+        raise SettingsError("test-every: the dataset has no test part of its own")
+    of_test = test[samples.indices]
+    return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
+
+
 def _pretraining(settings: Settings) -> Population:
     """Spread the samples of the pre-training classes over the clients, but for the reserve."""
     classes, _ = class_split(settings)
@@ -136,9 +172,10 @@ def _pretraining(settings: Settings) -> Population:
         classes_per_client=settings.classes_per_client,
         seed_key=(settings.seed, PRETRAINING, "partition"),
         min_samples=settings.min_samples,
+        groups=_groups(everything),
     )
     # The smallest client must be able to split its samples; better now than in some round.
-    split_in_two(min(map(len, parts)), settings.support_fraction, np.random.default_rng(0))
+    split_in_two(min(map(len, parts)), settings.support_fraction or 0.8, np.random.default_rng(0))
     clients = tuple(ClientData(everything.take(part)) for part in parts)
     return Population(PRETRAINING, classes, clients)
 
@@ -166,6 +203,7 @@ def _task(settings: Settings, name: str) -> Population:
         classes_per_client=settings.classes_per_client,
         seed_key=(settings.seed, name, "partition"),
         min_samples=settings.min_samples,
+        groups=_groups(everything),
     )
     clients = []
     for client, part in enumerate(parts):
@@ -178,6 +216,12 @@ def _task(settings: Settings, name: str) -> Population:
 
 def _of_classes(settings: Settings, classes: tuple[int, ...]) -> Samples:
     """Return all samples of some classes, labelled 0, 1, ... in the order of the classes."""
-    dataset = images(settings)
-    positions = np.flatnonzero(np.isin(dataset.labels, classes))
-    return Samples(dataset, positions, relabel(dataset.labels[positions], classes))
+    source = dataset(settings)
+    positions = np.flatnonzero(np.isin(source.labels, classes))
+    return Samples(source, positions, relabel(source.labels[positions], classes))
+
+
+def _groups(samples: Samples) -> npt.NDArray[np.int64] | None:
+    """Return who each sample is from, where the dataset says so."""
+    groups = samples.dataset.groups
+    return None if groups is None else groups[samples.indices]

@@ -8,7 +8,8 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     starts/START/checkpoint.safetensors while the pre-training runs
     tasks/NUMBER/START.json             a task from a start: rows per client, metrics per round
     rows.jsonl, rounds.jsonl            all of these in one file each
-    summary.csv, summary.md             the comparison
+    pretraining.md                      what the pre-training came to, and what it sent
+    summary.csv, summary.md             the comparison on the tasks
     client_accuracies.png, learning_curves.png
 
 Every file is written in one step, and a part is done when its file is there: a run that was
@@ -19,6 +20,7 @@ import importlib.metadata
 import json
 import logging
 import platform
+import shutil
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,24 +28,30 @@ from typing import Any
 
 import numpy as np
 import yaml
-from flwr.app import ConfigRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
+from torch import nn
 
 import coprefl_flwr
-from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.data import Dataset, ImageDataset
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments import figures, tables
-from coprefl_flwr.experiments.methods import METHODS, RANDOM, Start, starts
 from coprefl_flwr.experiments.populations import (
     PRETRAINING,
     class_split,
-    image_shape,
-    images,
+    clients_samples,
+    dataset,
+    input_shape,
     population,
+    samples_to_test_on,
     server_samples,
     task_name,
+    union,
 )
+from coprefl_flwr.experiments.pretraining import pretraining_summary, pretraining_table
 from coprefl_flwr.experiments.progress import Progress, quiet_flower
+from coprefl_flwr.experiments.starts import Start, starts, task_strategy
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.models import (
     build_model,
@@ -55,7 +63,8 @@ from coprefl_flwr.models import (
 )
 from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.settings import Settings, key_of, unknown
-from coprefl_flwr.strategies import FedAvg, Replies, RoundReport
+from coprefl_flwr.strategies import Replies, RoundReport
+from coprefl_flwr.strategies.base import EvaluateFn
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -71,7 +80,7 @@ class Study:
     starts: list[Start]
     folder: Path
     head: frozenset[str]
-    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     num_classes: int
 
 
@@ -103,7 +112,7 @@ def prepare(settings: Settings) -> Study:
         settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     chosen = starts(settings)
     classes, _ = class_split(settings)
-    shape = image_shape(settings)
+    shape = input_shape(settings)
     head = head_names(settings.model, len(classes), shape, settings.norm)
     for name in [PRETRAINING, *map(task_name, range(settings.tasks))]:
         population(settings, name)
@@ -119,14 +128,14 @@ def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
     """Raise a SettingsError if a method would find less data at the server than it needs."""
     held = len(server_samples(settings))
     for start in chosen:
-        uses = start.method != RANDOM and METHODS[start.method].uses_server_data
-        if uses and held < start.settings.participants:
-            raise SettingsError(
-                f"server-share = {settings.server_share}, server-reserve = "
-                f"{settings.server_reserve}: the server has {held} samples, and "
-                f"{start.name} needs at least one for each of {start.settings.participants} "
-                "participants"
-            )
+        for phase in start.phases:
+            if phase.method.uses_server_data and held < phase.settings.participants:
+                raise SettingsError(
+                    f"server-share = {settings.server_share}, server-reserve = "
+                    f"{settings.server_reserve}: the server has {held} samples, and "
+                    f"{start.name} needs at least one for each of "
+                    f"{phase.settings.participants} participants"
+                )
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
@@ -164,7 +173,7 @@ def initial_model(study: Study) -> Arrays:
         build_model(
             settings.model,
             study.num_classes,
-            study.image_shape,
+            study.input_shape,
             settings.norm,
             seed_key=(settings.seed, "model"),
         )
@@ -179,63 +188,93 @@ def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arra
         progress.skip(title)
         return load_saved_model(folder)[0]
     arrays = initial_model(study)
-    if start.method == RANDOM:
+    if not start.phases:
         progress.done += 1
         save_model(folder, arrays, about(study, start))
         return arrays
     progress.begin(title)
+    settings = study.settings
     checkpoint = folder / "checkpoint.safetensors"
-    strategy = METHODS[start.method].strategy(start.settings, lambda: server_data(study))
+    state = folder / "client-state"
+    strategy = start.strategy(lambda pool: server_data(study, pool))
     result = strategy.start(
         grid,
         to_record(arrays),
-        start.settings.rounds,
-        start.settings.timeout,
-        ConfigRecord({"start": start.name}),
+        start.rounds,
+        settings.timeout,
+        ConfigRecord({"start": start.name, "state-dir": str(state)}),
+        evaluate_fn=tester(study, start.rounds) if settings.test_every else None,
         checkpoint=checkpoint,
-        checkpoint_every=start.settings.checkpoint_every,
+        checkpoint_every=settings.checkpoint_every,
         resume=checkpoint.exists(),
         hooks=[progress],
     )
     rounds = [
         {"phase": "pretraining", "start": start.name, "task": None, "round": number, **metrics}
-        for number, metrics in result.train_metrics_clientapp.items()
+        for number, metrics in strategy.history.rounds().items()
     ]
     _write_lines(folder / "rounds.jsonl", rounds)
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     save_model(folder, arrays, about(study, start))
     checkpoint.unlink()
+    shutil.rmtree(state, ignore_errors=True)
     return arrays
 
 
-def server_data(study: Study) -> ServerData:
-    """Return the server's data of scenario II, with a network to compute on it."""
+def server_data(study: Study, pool: str) -> ServerData:
+    """Return what is computed on at the server: its own data, all of the clients', or both."""
+    pools = {"server": [server_samples], "clients": [clients_samples]}
+    pools["both"] = [*pools["clients"], *pools["server"]]
+    return ServerData(_network(study), union([held(study.settings) for held in pools[pool]]))
+
+
+def _network(study: Study) -> nn.Module:
     settings = study.settings
-    model = build_model(settings.model, study.num_classes, study.image_shape, settings.norm)
-    return ServerData(model, server_samples(settings))
+    return build_model(settings.model, study.num_classes, study.input_shape, settings.norm)
+
+
+def tester(study: Study, last_round: int) -> EvaluateFn:
+    """Return what tests the pre-trained model on the dataset's own test part, when that is due."""
+    test = ServerData(_network(study), samples_to_test_on(study.settings))
+    every = study.settings.test_every
+
+    def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if server_round % every and server_round != last_round:
+            return None
+        found = test.evaluate(from_record(arrays))
+        accuracy = 100 * found["correct"] / found["num-examples"]
+        return MetricRecord({"accuracy": accuracy, "loss": found["loss"]})
+
+    return measure
 
 
 def about(study: Study, start: Start) -> dict[str, Any]:
     """Return how a starting model was made, for its JSON."""
-    dataset = images(study.settings)
+    source = dataset(study.settings)
     pretraining, _ = class_split(study.settings)
     return {
         "start": start.name,
-        "method": start.method,
+        "phases": [{"method": phase.name, **phase.own_settings()} for phase in start.phases],
         "model": study.settings.model,
         "norm": study.settings.norm,
         "num-classes": study.num_classes,
-        "image-shape": list(study.image_shape),
-        "classes": [dataset.classes[number] for number in pretraining],
-        "pixel-mean": dataset.mean.tolist(),
-        "pixel-std": dataset.std.tolist(),
-        "settings": start.settings.to_config(),
+        "image-shape": list(study.input_shape),
+        "classes": [source.classes[number] for number in pretraining],
+        **_pixels(source),
+        "settings": study.settings.to_config(),
         "versions": {
             "coprefl-flwr": coprefl_flwr.__version__,
             "python": platform.python_version(),
             **{name: importlib.metadata.version(name) for name in ("flwr", "torch")},
         },
     }
+
+
+def _pixels(source: Dataset) -> dict[str, list[float]]:
+    """Return how the pixels of images were normalised; texts have none."""
+    if not isinstance(source, ImageDataset):
+        return {}
+    return {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
 
 
 def run_task(
@@ -265,22 +304,18 @@ def run_task(
             }
         )
 
-    strategy = FedAvg(
-        seed=settings.seed,
-        run_name=settings.run_name,
-        population=name,
-        min_nodes=settings.min_nodes,
-        min_replies=settings.task_clients,  # The comparison is paired: all, or it is repeated.
-        max_failed_rounds=settings.max_failed_rounds,
-        evaluate_every=settings.task_evaluate_every or settings.task_rounds,
-    )
+    strategy = task_strategy(settings, name)
+    state = file.with_suffix(".client-state")
+    shutil.rmtree(state, ignore_errors=True)
     strategy.start(
         grid,
         to_record(task_model(study, name, model)),
         settings.task_rounds,
         settings.timeout,
+        ConfigRecord({"state-dir": str(state)}),
         hooks=[progress, keep],
     )
+    shutil.rmtree(state, ignore_errors=True)
     rows = client_rows(start.name, number, strategy.evaluation, settings.task_clients)
     write_atomically(file, json.dumps({"rows": rows, "rounds": curve}, indent=1).encode())
 
@@ -291,7 +326,7 @@ def task_model(study: Study, name: str, start: Arrays) -> Arrays:
     fresh = build_model(
         settings.model,
         settings.task_classes,
-        study.image_shape,
+        study.input_shape,
         settings.norm,
         seed_key=(settings.seed, name, "model"),
     )
@@ -348,21 +383,32 @@ def write_results(study: Study) -> None:
     _write_lines(study.folder / "rounds.jsonl", rounds)
     names = ("phase", "start", "task", "round", "loss")
     curves: list[Any] = [
-        {name: row[name] for name in names} | {"accuracy": row.get("accuracy")} for row in rounds
+        {name: row[name] for name in names}
+        | {"accuracy": row.get("accuracy", row.get("server-accuracy"))}
+        for row in rounds
     ]
     if curves:
         figures.learning_curves(curves, study.folder / "learning_curves.png")
+    entries = pretraining_summary(rounds)
+    if entries:
+        table = pretraining_table(entries, markdown=True)
+        write_atomically(study.folder / "pretraining.md", table.encode())
+        _show(pretraining_table(entries))
     if rows:
         tables.write_rows(study.folder / "rows.jsonl", rows)
         tables.write_summary_csv(study.folder / "summary.csv", rows)
         table = tables.markdown_table(rows)
         write_atomically(study.folder / "summary.md", table.encode())
         figures.accuracy_histogram(rows, study.folder / "client_accuracies.png")
-        logger.info("")
-        for line in tables.format_table(rows).splitlines():
-            logger.info("%s", line)
+        _show(tables.format_table(rows))
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", study.folder)
+
+
+def _show(table: str) -> None:
+    """Log a table, after an empty line."""
+    for line in ["", *table.splitlines()]:
+        logger.info("%s", line)
 
 
 def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:

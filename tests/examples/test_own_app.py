@@ -12,6 +12,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
+from coprefl_flwr.experiments.methods import methods_table
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import settings_table
 from coprefl_flwr.strategies import CoPreFL
@@ -82,7 +83,9 @@ def test_the_readme_shows_coprefls_round():
 
 
 def test_the_readme_shows_the_settings():
-    assert settings_table() in (EXAMPLES.parent / "README.md").read_text()
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    assert settings_table() in readme
+    assert methods_table() in readme
 
 
 def test_the_readme_shows_the_diff():

@@ -9,8 +9,8 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments.populations import (
     PRETRAINING,
     class_split,
-    image_shape,
-    images,
+    dataset,
+    input_shape,
     number_of_clients,
     population,
     server_samples,
@@ -23,7 +23,7 @@ def held(samples):
 
 
 def of_classes(settings, classes):
-    return [int(i) for i in np.flatnonzero(np.isin(images(settings).labels, classes))]
+    return [int(i) for i in np.flatnonzero(np.isin(dataset(settings).labels, classes))]
 
 
 def contents(group):
@@ -87,7 +87,7 @@ def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
 
 
 def test_labels_are_positions_of_the_classes(tiny_settings):
-    labels = images(tiny_settings).labels
+    labels = dataset(tiny_settings).labels
     for name in (PRETRAINING, task_name(0), task_name(1)):
         group = population(tiny_settings, name)
         for client in group.clients:
@@ -101,7 +101,7 @@ def test_tasks_are_paired(tiny_settings):
     start = replace(
         tiny_settings,
         run_name="other",
-        starts="fedavg",
+        method="fedavg",
         clients=9,
         participants=2,
         partition="dirichlet",
@@ -131,8 +131,8 @@ def test_tasks_differ_from_one_another_and_between_seeds(tiny_settings):
     assert contents(population(other, "task-0"))[1:] not in tasks
 
 
-def test_image_shape(tiny_settings):
-    assert image_shape(tiny_settings) == (1, 6, 6)
+def test_input_shape(tiny_settings):
+    assert input_shape(tiny_settings) == (1, 6, 6)
 
 
 @pytest.mark.parametrize(

@@ -1,38 +1,53 @@
-"""The setting `starts`: what it says, and one line for whatever it cannot say."""
+"""The settings `method` and `task-method`: what they say, and one line for what they cannot say."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
-import torch
 
-from coprefl_flwr.clients import CoPreFLClient, TorchClient
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, StatefulClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments.methods import (
-    LOCAL_OPTIONS,
+    LOCAL_SETTINGS,
     METHODS,
     local_training,
-    start,
-    starts,
+    methods_table,
     task_training,
 )
 from coprefl_flwr.experiments.populations import PRETRAINING, ClientData
+from coprefl_flwr.experiments.starts import own_settings, start, starts, task_phase, task_strategy
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.settings import Settings
-from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
+from coprefl_flwr.strategies import (
+    Centralised,
+    CoPreFL,
+    Cyclic,
+    FedAvg,
+    FedProx,
+    HybridCoPreFL,
+    Schedule,
+    ServerRefined,
+)
 from tests.tiny import tiny_model
 
 
-def refusal(text):
+def refusal(text, **settings):
     with pytest.raises(SettingsError) as caught:
-        starts(Settings(starts=text))
+        starts(Settings(method=text, **settings))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_starts_in_their_order_with_options_of_their_own():
+def only(text, **settings):
+    """Return the settings of a start of one phase."""
+    (phase,) = start(Settings(**settings), text).phases
+    return phase.settings
+
+
+def test_starts_in_their_order_with_settings_of_their_own():
     settings = Settings(
-        run_name="r", starts="coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2", seed=5
+        run_name="r", method="coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2", seed=5
     )
     coprefl, random, fedavg = starts(settings)
     assert [s.name for s in (coprefl, random, fedavg)] == [
@@ -40,73 +55,121 @@ def test_starts_in_their_order_with_options_of_their_own():
         "random",
         "fedavg:local-epochs=2",
     ]
-    assert [s.method for s in (coprefl, random, fedavg)] == ["coprefl", "random", "fedavg"]
-    assert coprefl.settings == replace(settings, gamma=0.25, rounds=7)
-    assert fedavg.settings == replace(settings, local_epochs=2)
-    assert random.settings == settings
+    assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
+    assert coprefl.phases[0].settings == replace(
+        settings,
+        gamma=0.25,
+        rounds=7,
+        meta_learning_rate=1e-3,
+        support_fraction=0.8,
+        resplit=True,
+    )
+    assert fedavg.phases[0].settings == replace(settings, local_epochs=2)
+    assert (coprefl.rounds, random.rounds, fedavg.rounds) == (7, 0, 50)
 
 
 def test_values_are_read_as_in_a_toml_file():
-    own = start(Settings(), "coprefl:resplit=false,learning-rate=1,clip-norm=2e-1").settings
+    own = only("coprefl:resplit=false,learning-rate=1,clip-norm=2e-1")
     assert (own.resplit, own.learning_rate, own.clip_norm) == (False, 1.0, 0.2)
-    unset = start(Settings(local_steps=3), "fedavg:local-steps=,local-epochs=2").settings
+    unset = only("fedavg:local-steps=,local-epochs=2", local_steps=3)
     assert (unset.local_steps, unset.local_epochs) == (None, 2)
 
 
+def test_a_methods_own_default_and_what_takes_its_place():
+    assert only("fedprox").mu == 0.01
+    assert only("moon").mu == 0.1
+    assert only("fedprox", mu=0.5).mu == 0.5
+    assert only("fedprox:mu=2", mu=0.5).mu == 2
+    assert only("fedavg", mu=0.5).mu is None
+    cyclic = only("cyclic")
+    assert (cyclic.local_epochs, cyclic.max_local_steps) == (5, 20)
+    assert only("cyclic", local_epochs=1).local_epochs == 1
+    assert (only("cyclic:local-steps=3").local_epochs, only("cyclic").local_steps) == (None, None)
+
+
+def test_phases_one_after_the_other():
+    chosen = start(Settings(rounds=9, participants=4), "cyclic:rounds=3,participants=2+fedprox")
+    assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
+    assert chosen.rounds == 12
+    assert [chosen.phase(n).name for n in (1, 3, 4, 12)] == [
+        "cyclic",
+        "cyclic",
+        "fedprox",
+        "fedprox",
+    ]
+    assert chosen.folder == "cyclic-rounds-3-participants-2-fedprox"
+    schedule = chosen.strategy(no_server)
+    assert type(schedule) is Schedule
+    (cyclic, first), (fedprox, second) = schedule.phases
+    assert (type(cyclic), type(fedprox), first, second) == (Cyclic, FedProx, 3, 9)
+    assert (cyclic.participants, fedprox.participants) == (2, 4)
+
+
 def test_a_resumed_run_has_the_same_starts():
-    settings = Settings(run_name="r", starts="coprefl:gamma=0.25")
+    settings = Settings(run_name="r", method="coprefl:gamma=0.25")
     (first,), (again,) = starts(settings), starts(replace(settings, resume=True))
-    assert again.settings == replace(first.settings, resume=True)
+    expected = replace(first.phases[0].settings, resume=True)
+    assert again.phases[0].settings == expected
 
 
-KNOWN = "random, fedavg, coprefl, fedavg-refined, coprefl-sgd, coprefl-hybrid"
+KNOWN = ", ".join(["random", *METHODS])
 
 
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (
-            "",
-            "starts is empty: name some of " + KNOWN,
-        ),
-        (
-            " ; ",
-            "starts is empty: name some of " + KNOWN,
-        ),
-        ("copref", "starts: unknown method 'copref': did you mean 'coprefl'?"),
-        ("random fedvg", "starts: unknown method 'fedvg': did you mean 'fedavg'?"),
-        (
-            "zzz",
-            "starts: unknown method 'zzz': known are " + KNOWN,
-        ),
-        ("random:seed=3", "starts: 'random:seed=3': random is not trained and takes no options"),
+        ("", "method is empty: name some of " + KNOWN),
+        (" ; ", "method is empty: name some of " + KNOWN),
+        ("copref", "method: unknown method 'copref': did you mean 'coprefl'?"),
+        ("random fedvg", "method: unknown method 'fedvg': did you mean 'fedavg'?"),
+        ("zzz", "method: unknown method 'zzz': known are " + KNOWN),
+        ("cyclic+", "method: unknown method '': known are " + KNOWN),
+        ("random:seed=3", "method: 'random:seed=3': random is not trained and has no settings"),
+        ("random+fedavg", "method: 'random': random is not trained and has no settings"),
         (
             "coprefl:gama=0.5",
-            "starts, coprefl:gama=0.5: unknown option 'gama': did you mean 'gamma'?",
+            "method, coprefl:gama=0.5: coprefl has no 'gama', did you mean 'gamma'?; it has gamma, "
+            "meta-learning-rate, support-fraction, resplit, " + ", ".join(LOCAL_SETTINGS),
         ),
         (
             "fedavg:gamma=0.5",
-            "starts, fedavg:gamma=0.5: unknown option 'gamma': known are "
-            + ", ".join(LOCAL_OPTIONS),
+            "method, fedavg:gamma=0.5: fedavg has no 'gamma'; it has " + ", ".join(LOCAL_SETTINGS),
         ),
-        ("coprefl:gamma=2", "starts, coprefl:gamma=2: gamma = 2.0: must be between 0 and 1"),
-        ("coprefl:gamma=low", "starts, coprefl:gamma=low: gamma = 'low': must be a number"),
-        ("coprefl:gamma", "starts, coprefl:gamma: gamma = '': must be a number"),
-        ("coprefl:resplit=1", "starts, coprefl:resplit=1: resplit = 1: must be true or false"),
+        ("coprefl:gamma=2", "method, coprefl:gamma=2: gamma = 2.0: must be between 0 and 1"),
+        ("coprefl:gamma=low", "method, coprefl:gamma=low: gamma = 'low': must be a number"),
+        ("coprefl:gamma", "method, coprefl:gamma: 'gamma' has no value; write gamma=VALUE"),
+        ("coprefl:resplit=1", "method, coprefl:resplit=1: resplit = 1: must be true or false"),
+        (
+            "scaffold:variant=III",
+            "method, scaffold:variant=III: unknown variant 'III': did you mean 'II'?",
+        ),
         (
             "fedavg:participants=101",
-            "starts, fedavg:participants=101: participants = 101: must be at most clients = 100",
+            "method, fedavg:participants=101: participants = 101: must be at most clients = 100",
         ),
         (
             "fedavg:local-steps=2,local-epochs=1",
-            "starts, fedavg:local-steps=2,local-epochs=1: local-steps = 2 and local-epochs = 1: "
+            "method, fedavg:local-steps=2,local-epochs=1: local-steps = 2 and local-epochs = 1: "
             "set one of them, not both",
         ),
-        ("fedavg random fedavg", "starts names 'fedavg' twice"),
+        ("fedavg random fedavg", "method names 'fedavg' twice"),
     ],
 )
 def test_what_cannot_be_started_is_named(text, line):
     assert refusal(text) == line
+
+
+def test_a_setting_that_no_method_here_has():
+    line = refusal("random fedavg coprefl", mu=0.1)
+    assert line == (
+        "mu = 0.1: no method here has this setting; fedavg has none of its own; coprefl has gamma, "
+        "meta-learning-rate, support-fraction, resplit"
+    )
+    # A task's method counts too.
+    assert starts(Settings(method="fedavg", mu=0.1, task_method="fedprox"))
+    assert refusal("fedavg", task_method="coprefl").startswith(
+        "task-method: unknown method 'coprefl': known are fedavg, fedprox, qffl, scaffold, "
+    )
 
 
 def test_folders_are_plain_and_apart():
@@ -120,7 +183,7 @@ def test_folders_are_plain_and_apart():
     ]
 
 
-def no_server():
+def no_server(_):
     raise AssertionError("scenario I needs no server data")
 
 
@@ -133,59 +196,117 @@ def test_strategies_get_their_settings():
         "participants": 7, "seed": 3, "run_name": "r", "population": PRETRAINING, "min_nodes": 2,
         "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
     }  # fmt: skip
-    fedavg = METHODS["fedavg"].strategy(settings, no_server)
-    coprefl = METHODS["coprefl"].strategy(settings, no_server)
+    fedavg = start(settings, "fedavg").strategy(no_server)
+    coprefl = start(settings, "coprefl").strategy(no_server)
     assert type(fedavg) is FedAvg
     assert type(coprefl) is CoPreFL
     assert vars(fedavg).items() >= base.items()
     assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_made_with_every_one_of_its_settings(name, federation, tmp_path):
+    method = METHODS[name]
+    server = ServerData(tiny_model(), federation.samples[3])
+    phase = start(Settings(), name).phases[0]
+    strategy = start(Settings(), name).strategy(lambda _: server)
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    assert type(inner) is method.strategy_class
+    assert isinstance(strategy, ServerRefined) == (
+        name.endswith("-refined") or name == "coprefl-sgd"
+    )
+    data = ClientData(federation.samples[0])
+    training, state = local_training(phase.settings), ClientState(tmp_path)
+    client = method.client(phase.settings, tiny_model(), data, training, state)
+    assert type(client) is method.client_class
+    # A setting of the method's own reaches the strategy, the client, or the local training.
+    reached = {f.name for one in (strategy, inner) for f in fields(one)} | vars(client).keys()
+    reached |= {"alpha", "server_steps", "server_learning_rate"} | vars(training).keys()
+    names = {"feddyn-alpha": "alpha", "max-local-steps": "max_steps"}
+    assert {names.get(key, key.replace("-", "_")) for key in method.own} <= reached
+
+
 def test_scenario_two_gets_the_server_and_its_settings(federation):
     settings = Settings(participants=4, gamma=0.1, server_steps=2, server_learning_rate=0.3)
     server = ServerData(tiny_model(), federation.samples[3])
-    hybrid = METHODS["coprefl-hybrid"].strategy(settings, lambda: server)
+
+    def make(pool):
+        assert pool == "server"
+        return server
+
+    hybrid = start(settings, "coprefl-hybrid").strategy(make)
     assert type(hybrid) is HybridCoPreFL
     assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
     for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        refined = METHODS[name].strategy(settings, lambda: server)
+        refined = start(settings, name).strategy(make)
         assert type(refined) is ServerRefined
         assert type(refined.inner) is inner
         assert refined.server is server
         assert (refined.training.local_steps, refined.training.learning_rate) == (2, 0.3)
-    # Scenario II trains on all of a client's samples, scenario I on its support set.
-    data = ClientData(federation.samples[0])
-    assert type(METHODS["coprefl-hybrid"].client(settings, tiny_model(), data)) is TorchClient
-    assert type(METHODS["coprefl-sgd"].client(settings, tiny_model(), data)) is CoPreFLClient
+    # Scenario II's CoPreFL trains on all of a client's samples, scenario I's on its support set.
+    assert METHODS["coprefl-hybrid"].client_class is TorchClient
+    assert METHODS["coprefl-sgd"].client_class is CoPreFLClient
 
 
-def test_clients_get_their_settings(federation):
-    settings = Settings(support_fraction=0.6, resplit=False, local_epochs=2, momentum=0.5)
+def test_centralised_training_is_on_what_the_clients_hold(federation):
+    pools = {
+        name: ServerData(tiny_model(), federation.samples[n])
+        for n, name in enumerate(("server", "clients", "both"))
+    }
+    for name, pool in (("centralised", "clients"), ("centralised-hybrid", "both")):
+        strategy = start(Settings(local_epochs=1), name).strategy(pools.__getitem__)
+        assert type(strategy) is Centralised
+        assert (strategy.server, strategy.training.local_epochs) == (pools[pool], 1)
+        assert METHODS[name].uses_server_data == (pool == "both")
+
+
+def test_a_task_is_run_by_its_own_method():
+    settings = Settings(
+        seed=4, run_name="r", task_clients=3, task_evaluate_every=0, task_rounds=7, participants=20,
+        task_method="fedprox:mu=1",
+    )  # fmt: skip
+    strategy = task_strategy(settings, "task-2")
+    assert (type(strategy), strategy.mu) == (FedProx, 1)
+    assert (strategy.participants, strategy.min_replies, strategy.evaluate_every) == (None, 3, 7)
+    assert (strategy.population, strategy.seed, strategy.run_name) == ("task-2", 4, "r")
+    assert task_phase(Settings()).name == "fedavg"
+
+
+def test_clients_get_their_settings(federation, tmp_path):
+    settings = only("coprefl", support_fraction=0.6, resplit=False, local_epochs=2, momentum=0.5)
     data = ClientData(federation.samples[0], federation.samples[1])
-    fedavg = METHODS["fedavg"].client(settings, tiny_model(), data)
-    coprefl = METHODS["coprefl"].client(settings, tiny_model(), data)
-    assert type(fedavg) is TorchClient
-    assert type(coprefl) is CoPreFLClient
-    assert (coprefl.support_fraction, coprefl.resplit) == (0.6, False)
-    for client in (fedavg, coprefl):
-        assert client.train is data.train
-        assert client.training == local_training(settings)
-        assert isinstance(client.model, torch.nn.Module)
+    training, state = local_training(settings), ClientState(tmp_path)
+    for name in ("fedavg", "coprefl", "fedmeta", "scaffold"):
+        client = METHODS[name].client(settings, tiny_model(), data, training, state)
+        assert (client.train, client.test, client.training) == (data.train, data.test, training)
+        if isinstance(client, CoPreFLClient | FedMetaClient):
+            assert (client.support_fraction, client.resplit) == (0.6, False)
+        if isinstance(client, StatefulClient):
+            assert client.state is state
 
 
 def test_local_training():
     settings = Settings(
-        local_epochs=2, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9, momentum=0.5,
-        weight_decay=0.1, clip_norm=3.0, task_local_steps=8, task_learning_rate=0.7,
+        local_epochs=2, max_local_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+        momentum=0.5, weight_decay=0.1, clip_norm=3.0, task_local_steps=8, task_learning_rate=0.7,
     )  # fmt: skip
     assert local_training(settings) == LocalTraining(
-        local_epochs=2, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9, momentum=0.5,
-        weight_decay=0.1, clip_norm=3.0,
+        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+        momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
     assert task_training(settings) == LocalTraining(local_steps=8, batch_size=4, learning_rate=0.7)
 
 
-def test_every_option_of_a_method_is_a_setting():
-    keys = Settings().to_config().keys()
+def test_every_setting_of_a_method_is_a_setting_and_not_set_by_itself():
+    config = Settings().to_config()
     for method in METHODS.values():
-        assert set(method.options) <= keys
+        assert set(method.settings) <= config.keys()
+    assert {config[key] for key in own_settings()} == {""}
+
+
+def test_the_table_of_methods_has_every_method_and_default():
+    table = methods_table()
+    assert "| `fedprox` | `mu` 0.01 | I | yes |" in table
+    assert "| `fedmeta` | `variant` maml (maml, fomaml, meta-sgd), " in table
+    named = [line.split("`")[1] for line in table.splitlines()[2:]]
+    assert named == [name for name in METHODS if not name.endswith("-refined")]

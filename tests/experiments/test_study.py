@@ -15,7 +15,7 @@ from coprefl_flwr import server_app
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments import tables
-from coprefl_flwr.experiments.populations import images, population
+from coprefl_flwr.experiments.populations import dataset, population
 from coprefl_flwr.experiments.study import initial_model, prepare, run_study, task_model
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import Settings
@@ -59,7 +59,7 @@ def whole(module_settings):
 
 def results(folder):
     """Return the bytes of every file that must not depend on how often a run was interrupted."""
-    names = ["rows.jsonl", "rounds.jsonl", "summary.csv", "summary.md"]
+    names = ["rows.jsonl", "rounds.jsonl", "pretraining.md", "summary.csv", "summary.md"]
     names += [f"starts/{start}/model.safetensors" for start in FOLDERS]
     names += [f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS]
     return {name: (folder / name).read_bytes() for name in names}
@@ -76,6 +76,7 @@ def test_files(whole, module_settings):
         *(f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS),
         "rows.jsonl",
         "rounds.jsonl",
+        "pretraining.md",
         "summary.csv",
         "summary.md",
         "client_accuracies.png",
@@ -138,9 +139,14 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
         assert int(model[2].num_batches_tracked) == (0 if start == "random" else 6)
         about = json.loads((whole / "starts" / folder / "model.json").read_text())
         assert (about["start"], about["num-classes"]) == (start, 5)
-        assert about["settings"]["gamma"] == (0.25 if "gamma" in start else 0.5)
-        dataset = images(module_settings)
-        assert about["pixel-mean"] == pytest.approx(dataset.mean.tolist())
+        assert [p["method"] for p in about["phases"]] == [start.partition(":")[0]][
+            start == "random" :
+        ]
+        assert [p.get("gamma") for p in about["phases"] if "gamma" in p] == [0.25] * (
+            "gamma" in start
+        )
+        assert about["settings"]["learning-rate"] == 0.05
+        assert about["pixel-mean"] == pytest.approx(dataset(module_settings).mean.tolist())
 
 
 def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
@@ -186,7 +192,7 @@ def test_a_finished_study_is_not_run_again(tiny_settings, whole, module_settings
 
 
 def test_number_of_nodes_does_not_matter(tiny_settings, whole):
-    settings = replace(tiny_settings, starts="coprefl:gamma=0.25", tasks=0)
+    settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
     folder = run_study(Witness(settings, nodes=1), settings) / "starts" / FOLDERS[2]
     found = load_file(folder / "model.safetensors")
     for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
@@ -222,7 +228,7 @@ def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
     study = prepare(replace(tiny_settings, run_name=""))
     assert study.folder.name == study.settings.run_name
     assert study.folder.name.startswith("20")
-    assert study.starts[1].settings.run_name == study.settings.run_name
+    assert study.starts[1].phases[0].settings.run_name == study.settings.run_name
 
 
 def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
@@ -235,7 +241,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
         return client
 
     app = client_app(client_fn, clients=3)
-    settings = replace(tiny_settings, starts="random")
+    settings = replace(tiny_settings, method="random")
     with pytest.raises(
         RunFailedError, match=r"task 1 from random: no evaluation from clients \[1\]"
     ):
@@ -247,7 +253,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
 
 
 def test_evaluation_after_the_last_round_only(tiny_settings):
-    settings = replace(tiny_settings, starts="random", tasks=1, task_evaluate_every=0)
+    settings = replace(tiny_settings, method="random", tasks=1, task_evaluate_every=0)
     folder = run_study(Witness(settings), settings)
     rounds = json.loads((folder / "tasks/0/random.json").read_text())["rounds"]
     assert [entry["accuracy"] is None for entry in rounds] == [True, False]
@@ -257,7 +263,7 @@ def test_evaluation_after_the_last_round_only(tiny_settings):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"starts": "random copref"}, "did you mean 'coprefl'"),
+        ({"method": "random copref"}, "did you mean 'coprefl'"),
         ({"dataset": "nowhere/images.npz"}, "dataset 'nowhere/images.npz': the path does not"),
         ({"dataset": "glyps"}, "nearest: glyphs"),
         ({"downstream_classes": "8"}, "none are left"),
@@ -277,7 +283,7 @@ def test_nothing_is_written_when_a_setting_is_bad(tiny_settings, changes, messag
 
 
 def test_the_serverapp_runs_the_study_of_the_run_config(tiny_settings):
-    settings = replace(tiny_settings, starts="fedavg", rounds=1, tasks=0)
+    settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0)
     context = Context(1, 1, {}, None, settings.to_config())
     server_app.main(Witness(settings), context)
     assert (Path(settings.output_dir) / "tiny/starts/fedavg/model.safetensors").exists()
@@ -285,7 +291,7 @@ def test_the_serverapp_runs_the_study_of_the_run_config(tiny_settings):
 
 def test_scenario_two_end_to_end(tiny_settings):
     starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
-    settings = replace(tiny_settings, run_name="two", starts=starts, tasks=1)
+    settings = replace(tiny_settings, run_name="two", method=starts, tasks=1)
     folder = run_study(Witness(settings), settings)
     assert {row["start"] for row in tables.read_rows(folder / "rows.jsonl")} == set(starts.split())
     refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
@@ -296,7 +302,7 @@ def test_scenario_two_end_to_end(tiny_settings):
 def test_too_small_a_server_share_is_refused_before_anything_is_written(tiny_settings):
     """2 % of 150 samples are 3; four participants want a part each."""
     settings = replace(
-        tiny_settings, starts="coprefl-hybrid", server_share=0.02, participants=4, run_name="few"
+        tiny_settings, method="coprefl-hybrid", server_share=0.02, participants=4, run_name="few"
     )
     with pytest.raises(SettingsError, match=r"server-share = 0\.02.*: the server has 3 samples"):
         run_study(Witness(settings), settings)

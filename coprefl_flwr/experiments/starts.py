@@ -1,0 +1,219 @@
+"""What the settings `method` and `task-method` name: methods with the settings of each."""
+
+import difflib
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.experiments.methods import LOCAL_SETTINGS, METHODS, MakeServer, Method
+from coprefl_flwr.experiments.populations import PRETRAINING
+from coprefl_flwr.settings import Settings, Value, field_of, unknown
+from coprefl_flwr.strategies import RoundStrategy, Schedule
+
+RANDOM = "random"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One method with its settings: the study's, the method's defaults, and its own options."""
+
+    name: str
+    settings: Settings
+
+    @property
+    def method(self) -> Method:
+        """What the name stands for."""
+        return METHODS[self.name]
+
+    def own_settings(self) -> dict[str, Value]:
+        """Return the values of all settings that the method has."""
+        config = self.settings.to_config()
+        return {key: config[key] for key in self.method.settings}
+
+
+@dataclass(frozen=True)
+class Start:
+    """A starting model of the comparison.
+
+    Parameters
+    ----------
+    name : str
+        As the user wrote it, e.g. "coprefl:gamma=0.25" or "cyclic:rounds=20+fedavg".
+    phases : tuple[Phase, ...]
+        The methods that make it, one after the other; none for "random".
+    """
+
+    name: str
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def folder(self) -> str:
+        """The name as part of a path."""
+        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of all phases."""
+        return sum(phase.settings.rounds for phase in self.phases)
+
+    def phase(self, server_round: int) -> Phase:
+        """Return the phase that a round belongs to."""
+        before = 0
+        for phase in self.phases[:-1]:
+            before += phase.settings.rounds
+            if server_round <= before:
+                return phase
+        return self.phases[-1]
+
+    def strategy(self, server: MakeServer) -> RoundStrategy:
+        """Return the strategy that makes the model."""
+        strategies = [
+            (
+                phase.method.strategy(
+                    phase.settings,
+                    server,
+                    participants=phase.settings.participants,
+                    **_run_options(phase.settings, PRETRAINING),
+                ),
+                phase.settings.rounds,
+            )
+            for phase in self.phases
+        ]
+        return strategies[0][0] if len(strategies) == 1 else Schedule(strategies)
+
+
+def _run_options(settings: Settings, population: str) -> dict[str, Any]:
+    """Return the options that all strategies take."""
+    return {
+        "seed": settings.seed,
+        "run_name": settings.run_name,
+        "population": population,
+        "min_nodes": settings.min_nodes,
+        "min_replies": settings.min_replies,
+        "max_failed_rounds": settings.max_failed_rounds,
+    }
+
+
+def task_strategy(settings: Settings, population: str) -> RoundStrategy:
+    """Return the strategy of a downstream task, in which all clients take part every round."""
+
+    def no_server(_: str) -> Any:
+        raise AssertionError("tasks have no data at the server")
+
+    # The comparison is paired: all clients answer, or the round is repeated.
+    run = _run_options(settings, population) | {"min_replies": settings.task_clients}
+    every = settings.task_evaluate_every or settings.task_rounds
+    phase = task_phase(settings)
+    return phase.method.strategy(phase.settings, no_server, evaluate_every=every, **run)
+
+
+def starts(settings: Settings) -> list[Start]:
+    """Return the starting models of the setting `method`, in its order.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown method or setting, a start named twice, or a method's setting that none of
+        the methods has.
+    """
+    names = settings.method.replace(";", " ").split()
+    if not names:
+        raise SettingsError(f"method is empty: name some of {', '.join([RANDOM, *METHODS])}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"method names '{twice}' twice")
+    chosen = [start(settings, name) for name in names]
+    folders = [one.folder for one in chosen]
+    for one in chosen:
+        if folders.count(one.folder) > 1:
+            raise SettingsError(f"method: '{one.name}' and another would share {one.folder}/")
+    phases = [phase for one in chosen for phase in one.phases]
+    _check_all_used(settings, [*phases, task_phase(settings)])
+    return chosen
+
+
+@functools.lru_cache(maxsize=64)
+def start(settings: Settings, name: str) -> Start:
+    """Read one entry of `method`: METHOD, METHOD:setting=value,..., or several joined by "+"."""
+    if name == RANDOM:
+        return Start(name)
+    phases = [_phase("method", settings, text, METHODS) for text in name.split("+")]
+    return Start(name, tuple(phases))
+
+
+@functools.lru_cache(maxsize=8)
+def task_phase(settings: Settings) -> Phase:
+    """Read the setting `task-method`."""
+    allowed = [name for name, method in METHODS.items() if method.downstream]
+    return _phase("task-method", settings, settings.task_method.strip(), allowed)
+
+
+def _phase(what: str, settings: Settings, text: str, allowed: Iterable[str]) -> Phase:
+    """Read METHOD or METHOD:setting=value,setting=value."""
+    name, _, options = text.partition(":")
+    if name == RANDOM:
+        raise SettingsError(f"{what}: '{text}': random is not trained and has no settings")
+    if name not in allowed:
+        known = [*([RANDOM] if what == "method" else []), *allowed]
+        raise SettingsError(f"{what}: {unknown('method', name, known)}")
+    method = METHODS[name]
+    config: dict[str, object] = dict(settings.to_config())
+    # A method's own settings hold for the methods that have them.
+    config |= {key: "" for key in own_settings() if key not in method.own}
+    for pair in options.split(",") if options else []:
+        key, equals, value = pair.partition("=")
+        if key not in method.settings:
+            near = difflib.get_close_matches(key, method.settings, n=1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            has = ", ".join([*method.own, *(k for k in LOCAL_SETTINGS if k not in method.own)])
+            raise SettingsError(f"{what}, {text}: {name} has no '{key}'{hint}; it has {has}")
+        if not equals:
+            raise SettingsError(f"{what}, {text}: '{key}' has no value; write {key}=VALUE")
+        config[key] = _value(key, value)
+    for key, default in method.own.items():
+        # One of local-steps and local-epochs is set, not both.
+        if config[key] == "" and not (key == "local-epochs" and config["local-steps"] != ""):
+            config[key] = default
+    if method.variants and config["variant"] not in method.variants:
+        wrong = unknown("variant", str(config["variant"]), list(method.variants))
+        raise SettingsError(f"{what}, {text}: {wrong}")
+    try:
+        own = Settings.from_config(config)
+    except SettingsError as error:
+        raise SettingsError(f"{what}, {text}: {error}") from error
+    return Phase(name, replace(own, run_name=settings.run_name))
+
+
+@functools.cache
+def own_settings() -> tuple[str, ...]:
+    """Return the settings that are some methods' own."""
+    local = {"local-epochs", "max-local-steps"}
+    keys = dict.fromkeys(key for method in METHODS.values() for key in method.own)
+    return tuple(key for key in keys if key not in local)
+
+
+def _check_all_used(settings: Settings, phases: Sequence[Phase]) -> None:
+    """Raise a SettingsError for a method's setting that was set and that no method here has."""
+    for key in own_settings():
+        value = getattr(settings, field_of(key))
+        if value in (None, "") or any(key in phase.method.own for phase in phases):
+            continue
+        names = list(dict.fromkeys(phase.name for phase in phases))
+        own = [f"{name} has {', '.join(METHODS[name].own) or 'none of its own'}" for name in names]
+        raise SettingsError(f"{key} = {value}: no method here has this setting; {'; '.join(own)}")
+
+
+def _value(key: str, text: str) -> Value:
+    """Read a setting's value as TOML would: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    kinds: tuple[Callable[[str], Value], ...] = () if key == "variant" else (int, float)
+    for kind in kinds:
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,64 @@
+"""Every method pre-trains, and every one for tasks runs them, by the same call with its name."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coprefl_flwr.client_app import app
+from coprefl_flwr.experiments import tables
+from coprefl_flwr.experiments.methods import METHODS
+from coprefl_flwr.experiments.study import initial_model, prepare, run_study
+from coprefl_flwr.grids import LocalGrid
+
+DOWNSTREAM = [name for name, method in METHODS.items() if method.downstream]
+
+
+def run(settings, nodes=1):
+    return run_study(LocalGrid(app, nodes, settings.to_config()), settings)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_it_pre_trains(name, tiny_settings):
+    settings = replace(tiny_settings, method=name, tasks=0, participants=4, server_reserve=0.2)
+    folder = run(settings)
+    model = load_file(folder / "starts" / name / "model.safetensors")
+    first = initial_model(prepare(replace(settings, resume=True)))
+    changed = {key: not np.array_equal(model[key], first[key]) for key in first}
+    assert changed["1.weight"], changed
+    assert changed["4.weight"], changed
+    left = {path.name for path in (folder / "starts" / name).iterdir()}
+    assert left == {"model.safetensors", "model.json", "rounds.jsonl"}
+
+
+@pytest.mark.parametrize("name", DOWNSTREAM)
+def test_it_runs_tasks(name, tiny_settings):
+    settings = replace(tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3)
+    folder = run(settings)
+    assert len(tables.read_rows(folder / "rows.jsonl")) == settings.task_clients
+    assert [path.name for path in (folder / "tasks" / "0").iterdir()] == ["random.json"]
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "cyclic:rounds=2+scaffold"])
+def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, tiny_settings, tmp_path):
+    """Killed in round 4, when a client has kept its state already; a checkpoint is of round 2."""
+    settings = replace(
+        tiny_settings, method=name, rounds=5, tasks=0, participants=4, checkpoint_every=2
+    )
+    whole = run(replace(settings, output_dir=str(tmp_path / "whole")))
+
+    class Dying(LocalGrid):
+        def _handle(self, message):
+            if message.content["config"].get("server-round") == 4:
+                reply = super()._handle(message)
+                assert reply.content.metric_records
+                raise KeyboardInterrupt
+            return super()._handle(message)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_study(Dying(app, 1, settings.to_config()), settings)
+    again = run(replace(settings, resume=True))
+    (model,) = (Path(again) / "starts").glob("*/model.safetensors")
+    assert model.read_bytes() == (whole / model.relative_to(again)).read_bytes()
