@@ -9,15 +9,7 @@ import coprefl_flwr.strategies
 from coprefl_flwr.strategies import RoundStrategy
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
-INFRASTRUCTURE = "__init__ base courier exchange roster traffic versions".split()
-    "__init__.py",
-    "base.py",
-    "courier.py",
-    "exchange.py",
-    "roster.py",
-    "traffic.py",
-    "versions.py",
-}
+INFRASTRUCTURE = {"__init__", "base", "courier", "exchange", "roster", "traffic", "versions"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)
 
 
