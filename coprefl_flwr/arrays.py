@@ -31,7 +31,8 @@ BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 def is_buffer(name: str, array: npt.NDArray[Any]) -> bool:
     """Tell whether an array is a buffer: BatchNorm's statistics, or no floating-point number.
 
-    Methods change weights; buffers are always averaged, weighted by samples.
+    Methods change weights; buffers are always averaged, weighted by samples. A network's own buffer
+    of another name (spectral norm's vectors) cannot be told from a weight here.
     """
     return name.rpartition(".")[2] in BATCH_NORM or array.dtype.kind != "f"
 

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context
@@ -53,13 +52,9 @@ def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> Nu
         _model(settings, len(group.classes)),
         group.clients[client_id],
         training,
-        ClientState(state_folder(context, config) / str(client_id)),
+        # In the run's folder: any node may run any client, so they share a file system.
+        ClientState(str(config.get("state-dir", ""))),
     )
-
-
-def state_folder(context: Context, config: Mapping[str, Any]) -> Path:
-    """Return where clients keep their states: the node's own `state-dir`, else the run's folder."""
-    return Path(str(context.node_config.get("state-dir", config.get("state-dir", ""))))
 
 
 app = client_app(

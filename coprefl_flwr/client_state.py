@@ -20,14 +20,13 @@ from coprefl_flwr.files import write_atomically
 
 
 class ClientState:
-    """The states of one client, a file a version.
+    """The states of a client, a file a version.
 
     Parameters
     ----------
     folder : path
-        The client's own; it is made when something is written. In it each run and population
-        (`run` and `population` of the request) has a folder, so that a client of several runs
-        mixes nothing up.
+        Made when something is written. In it each run, population and client (as the request names
+        them) has a folder, so that all clients of a machine can share one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -69,6 +68,7 @@ class ClientState:
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the file of a version; what the server sends names folders below ours only."""
         parts = [str(config.get(name, "")) for name in ("run", "population")]
+        parts.append(str(config.get("client", 0)))
         for part in [*parts, version]:
             if not part or part in (".", "..") or "/" in part or "\\" in part:
                 raise SettingsError(f"'{part}' cannot name a folder of a client's state")

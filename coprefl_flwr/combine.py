@@ -123,7 +123,8 @@ class Chain(Rule):
     name: ClassVar[str] = "chain"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return 1: the only arrays in the sum are the last client's."""
+        """Return 1: the only arrays in the sum are the last client's; it must have samples."""
+        _positive(metrics, "num-examples")
         return {"last": 1.0}
 
 
@@ -136,8 +137,7 @@ class Nothing(Rule):
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return no sum at all; but the means over clients need a positive num-examples."""
-        if measured(metrics, "num-examples") <= 0:
-            raise ValueError("metric 'num-examples' is 0; nothing was evaluated")
+        _positive(metrics, "num-examples")
         return {}
 
 

@@ -115,19 +115,14 @@ class LocalTraining:
         """Yield the positions of one batch a step, each epoch in a new random order."""
         if n == 0:
             raise ValueError("no samples to train on")
-        return itertools.islice(self._schedule(n, rng), self.max_steps)
-
-    def _schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
-        if self.local_epochs is not None:
-            for _ in range(self.local_epochs):
-                yield from shuffled_batches(n, self.batch_size, rng)
-            return
-        steps = 5 if self.local_steps is None else self.local_steps
-        yield from itertools.islice(endless_batches(n, self.batch_size, rng), steps)
+        return itertools.islice(endless_batches(n, self.batch_size, rng), self.steps(n))
 
     def steps(self, n: int) -> int:
         """Return how many SGD steps a participation takes on n samples."""
-        return sum(1 for _ in self.schedule(n, np.random.default_rng(0)))
+        steps = 5 if self.local_steps is None else self.local_steps
+        if self.local_epochs is not None:
+            steps = self.local_epochs * len(batch_slices(n, self.batch_size))
+        return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def rate(self, server_round: int) -> float:
         """Return the learning rate of round `server_round`, counted from 1."""

@@ -57,7 +57,10 @@ class Settings:
         "20", "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`"
     )
     pretraining_classes: str = setting("", "classes of the pre-training; not set: all the others")
-    allow_class_overlap: bool = setting(False, "let the two lists of classes overlap")
+    allow_class_overlap: bool = setting(
+        False,
+        "let the two lists overlap; tasks then also test on samples that the pre-training saw",
+    )
     clients: int = setting(100, "clients of the pre-training, |M|", minimum=1)
     partition: str = setting(
         "dirichlet",
@@ -97,7 +100,9 @@ class Settings:
         "methods to pre-train with and compare, separated by spaces; each may have settings of its "
         "own as in `coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",
     )
-    rounds: int = setting(50, "pre-training rounds T", unit="rounds", minimum=1)
+    rounds: int = setting(
+        50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
+    )
     participants: int = setting(20, "clients per pre-training round, |m|", minimum=1)
     local_steps: int | None = setting(
         None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
@@ -105,14 +110,21 @@ class Settings:
     local_epochs: int | None = setting(
         None, "passes over the local data per participation", unit="epochs", minimum=1
     )
-    batch_size: int = setting(32, "samples per step", unit="samples", minimum=1)
-    learning_rate: float = setting(1e-3, "local learning rate eta", above=0)
-    learning_rate_decay: float = setting(
-        1.0, "factor on the learning rate per round", above=0, maximum=1
+    batch_size: int | None = setting(
+        None,
+        "samples per step, in tasks too; not set: 32, centralised 64",
+        unit="samples",
+        minimum=1,
     )
-    momentum: float = setting(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
-    weight_decay: float = setting(0.0, "weight decay of local SGD", minimum=0)
-    clip_norm: float | None = setting(None, "largest l2 norm of a gradient", above=0)
+    learning_rate: float = setting(1e-3, "local learning rate eta of the pre-training", above=0)
+    learning_rate_decay: float = setting(1.0, "factor on it per round", above=0, maximum=1)
+    momentum: float = setting(
+        0.0, "momentum of local SGD in the pre-training", minimum=0, maximum=0.9999
+    )
+    weight_decay: float = setting(0.0, "weight decay of local SGD in the pre-training", minimum=0)
+    clip_norm: float | None = setting(
+        None, "largest l2 norm of a gradient in the pre-training", above=0
+    )
     max_local_steps: int | None = setting(
         None, "most SGD steps per participation, where epochs would take more", unit="steps",
         minimum=1,

@@ -17,7 +17,7 @@ def write(state, server_round, attempt=0, **more):
     state.write(config, {"a": np.float32([server_round, attempt]), "b": np.array(7)})
 
 
-def versions(folder, below="r/p"):
+def versions(folder, below="r/p/0"):
     return sorted(path.name.removesuffix(".safetensors") for path in (folder / below).iterdir())
 
 
@@ -80,26 +80,33 @@ def test_files_of_others_stay(tmp_path):
     state = ClientState(tmp_path)
     write(state, 1)
     for name in ("model.safetensors", "notes"):
-        (tmp_path / "r" / "p" / name).write_bytes(b"mine")
+        (tmp_path / "r" / "p" / "0" / name).write_bytes(b"mine")
     write(state, 2)
     assert versions(tmp_path) == ["2-0", "model", "notes"]
 
 
-def test_runs_and_populations_do_not_mix(tmp_path):
-    state = ClientState(tmp_path)
-    for run, population in (("r", "p"), ("r", "q"), ("s", "p")):
-        write(state, 1, run=run, population=population)
-        write(state, 2, run=run, population=population)
-        assert versions(tmp_path, f"{run}/{population}") == ["2-0"]
-    with pytest.raises(SettingsError, match="lost"):
-        state.read(request(3, version="2-0", run="s", population="q"))
+def test_runs_populations_and_clients_do_not_mix(tmp_path):
+    """They share a folder; a client without an id is client 0."""
+    state, kept = ClientState(tmp_path), {}
+    keys = [("r", "p", 0), ("r", "p", 12), ("r", "q", 0), ("s", "p", 0)]
+    for number, (run, population, client) in enumerate(keys):
+        names = {"run": run, "population": population, "client": client}
+        state.write(request(1, **names), {"a": np.array(-1)})
+        state.write(request(2, **names), {"a": np.array(number)})
+        assert versions(tmp_path, f"{run}/{population}/{client}") == ["2-0"]
+        kept[number] = request(3, version="2-0", **names)
+    assert [state.read(config)["a"] for config in kept.values()] == [0, 1, 2, 3]
+    assert state.read(request(3, version="2-0"))["a"] == 0
+    for unknown in ({"run": "s", "population": "q"}, {"client": 1}):
+        with pytest.raises(SettingsError, match="lost"):
+            state.read(request(3, version="2-0", **unknown))
 
 
 @pytest.mark.parametrize("damage", ["lost", "cut", "other"])
 def test_a_lost_or_damaged_state_is_one_clear_line(tmp_path, damage):
     state = ClientState(tmp_path)
     write(state, 4)
-    file = tmp_path / "r" / "p" / "4-0.safetensors"
+    file = tmp_path / "r" / "p" / "0" / "4-0.safetensors"
     if damage == "lost":
         file.unlink()
     else:
@@ -109,7 +116,7 @@ def test_a_lost_or_damaged_state_is_one_clear_line(tmp_path, damage):
     assert str(caught.value) == f"this client's state of round 4 is lost or damaged: {file}"
 
 
-@pytest.mark.parametrize("name", ["run", "population", "state-version"])
+@pytest.mark.parametrize("name", ["run", "population", "client", "state-version"])
 @pytest.mark.parametrize("value", ["..", ".", "../x", "/etc/x", "a/b", "a\\b"])
 def test_names_from_the_server_cannot_leave_the_folder(tmp_path, name, value):
     state = ClientState(tmp_path / "mine")

@@ -252,6 +252,14 @@ def test_steps_of_a_participation(options, n, steps):
     assert LocalTraining(**options).steps(n) == steps == len(schedule(n, **options))
 
 
+def test_steps_are_not_counted_one_by_one():
+    """33 samples in batches of 16 are two steps, and the batches come one at a time too."""
+    training = LocalTraining(local_epochs=10**12, batch_size=16)
+    assert training.steps(33) == 2 * 10**12
+    first = next(training.schedule(33, seeds.generator("s")))
+    assert list(first) == schedule(33, local_epochs=1, batch_size=16)[0]
+
+
 def test_rate_of_a_round():
     training = LocalTraining(learning_rate=0.2, learning_rate_decay=0.5)
     assert [training.rate(server_round) for server_round in (1, 2, 4)] == [0.2, 0.1, 0.025]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import coprefl_flwr
+from coprefl_flwr.data import SCHEMES
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.settings import Settings, key_of, settings_table
+from coprefl_flwr.settings import PARTITIONS, Settings, key_of, settings_table
 
 PYPROJECT = Path(coprefl_flwr.__file__).parents[1] / "pyproject.toml"
 
@@ -150,6 +151,10 @@ def test_what_must_hold_between_settings():
 def test_limits_hold_however_settings_are_made():
     with pytest.raises(SettingsError, match="gamma = 2: must be between 0 and 1"):
         Settings(gamma=2)
+
+
+def test_partitions_are_those_there_are():
+    assert PARTITIONS == SCHEMES
 
 
 def test_table_has_a_row_per_key():

@@ -126,7 +126,7 @@ class Federation:
             samples, training = self.samples[client_id], self.training_of(client_id)
             options = {"test": samples, "training": training, "device": CPU, **more}
             if states is not None:
-                options["state"] = ClientState(states / str(client_id))
+                options["state"] = ClientState(states)
             return client_class(self.model, samples, **options)
 
         return client_app(client, clients=clients)

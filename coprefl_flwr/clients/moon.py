@@ -32,6 +32,11 @@ class MOONClient(StatefulClient):
     "moon-temperature".
     """
 
+    def __init__(self, model: nn.Module, *positional: Any, **more: Any) -> None:
+        super().__init__(model, *positional, **more)
+        if not any(isinstance(module, nn.Linear) for module in model.modules()):
+            raise SettingsError(f"{type(model).__name__} has no nn.Linear, so no representation")
+
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the weights, n and {"loss"}, the loss with the contrastive term."""
         self.load(parameters)

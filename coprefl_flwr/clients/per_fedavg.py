@@ -17,7 +17,8 @@ class PerFedAvgClient(TorchClient):
 
     D, D' and D'' are different batches. "fo" leaves the Hessian out and takes two batches a step;
     "hf" takes three and has H v from [grad f(w + delta v; D'') - grad f(w - delta v; D'')] /
-    (2 delta). beta is the client's learning rate, alpha the request's "inner-learning-rate".
+    (2 delta). Epochs are counted in steps, as FedAvg takes them: one is two or three passes.
+    beta is the client's learning rate, alpha the request's "inner-learning-rate".
     """
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:

@@ -6,6 +6,7 @@ import torch
 from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
 from coprefl_flwr.models import model_arrays
 
@@ -26,6 +27,8 @@ class SCAFFOLDClient(StatefulClient):
         control = dict(zip(names, parameters[number:], strict=True))
         own = self.state.read(config) or zeros_like(control)
         samples = self.training_samples(config)
+        if config["scaffold-variant"] == "II" and self.training.clip_norm is not None:
+            raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
         renewed = self.gradient() if config["scaffold-variant"] == "I" else None
         loss = self.train_corrected(config, {name: control[name] - own[name] for name in names})
         if renewed is None:

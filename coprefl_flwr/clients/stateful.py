@@ -15,7 +15,7 @@ class StatefulClient(TorchClient):
     Parameters
     ----------
     state : ClientState
-        Where this client's state is kept: `ClientState(folder)`, a folder for each client.
+        Where its state is kept: `ClientState(folder)`, on a disk that outlives the process.
     """
 
     def __init__(self, model: nn.Module, train: Samples, state: ClientState, **more: Any) -> None:

@@ -62,6 +62,10 @@ def load_published(name: str, data_dir: Path) -> ImageDataset:
         return replace(fine, labels=superclass_of[fine.labels], classes=_SUPERCLASSES)
     try:
         parts = [_part(name, data_dir, train) for train in (True, False)]
+    except ImportError as error:
+        raise SettingsError(
+            f"dataset '{name}' needs a package: pip install {error.name}"
+        ) from error
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(

@@ -78,7 +78,8 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     slots: dict[str, int] = {}
     names = sorted(set(starts), key=lambda name: (len(name), name))
     for name in names:
-        method = "".join(filter(str.isalnum, name.partition(":")[0].lower()))
+        phases = [phase.partition(":")[0] for phase in name.lower().split("+")]
+        method = "".join(filter(str.isalnum, "+".join(phases)))
         own = _OWN_COLOURS.get(method)
         if own is not None and own not in slots.values():
             slots[name] = own

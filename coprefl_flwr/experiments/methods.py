@@ -1,7 +1,7 @@
 """Every method by its name: its strategy, its client and its own settings, in one table."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from flwr.client import NumPyClient
@@ -54,7 +54,10 @@ LOCAL_SETTINGS = (
     "weight-decay",
     "clip-norm",
 )
-"""Settings of local training, which a method may set for itself too."""
+"""Settings of the pre-training that a method may set for itself too."""
+
+BATCH_SIZE = 32
+"""Samples per step where neither a user nor the method says otherwise."""
 
 SPLIT: dict[str, Value] = {"support-fraction": 0.8, "resplit": True}
 REFINEMENT: dict[str, Value] = {"server-steps": 5, "server-learning-rate": 1e-3}
@@ -83,6 +86,8 @@ class Method:
         Whether SGD on the server's data follows every round.
     pool : str
         The data that a strategy which computes on the server computes on.
+    common : tuple[str, ...]
+        The settings of the pre-training that it heeds.
     """
 
     strategy_class: type[RoundStrategy]
@@ -92,11 +97,12 @@ class Method:
     downstream: bool = False
     refined: bool = False
     pool: str = "server"
+    common: tuple[str, ...] = LOCAL_SETTINGS
 
     @property
     def settings(self) -> list[str]:
         """Every setting the method has."""
-        return list(dict.fromkeys([*LOCAL_SETTINGS, *self.own]))
+        return list(dict.fromkeys([*self.own, *self.common]))
 
     @property
     def uses_server_data(self) -> bool:
@@ -125,7 +131,7 @@ class Method:
             strategy,
             server("server"),
             steps=settings.server_steps or 0,
-            batch_size=settings.batch_size,
+            batch_size=settings.batch_size or BATCH_SIZE,
             learning_rate=settings.server_learning_rate or 0.0,
         )
 
@@ -164,6 +170,8 @@ _SCAFFOLD: dict[str, Value] = {
 }
 _MOON: dict[str, Value] = {"mu": MOON.mu, "temperature": MOON.temperature}
 _CYCLIC: dict[str, Value] = {"local-epochs": 5, "max-local-steps": 20}
+_EPOCH: dict[str, Value] = {"local-epochs": 1, "batch-size": 64}
+_NO_PARTICIPANTS = tuple(key for key in LOCAL_SETTINGS if key != "participants")
 
 _PLAIN = {
     "fedavg": Method(FedAvg, downstream=True),
@@ -172,23 +180,23 @@ _PLAIN = {
     "scaffold": Method(SCAFFOLD, SCAFFOLDClient, _SCAFFOLD, SCAFFOLD.variants, downstream=True),
     "feddyn": Method(FedDyn, FedDynClient, {"feddyn-alpha": FedDyn.alpha}, downstream=True),
     "moon": Method(MOON, MOONClient, _MOON, downstream=True),
-    "fedmeta": Method(FedMeta, FedMetaClient, _FEDMETA | SPLIT, FedMeta.variants),
+    "fedmeta": Method(
+        FedMeta,
+        FedMetaClient,
+        _FEDMETA | SPLIT,
+        FedMeta.variants,
+        common=("rounds", "participants"),
+    ),
     "per-fedavg": Method(PerFedAvg, PerFedAvgClient, _PER_FEDAVG, PerFedAvg.variants),
     "cyclic": Method(Cyclic, own=_CYCLIC),
-    "centralised": Method(Centralised, pool="clients"),
+    "centralised": Method(Centralised, own=_EPOCH, pool="clients", common=_NO_PARTICIPANTS),
     "coprefl": Method(CoPreFL, CoPreFLClient, _META | SPLIT),
 }
 
 
 def _refined(method: Method) -> Method:
     """Return scenario II's form of a method: each round followed by SGD on the server's data."""
-    return Method(
-        method.strategy_class,
-        method.client_class,
-        {**method.own, **REFINEMENT},
-        method.variants,
-        refined=True,
-    )
+    return replace(method, own={**method.own, **REFINEMENT}, downstream=False, refined=True)
 
 
 _OWN_FORM = ("coprefl", "centralised")
@@ -197,7 +205,7 @@ METHODS = {
     **{f"{n}-refined": _refined(method) for n, method in _PLAIN.items() if n not in _OWN_FORM},
     "coprefl-sgd": _refined(_PLAIN["coprefl"]),
     "coprefl-hybrid": Method(HybridCoPreFL, own=_META),
-    "centralised-hybrid": Method(Centralised, pool="both"),
+    "centralised-hybrid": Method(Centralised, own=_EPOCH, pool="both", common=_NO_PARTICIPANTS),
 }
 """Every method by its name; the refined ones and the last three are scenario II's."""
 
@@ -208,7 +216,7 @@ def local_training(settings: Settings) -> LocalTraining:
         local_steps=settings.local_steps,
         local_epochs=settings.local_epochs,
         max_steps=settings.max_local_steps,
-        batch_size=settings.batch_size,
+        batch_size=settings.batch_size or BATCH_SIZE,
         learning_rate=settings.learning_rate,
         learning_rate_decay=settings.learning_rate_decay,
         momentum=settings.momentum,
@@ -222,7 +230,7 @@ def task_training(settings: Settings) -> LocalTraining:
     return LocalTraining(
         local_steps=settings.task_local_steps,
         local_epochs=settings.task_local_epochs,
-        batch_size=settings.batch_size,
+        batch_size=settings.batch_size or BATCH_SIZE,
         learning_rate=settings.task_learning_rate,
     )
 

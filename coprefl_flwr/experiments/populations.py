@@ -11,6 +11,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data import (
     Dataset,
     Samples,
+    TextDataset,
     load_dataset,
     partition,
     relabel,
@@ -174,8 +175,6 @@ def _pretraining(settings: Settings) -> Population:
         min_samples=settings.min_samples,
         groups=_groups(everything),
     )
-    # The smallest client must be able to split its samples; better now than in some round.
-    split_in_two(min(map(len, parts)), settings.support_fraction or 0.8, np.random.default_rng(0))
     clients = tuple(ClientData(everything.take(part)) for part in parts)
     return Population(PRETRAINING, classes, clients)
 
@@ -186,6 +185,9 @@ def _task(settings: Settings, name: str) -> Population:
     All starting models meet the same tasks, since nothing here knows of them: a paired comparison.
     """
     _, downstream = class_split(settings)
+    if isinstance(dataset(settings), TextDataset):
+        # Windows overlap: a random test part would share most of its text with the training part.
+        raise SettingsError(f"tasks = {settings.tasks}: texts have no tasks; set tasks = 0")
     if settings.task_classes > len(downstream):
         raise SettingsError(
             f"task-classes = {settings.task_classes}: there are only {len(downstream)} downstream "

@@ -34,19 +34,23 @@ def pretraining_summary(rounds: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         if row["phase"] == "pretraining":
             by_start.setdefault(row["start"], []).append(row)
     entries = {start: _entry(start, rows) for start, rows in by_start.items()}
-    plain = {_method(start): entry for start, entry in entries.items() if "+" not in start}
     for start, entry in entries.items():
-        best = plain.get(_method(start), {}).get("best")
-        if "+" in start and best is not None:
+        best = entries.get(_plain(start, list(entries)) or "", {}).get("best")
+        if best is not None:
             tested = _tested(by_start[start])
             reached = [number for number, accuracy in tested.items() if accuracy >= best]
             entry["catches-up"] = min(reached, default=None)
     return list(entries.values())
 
 
-def _method(start: str) -> str:
-    """Return the name of a start's last method, without its settings."""
-    return start.rpartition("+")[2].partition(":")[0]
+def _plain(start: str, starts: Sequence[str]) -> str | None:
+    """Return the start that is the last phase of `start` alone, if there is just one such."""
+    _, plus, last = start.rpartition("+")
+    method = last.partition(":")[0]
+    alike = [name for name in starts if "+" not in name and name.partition(":")[0] == method]
+    if not plus or last in alike:
+        return last if plus else None
+    return alike[0] if len(alike) == 1 else None
 
 
 def _entry(start: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError
@@ -14,6 +14,7 @@ from coprefl_flwr.settings import Settings, Value, field_of, unknown
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 
 RANDOM = "random"
+STEPS_AND_EPOCHS = ("local-steps", "local-epochs")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _run_options(settings: Settings, population: str) -> dict[str, Any]:
     """Return the options that all strategies take."""
     return {
         "seed": settings.seed,
-        "run_name": settings.run_name,
+        "run_name": settings.run_name or "run",
         "population": population,
         "min_nodes": settings.min_nodes,
         "min_replies": settings.min_replies,
@@ -160,39 +161,55 @@ def _phase(what: str, settings: Settings, text: str, allowed: Iterable[str]) -> 
         known = [*([RANDOM] if what == "method" else []), *allowed]
         raise SettingsError(f"{what}: {unknown('method', name, known)}")
     method = METHODS[name]
+    # In tasks, local training is what the settings task-... say, for every method alike.
+    has = method.settings if what == "method" else list(method.own)
+    given = _options(f"{what}, {text}: ", name, options, has)
     config: dict[str, object] = dict(settings.to_config())
     # A method's own settings hold for the methods that have them.
     config |= {key: "" for key in own_settings() if key not in method.own}
-    for pair in options.split(",") if options else []:
-        key, equals, value = pair.partition("=")
-        if key not in method.settings:
-            near = difflib.get_close_matches(key, method.settings, n=1)
-            hint = f", did you mean '{near[0]}'?" if near else ""
-            has = ", ".join([*method.own, *(k for k in LOCAL_SETTINGS if k not in method.own)])
-            raise SettingsError(f"{what}, {text}: {name} has no '{key}'{hint}; it has {has}")
-        if not equals:
-            raise SettingsError(f"{what}, {text}: '{key}' has no value; write {key}=VALUE")
-        config[key] = _value(key, value)
+    for key, other in (STEPS_AND_EPOCHS, STEPS_AND_EPOCHS[::-1]):
+        # Which of the two is its own takes the place of the other for all.
+        if given.get(key, "") != "" and other not in given:
+            config[other] = ""
+    config |= given
     for key, default in method.own.items():
-        # One of local-steps and local-epochs is set, not both.
-        if config[key] == "" and not (key == "local-epochs" and config["local-steps"] != ""):
+        of_epochs = key in ("local-epochs", "max-local-steps")
+        if config[key] == "" and not (of_epochs and config["local-steps"] != ""):
             config[key] = default
     if method.variants and config["variant"] not in method.variants:
         wrong = unknown("variant", str(config["variant"]), list(method.variants))
         raise SettingsError(f"{what}, {text}: {wrong}")
+    if name.startswith("scaffold") and config["variant"] == "II" and config["clip-norm"] != "":
+        raise SettingsError(
+            f"{what}, {text}: clip-norm = {config['clip-norm']}: cannot be set with variant II"
+        )
     try:
-        own = Settings.from_config(config)
+        return Phase(name, Settings.from_config(config))
     except SettingsError as error:
         raise SettingsError(f"{what}, {text}: {error}") from error
-    return Phase(name, replace(own, run_name=settings.run_name))
+
+
+def _options(where: str, name: str, text: str, has: Sequence[str]) -> dict[str, Value]:
+    """Read setting=value,setting=value of the method `name`, which has the settings `has`."""
+    given = {}
+    for pair in text.split(",") if text else []:
+        key, equals, value = pair.partition("=")
+        if key not in has:
+            near = difflib.get_close_matches(key, has, n=1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            own = ", ".join(has) or "no settings"
+            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}")
+        if not equals:
+            raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
+        given[key] = _value(key, value)
+    return given
 
 
 @functools.cache
 def own_settings() -> tuple[str, ...]:
     """Return the settings that are some methods' own."""
-    local = {"local-epochs", "max-local-steps"}
     keys = dict.fromkeys(key for method in METHODS.values() for key in method.own)
-    return tuple(key for key in keys if key not in local)
+    return tuple(key for key in keys if key not in LOCAL_SETTINGS)
 
 
 def _check_all_used(settings: Settings, phases: Sequence[Phase]) -> None:

@@ -34,7 +34,7 @@ from torch import nn
 
 import coprefl_flwr
 from coprefl_flwr.arrays import Arrays, from_record, to_record
-from coprefl_flwr.data import Dataset, ImageDataset
+from coprefl_flwr.data import Dataset, ImageDataset, split_in_two
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments import figures, tables
 from coprefl_flwr.experiments.populations import (
@@ -63,12 +63,12 @@ from coprefl_flwr.models import (
 )
 from coprefl_flwr.server_data import ServerData
 from coprefl_flwr.settings import Settings, key_of, unknown
-from coprefl_flwr.strategies import Replies, RoundReport
+from coprefl_flwr.strategies import HybridCoPreFL, Replies, RoundReport
 from coprefl_flwr.strategies.base import EvaluateFn
 
 logger = logging.getLogger("flwr.coprefl")
 
-FREE_ON_RESUME = {"resume", "output_dir", "min_nodes", "timeout", "checkpoint_every"}
+FREE_ON_RESUME = {"resume", "output_dir", "data_dir", "min_nodes", "timeout", "checkpoint_every"}
 """Settings that a resumed run may change: they do not enter its numbers."""
 
 
@@ -117,6 +117,7 @@ def prepare(settings: Settings) -> Study:
     for name in [PRETRAINING, *map(task_name, range(settings.tasks))]:
         population(settings, name)
     _check_server_share(settings, chosen)
+    _check_support_sets(settings, chosen)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     _check_folder(folder, settings)
     config = settings.to_config()
@@ -129,13 +130,24 @@ def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
     held = len(server_samples(settings))
     for start in chosen:
         for phase in start.phases:
-            if phase.method.uses_server_data and held < phase.settings.participants:
+            parts = phase.method.strategy_class is HybridCoPreFL
+            needed = phase.settings.participants if parts else 1
+            if phase.method.uses_server_data and held < needed:
+                why = f" ({needed} participants, a part for each)" if parts else ""
                 raise SettingsError(
                     f"server-share = {settings.server_share}, server-reserve = "
                     f"{settings.server_reserve}: the server has {held} samples, and "
-                    f"{start.name} needs at least one for each of "
-                    f"{phase.settings.participants} participants"
+                    f"{start.name} needs at least {needed}{why}"
                 )
+
+
+def _check_support_sets(settings: Settings, chosen: list[Start]) -> None:
+    """Raise a SettingsError if a client could not split its samples; better now than in a round."""
+    fewest = min(len(client.train) for client in population(settings, PRETRAINING).clients)
+    for phase in (phase for start in chosen for phase in start.phases):
+        fraction = phase.settings.support_fraction
+        if fraction is not None:
+            split_in_two(fewest, fraction, np.random.default_rng(0))
 
 
 def _check_folder(folder: Path, settings: Settings) -> None:
@@ -258,7 +270,7 @@ def about(study: Study, start: Start) -> dict[str, Any]:
         "model": study.settings.model,
         "norm": study.settings.norm,
         "num-classes": study.num_classes,
-        "image-shape": list(study.input_shape),
+        "input-shape": list(study.input_shape),
         "classes": [source.classes[number] for number in pretraining],
         **_pixels(source),
         "settings": study.settings.to_config(),

@@ -9,6 +9,7 @@ Flower adds to that loop applies here too.
 import copy
 import logging
 import math
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -40,7 +41,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a hook learns after a round; metrics as they stand in Flower's `Result`."""
+    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic."""
 
     round: int
     num_rounds: int
@@ -64,7 +65,8 @@ class RoundStrategy(Strategy, ABC):
     seed : int
         Every random choice is a function of (seed, population, round, client).
     run_name : str
-        Name of the run, under which clients keep their state.
+        Name of the run, under which clients keep their states: another one for every run of a
+        method whose clients have some.
     population : str
         Which group of clients this is ("train", "pretrain", "task-3"); client ids and seeds are
         relative to it.
@@ -90,11 +92,20 @@ class RoundStrategy(Strategy, ABC):
     actions: ClassVar[tuple[str, ...]] = ("train",)
     """Message types that this strategy's clients must answer, in the order of the exchanges."""
 
+    wrappable: ClassVar[bool] = False
+    """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
+
     def __post_init__(self) -> None:
         """Check the options and start with an empty state."""
         if self.participants is not None:
             self.at_least("participants", self.participants, 1)
             self.enough(self.participants)
+        for name in ("run_name", "population"):
+            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
+                raise SettingsError(
+                    f"{name} = {getattr(self, name)!r}: must be letters, digits, '_', '-' and '.', "
+                    "as it names a folder"
+                )
         for name in ("min_nodes", "min_replies", "max_failed_rounds"):
             self.at_least(name, getattr(self, name), 1)
         self.at_least("evaluate_every", self.evaluate_every, 0)
@@ -177,8 +188,8 @@ class RoundStrategy(Strategy, ABC):
             setattr(self, name, getattr(outer, name))
 
     def population_size(self) -> int:
-        """Return the number of all clients there are, M."""
-        return len(self._link().clients())
+        """Return the number of all clients, M: of those that left in the meantime too."""
+        return self._link().most_clients
 
     def stretches(self, chain: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients into the parts that one node runs after the other."""
@@ -329,7 +340,8 @@ class RoundStrategy(Strategy, ABC):
         if not due:
             return []
         clients = self._link().clients()
-        exchange = Exchange("evaluate", from_record(arrays), clients, combine=Nothing())
+        model = from_record(arrays)
+        exchange = Exchange("evaluate", model, clients, combine=Nothing(), needed=1)
         self._round, self._attempt = absolute, 0
         return self._link().prepare(exchange, self._message_config(dict(config)))
 
@@ -341,7 +353,7 @@ class RoundStrategy(Strategy, ABC):
         messages = list(replies)
         if messages:
             try:
-                self.evaluation = self._link().collect(messages, enough=1)
+                self.evaluation = self._link().collect(messages)
                 metrics = self.evaluation.evaluation_metrics()
                 self.history.evaluate[self._round] = metrics
                 record = MetricRecord(dict(metrics))
@@ -370,9 +382,7 @@ class RoundStrategy(Strategy, ABC):
     def _prepare(self, exchange: Exchange) -> list[Message]:
         """Return the messages of an exchange of the round under way."""
         config = self._message_config(self._config)
-        if exchange.stateful:
-            return self._link().prepare(exchange, config, self.versions.of)
-        return self._link().prepare(exchange, config)
+        return self._link().prepare(exchange, config, self.versions.of)
 
     def _finish(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
         """Send the program its replies, exchange by exchange, until it returns."""
@@ -413,11 +423,11 @@ class RoundStrategy(Strategy, ABC):
         """Make the link to the grid once a run; refuse wrappers that would see half a round."""
         if self._courier is not None and self._courier.grid is grid:
             return
-        if not self._started and len(self.actions) > 1:
+        if not self._started and not self.wrappable:
             raise SettingsError(
-                f"{type(self).__name__} exchanges {', '.join(self.actions)} in a round, and a "
-                "wrapper such as Flower's DifferentialPrivacy sees the first only: use client-side "
-                "mods instead (allowed inside a wrapper: strategies of one exchange)"
+                f"{type(self).__name__} cannot run inside a wrapper such as Flower's "
+                "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
+                "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
             )
         self._courier = Courier(
             grid, self._timeout, self.min_nodes, self.min_replies, self.population

@@ -59,6 +59,7 @@ class Courier:
     roster: Roster = field(default_factory=Roster)
     refused: set[int] = field(default_factory=set)
     begun: bool = False
+    most_clients: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     _asked: Exchange | None = None
     _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
@@ -92,6 +93,7 @@ class Courier:
             if len(nodes) >= (1 if self.begun else self.min_nodes):
                 self._ask_roster(nodes)
                 clients = self.roster.clients()
+                self.most_clients = max(self.most_clients, len(clients))
                 enough = 1 if self.begun else wanted or 1
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
@@ -156,11 +158,11 @@ class Courier:
         self,
         exchange: Exchange,
         config: Config,
-        of_client: Callable[[int], Mapping[str, str]] = lambda _: {},
+        version: Callable[[int], Mapping[str, str]] = lambda _: {},
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients.
 
-        `of_client` gives the settings that differ from client to client.
+        `version` gives what a client with a state is told about it (see `Versions.of`).
         """
         records = {protocol.ARRAYS: to_record(exchange.arrays)}
         records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
@@ -169,7 +171,7 @@ class Courier:
             exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
         )
         self._sent = [
-            (self._message(exchange, records, config, node, share, of_client), share)
+            (self._message(exchange, records, config, node, share, version), share)
             for node, share in shares.items()
         ]
         reached = {client for _, share in self._sent for client in share}
@@ -185,9 +187,9 @@ class Courier:
         config: Config,
         node: int,
         share: list[int],
-        of_client: Callable[[int], Mapping[str, str]],
+        version: Callable[[int], Mapping[str, str]],
     ) -> Message:
-        each = [of_client(client) for client in share]
+        each = [version(client) if exchange.stateful else {} for client in share]
         content = protocol.request(
             records,
             {**config, **exchange.config},
@@ -197,10 +199,8 @@ class Courier:
         )
         return Message(content, dst_node_id=node, message_type=exchange.action)
 
-    def collect(self, messages: Iterable[Message], enough: int | None = None) -> Replies:
+    def collect(self, messages: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; name every failure in one line.
-
-        Good replies needed are `enough`, by default `min_replies`.
 
         Raises
         ------
@@ -224,7 +224,6 @@ class Courier:
         good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
-        needed = needed if enough is None else enough
         if count < needed:
             raise RoundFailedError(
                 f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
@@ -246,6 +245,8 @@ class Courier:
             return NodeReply(failed=dict.fromkeys(share, reason(message)))
         try:
             reply = protocol.read_reply(message.content, share)
+            if not exchange.combine.sums:
+                reply.records.clear()
             check(exchange, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, one_line(error)))

@@ -18,6 +18,7 @@ class FedAvg(RoundStrategy):
     """
 
     actions: ClassVar[tuple[str, ...]] = ("train",)
+    wrappable: ClassVar[bool] = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.combine import Mean
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
@@ -47,4 +47,4 @@ class FedDyn(RoundStrategy):
         # theta^t = 1/|P_t| sum_{k in P_t} theta_k - h / alpha
         self.state["drift"] = drift
         moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}
-        return mean | moved, replies.mean_metrics()
+        return cast_like(mean | moved, arrays), replies.mean_metrics()

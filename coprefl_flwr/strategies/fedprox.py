@@ -23,6 +23,7 @@ class FedProx(RoundStrategy):
     mu: float = 0.01
 
     actions: ClassVar[tuple[str, ...]] = ("train",)
+    wrappable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -7,6 +7,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.combine import Mean
+from coprefl_flwr.errors import RoundFailedError
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
 
@@ -44,7 +45,9 @@ class QFFL(RoundStrategy):
             "train", arrays, clients, combine=Mean("q-weight"), config={"q": self.q}
         )
         weight = replies.metrics["q-weight"].sum()
-        curvature = replies.metrics["q-curvature"].sum()
+        curvature = replies.metrics.get("q-curvature", np.array([np.nan])).sum()
+        if np.isnan(curvature):
+            raise RoundFailedError("a client reported no q-curvature")
         # sum_k Delta_k = weight w^t - sum_k (q-weight_k) w_k, in float64: w^t - w_k is small.
         total = replies.sums["sum"]
         moved = {

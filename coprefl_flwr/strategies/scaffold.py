@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
 from coprefl_flwr.combine import Mean
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
@@ -56,4 +56,4 @@ class SCAFFOLD(RoundStrategy):
         # Line 17: c <- c + 1/N sum_i (c_i^+ - c_i).
         part = len(replies.clients) / self.population_size()
         self.state["control"] = {name: c + part * change[name] for name, c in control.items()}
-        return mean | moved, replies.mean_metrics()
+        return cast_like(mean | moved, arrays), replies.mean_metrics()

@@ -69,5 +69,6 @@ class Schedule(RoundStrategy):
         for strategy, rounds in self.phases:
             own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}
             phases.append({**own, "rounds": rounds})
+        phases[-1].pop("rounds")  # It goes on for as long as the run does.
         run = {name: getattr(self, name) for name in RUN_OPTIONS}
         return {"strategy": "Schedule", **run, "phases": phases}

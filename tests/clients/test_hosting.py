@@ -97,7 +97,12 @@ def test_a_chain_runs_in_its_own_order():
 
 
 @pytest.mark.parametrize(
-    "fault", [lambda number, p: None, lambda number, p: ([p[0] * np.nan, p[1]], 1, {})]
+    "fault",
+    [
+        lambda number, p: None,
+        lambda number, p: ([p[0] * np.nan, p[1]], 1, {}),
+        lambda number, p: (p, 0, {}),
+    ],
 )
 def test_a_chain_skips_what_is_no_good(fault):
     """From the last good model, not from what the bad one left."""

@@ -144,7 +144,11 @@ def test_a_sequence_is_one_representation():
     assert z.shape == (2, 28)
 
 
-def test_without_a_linear_layer_there_is_none():
+def test_without_a_linear_layer_there_is_none(exact_federation, tmp_path):
+    model = nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten())
+    line = "^Sequential has no nn.Linear, so no representation$"
+    with pytest.raises(SettingsError, match=line):
+        make(MOONClient, model, exact_federation, tmp_path)
     line = "^Sequential calls no nn.Linear, so has no representation$"
     with pytest.raises(SettingsError, match=line):
-        outputs_and_representation(nn.Sequential(nn.Conv2d(1, 3, 4)), torch.rand(2, 1, 4, 4))
+        outputs_and_representation(model, torch.rand(2, 1, 4, 4))

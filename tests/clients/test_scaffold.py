@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import SCAFFOLDClient
 from coprefl_flwr.clients.scaffold import displacement_per_gradient
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import load_arrays, model_arrays
 from tests.clients.stateful import CONFIG, later, make, scaled
@@ -89,6 +90,19 @@ def test_a_single_number_has_a_variate_and_a_frozen_array_keeps_zero(
     # Option I asks for the gradient at the same model twice: nothing changes.
     second = max(abs(array).max() for array in again[len(start) :])
     assert (second == 0) == (variant == "I")
+
+
+def test_clipped_steps_say_nothing_of_the_gradients(exact_federation, tmp_path):
+    """Option I takes its variate elsewhere."""
+    training = LocalTraining(local_steps=3, learning_rate=0.1, clip_norm=1.0)
+    client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
+    sent = start + controls(client.model, 0.0)
+    line = "^SCAFFOLD II takes steps for gradients: clip-norm cannot be set$"
+    with pytest.raises(SettingsError, match=line):
+        client.fit(sent, II)
+    assert list(tmp_path.iterdir()) == []
+    returned, _, _ = client.fit(sent, {**II, "scaffold-variant": "I"})
+    assert returned[len(start)].any()
 
 
 def test_no_steps_change_no_variate(exact_federation, tmp_path):

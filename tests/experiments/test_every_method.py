@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.app import Context
 from safetensors.numpy import load_file
 
-from coprefl_flwr.client_app import app
+from coprefl_flwr.client_app import app, client_fn
+from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.experiments import tables
-from coprefl_flwr.experiments.methods import METHODS
+from coprefl_flwr.experiments.methods import METHODS, task_training
 from coprefl_flwr.experiments.study import initial_model, prepare, run_study
 from coprefl_flwr.grids import LocalGrid
 
@@ -39,6 +41,34 @@ def test_it_runs_tasks(name, tiny_settings):
     folder = run(settings)
     assert len(tables.read_rows(folder / "rows.jsonl")) == settings.task_clients
     assert [path.name for path in (folder / "tasks" / "0").iterdir()] == ["random.json"]
+
+
+def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
+    settings = replace(
+        tiny_settings, method="fedavg", task_method="moon:mu=3", task_learning_rate=0.3
+    )
+    context = Context(1, 1, {}, None, settings.to_config())
+    config = {"population": "task-1", "server-round": 2, "state-dir": settings.output_dir}
+    client = client_fn(context, 1, config)
+    assert type(client) is MOONClient
+    assert client.training == task_training(settings)
+    assert client.training.learning_rate == 0.3
+    pretraining = {"population": "pretrain", "server-round": 2, "start": "cyclic:rounds=1+scaffold"}
+    assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
+    assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient
+
+
+def test_a_tasks_method_and_its_setting_change_what_is_learnt(tiny_settings):
+    losses = {}
+    for name in ("fedavg", "fedprox:mu=0", "fedprox:mu=1", "scaffold", "feddyn", "qffl:q=2"):
+        settings = replace(
+            tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3,
+            task_partition="dirichlet", run_name=name.replace(":", "-").replace("=", "-"),
+        )  # fmt: skip
+        rows = tables.read_rows(run(settings) / "rows.jsonl")
+        losses[name] = tuple(row["loss"] for row in rows)
+    assert losses["fedprox:mu=0"] == losses["fedavg"]
+    assert len(set(losses.values())) == len(losses) - 1
 
 
 @pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "cyclic:rounds=2+scaffold"])

@@ -49,6 +49,19 @@ def test_summary_by_hand():
     assert slower["catches-up"] is None
 
 
+def test_a_plain_start_is_found_by_its_last_phase():
+    def catches_up(*starts):
+        found = pretraining_summary([row for start in starts for row in rows(start, [10.0, 20.0])])
+        return {entry["start"]: entry.get("catches-up") for entry in found}
+
+    two = ("fedavg:q=1", "fedavg:q=2")
+    assert catches_up(*two, "cyclic+fedavg:q=2")["cyclic+fedavg:q=2"] == 2
+    # Which of the two would it be?
+    assert catches_up(*two, "cyclic+fedavg")["cyclic+fedavg"] is None
+    assert catches_up("fedavg:q=1", "cyclic+fedavg")["cyclic+fedavg"] == 2
+    assert catches_up("fedavg", "cyclic+scaffold")["cyclic+scaffold"] is None
+
+
 def test_table():
     table = pretraining_table(pretraining_summary(ROUNDS))
     head, rule, fedavg, cyclic, slower = table.splitlines()

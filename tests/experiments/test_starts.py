@@ -1,6 +1,6 @@
 """The settings `method` and `task-method`: what they say, and one line for what they cannot say."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
@@ -81,10 +81,23 @@ def test_a_methods_own_default_and_what_takes_its_place():
     assert only("fedprox", mu=0.5).mu == 0.5
     assert only("fedprox:mu=2", mu=0.5).mu == 2
     assert only("fedavg", mu=0.5).mu is None
-    cyclic = only("cyclic")
-    assert (cyclic.local_epochs, cyclic.max_local_steps) == (5, 20)
-    assert only("cyclic", local_epochs=1).local_epochs == 1
-    assert (only("cyclic:local-steps=3").local_epochs, only("cyclic").local_steps) == (None, None)
+    centralised = only("centralised")
+    assert (centralised.local_epochs, centralised.batch_size) == (1, 64)
+
+
+def test_steps_or_epochs():
+    def chosen(text, **settings):
+        own = only(text, **settings)
+        return own.local_steps, own.local_epochs, own.max_local_steps
+
+    assert chosen("fedavg") == (None, None, None)
+    assert chosen("cyclic") == (None, 5, 20)
+    assert chosen("cyclic", local_epochs=1) == (None, 1, 20)
+    # Steps that somebody set are taken, all of them.
+    assert chosen("cyclic:local-steps=30") == chosen("cyclic", local_steps=30) == (30, None, None)
+    # What a method says takes the place of what is said for all.
+    assert chosen("cyclic:local-epochs=2", local_steps=5) == (None, 2, 20)
+    assert chosen("fedavg:local-steps=7", local_epochs=1) == (7, None, None)
 
 
 def test_phases_one_after_the_other():
@@ -128,12 +141,23 @@ KNOWN = ", ".join(["random", *METHODS])
         ("random+fedavg", "method: 'random': random is not trained and has no settings"),
         (
             "coprefl:gama=0.5",
-            "method, coprefl:gama=0.5: coprefl has no 'gama', did you mean 'gamma'?; it has gamma, "
-            "meta-learning-rate, support-fraction, resplit, " + ", ".join(LOCAL_SETTINGS),
+            "method, coprefl:gama=0.5: coprefl has no 'gama' here, did you mean 'gamma'?; it has "
+            "gamma, meta-learning-rate, support-fraction, resplit, " + ", ".join(LOCAL_SETTINGS),
         ),
         (
             "fedavg:gamma=0.5",
-            "method, fedavg:gamma=0.5: fedavg has no 'gamma'; it has " + ", ".join(LOCAL_SETTINGS),
+            "method, fedavg:gamma=0.5: fedavg has no 'gamma' here; it has "
+            + ", ".join(LOCAL_SETTINGS),
+        ),
+        (
+            "fedmeta:learning-rate=0.1",
+            "method, fedmeta:learning-rate=0.1: fedmeta has no 'learning-rate' here, did you mean "
+            "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
+            "meta-learning-rate, support-fraction, resplit, rounds, participants",
+        ),
+        (
+            "scaffold:clip-norm=1",
+            "method, scaffold:clip-norm=1: clip-norm = 1: cannot be set with variant II",
         ),
         ("coprefl:gamma=2", "method, coprefl:gamma=2: gamma = 2.0: must be between 0 and 1"),
         ("coprefl:gamma=low", "method, coprefl:gamma=low: gamma = 'low': must be a number"),
@@ -167,6 +191,15 @@ def test_a_setting_that_no_method_here_has():
     )
     # A task's method counts too.
     assert starts(Settings(method="fedavg", mu=0.1, task_method="fedprox"))
+
+
+def test_a_task_has_local_training_of_its_own_settings():
+    assert refusal("fedavg", task_method="fedprox:learning-rate=0.1") == (
+        "task-method, fedprox:learning-rate=0.1: fedprox has no 'learning-rate' here; it has mu"
+    )
+
+
+def test_a_task_cannot_be_every_method():
     assert refusal("fedavg", task_method="coprefl").startswith(
         "task-method: unknown method 'coprefl': known are fedavg, fedprox, qffl, scaffold, "
     )
@@ -204,26 +237,58 @@ def test_strategies_get_their_settings():
     assert vars(coprefl).items() >= (base | {"gamma": 0.1, "meta_learning_rate": 0.2}).items()
 
 
+OTHER = {
+    "variant": {"scaffold": "I", "fedmeta": "meta-sgd", "per-fedavg": "hf"},
+    "resplit": False,
+    "inner-steps": 3,
+    "local-epochs": 7,
+    "max-local-steps": 9,
+    "batch-size": 11,
+    "server-steps": 13,
+}
+"""Values that are no default; of settings not here, 0.321."""
+FOUND_AS = {
+    "feddyn-alpha": "alpha",
+    "max-local-steps": "max_steps",
+    "server-steps": "local_steps",
+    "server-learning-rate": "learning_rate",
+}
+
+
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_is_made_with_every_one_of_its_settings(name, federation, tmp_path):
+def test_every_setting_of_a_method_arrives(name, federation, tmp_path):
     method = METHODS[name]
+    values = {key: OTHER.get(key, 0.321) for key in method.own}
+    if "variant" in values:
+        values["variant"] = OTHER["variant"][name.removesuffix("-refined")]
+    text = ",".join(
+        f"{key}={'false' if value is False else value}" for key, value in values.items()
+    )
+    chosen = start(Settings(), f"{name}:{text}")
+    (phase,) = chosen.phases
     server = ServerData(tiny_model(), federation.samples[3])
-    phase = start(Settings(), name).phases[0]
-    strategy = start(Settings(), name).strategy(lambda _: server)
+    strategy = chosen.strategy(lambda _: server)
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     assert type(inner) is method.strategy_class
-    assert isinstance(strategy, ServerRefined) == (
-        name.endswith("-refined") or name == "coprefl-sgd"
-    )
-    data = ClientData(federation.samples[0])
-    training, state = local_training(phase.settings), ClientState(tmp_path)
+    assert isinstance(strategy, ServerRefined) == method.refined
+    training, data = local_training(phase.settings), ClientData(federation.samples[0])
+    state = ClientState(tmp_path)
     client = method.client(phase.settings, tiny_model(), data, training, state)
     assert type(client) is method.client_class
-    # A setting of the method's own reaches the strategy, the client, or the local training.
-    reached = {f.name for one in (strategy, inner) for f in fields(one)} | vars(client).keys()
-    reached |= {"alpha", "server_steps", "server_learning_rate"} | vars(training).keys()
-    names = {"feddyn-alpha": "alpha", "max-local-steps": "max_steps"}
-    assert {names.get(key, key.replace("-", "_")) for key in method.own} <= reached
+    for key, value in values.items():
+        field = FOUND_AS.get(key, key.replace("-", "_"))
+        holders = [strategy.training] if key.startswith("server-") else [inner, client, training]
+        arrived = [getattr(holder, field) for holder in holders if hasattr(holder, field)]
+        assert arrived, key
+        assert all(one == value for one in arrived), key
+
+
+def test_both_sides_of_a_schedule_agree_on_the_phase():
+    chosen = start(Settings(rounds=4), "cyclic:rounds=1+fedprox:rounds=2+fedavg")
+    schedule = chosen.strategy(no_server)
+    for number in range(1, 9):
+        strategy, _ = schedule.phase(number)
+        assert type(strategy) is chosen.phase(number).method.strategy_class
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):

@@ -24,12 +24,42 @@ def run_on(strategy, grid, start, rounds=2):
     return from_record(result.arrays), asked
 
 
+def fails_in_round_2(client_class, written):
+    """Return a class whose client 1 fails in round 2, after it wrote a state into `written`."""
+
+    class Fails(client_class):
+        def fit(self, parameters, config):
+            outcome = super().fit(parameters, config)
+            if (config["client"], config["server-round"]) == (1, 2):
+                written.append(self.state.read({**config, "state-version": "2-0"}))
+                raise ArithmeticError("boom")
+            return outcome
+
+    return Fails
+
+
+class Leaving(LocalGrid):
+    """A grid whose last node is gone as soon as it has answered in round 1."""
+
+    left = False
+
+    def get_node_ids(self):
+        nodes = super().get_node_ids()
+        return nodes[:-1] if self.left else nodes
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        self.left |= any(m.metadata.message_type == "train" for m in messages)
+        return replies
+
+
 def states_of(strategy, folder):
     """Return {client: the state that counts} below `folder`, names in alphabetical order."""
     found = {}
     for client, version in strategy.versions.committed.items():
-        config = {"run": "run", "population": "train", "state-version": version}
-        found[client] = dict(sorted(ClientState(folder / str(client)).read(config).items()))
+        config = {"run": "run", "population": "train", "client": client, "state-version": version}
+        found[client] = dict(sorted(ClientState(folder).read(config).items()))
     return found
 
 

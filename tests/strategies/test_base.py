@@ -10,12 +10,23 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
 
+from coprefl_flwr import strategies
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.combine import Mean
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import CoPreFL, Exchange, FedAvg
+from coprefl_flwr.strategies import (
+    SCAFFOLD,
+    CoPreFL,
+    Cyclic,
+    Exchange,
+    FedAvg,
+    FedMeta,
+    FedProx,
+    RoundStrategy,
+    Schedule,
+)
 from tests.tiny import pair
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
@@ -212,16 +223,63 @@ def test_more_participants_than_clients_is_refused_before_any_work():
     assert seen == []
 
 
-def test_a_wrapper_that_would_see_half_a_round_is_refused():
-    wrapped = DifferentialPrivacyServerSideFixedClipping(CoPreFL(), 0.1, 1.0, 2)
-    with pytest.raises(SettingsError, match=r"CoPreFL exchanges train, train\.query in a round"):
-        wrapped.start(counting_grid(), to_record(START), 1)
+@pytest.mark.parametrize("options", [{"min_replies": 4}, {}])
+def test_an_evaluation_needs_one_good_reply(options, caplog):
+    """Whatever a round needs; with none the run goes on, and has no evaluation of that round."""
+
+    class Rarely(Counter):
+        def evaluate(self, parameters, config):
+            if self.client_id != 2 or config["server-round"] == 2:
+                raise ArithmeticError("boom")
+            return super().evaluate(parameters, config)
+
+    strategy = FedAvg(evaluate_every=1, **options)
+    grid = LocalGrid(client_app(lambda _, i: Rarely(i), clients=4), nodes=2)
+    result = strategy.start(grid, to_record(START), 3)
+    assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
+    assert strategy.evaluation.clients == (2,)
+    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1"
+    assert line in [record.getMessage() for record in caplog.records]
+
+
+WRAPPED = [
+    CoPreFL(),
+    Cyclic(),
+    FedMeta(),
+    SCAFFOLD(),
+    Schedule([(Cyclic(), 1), (FedAvg(), 1)]),
+]
+
+
+@pytest.mark.parametrize("strategy", WRAPPED, ids=lambda strategy: type(strategy).__name__)
+def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
+    """Or that would take what it sees for models."""
+    seen = []
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
+    with pytest.raises(SettingsError) as caught:
+        wrapped.start(counting_grid(seen=seen), to_record(START), 1)
+    assert str(caught.value) == (
+        f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
+        "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
+        "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+    )
+    assert seen == []
+
+
+def test_what_may_be_wrapped():
+    ours = [c for c in vars(strategies).values() if isinstance(c, type)]
+    allowed = [c for c in ours if issubclass(c, RoundStrategy) and c.wrappable]
+    assert allowed == [FedAvg, FedProx]
+
+
+def test_a_wrapper_around_nodes_that_add_up_is_refused():
     hosted = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 1.0, 2)
     with pytest.raises(SettingsError, match="every node must be one client"):
         hosted.start(counting_grid(), to_record(START), 1)
 
 
-def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client():
+@pytest.mark.parametrize("strategy", [FedAvg(), FedProx()], ids=["FedAvg", "FedProx"])
+def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client(strategy):
     """Noise 0 and a clipping norm that clips nothing: the wrapped mean is the plain mean."""
     start = {"w": np.float32([1.0, 2.0])}
 
@@ -230,7 +288,7 @@ def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client():
             return [parameters[0] + config["client"] + 1], 1, {}
 
     app = client_app(lambda _: Single())
-    wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.0, 1e6, 3)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e6, 3)
     result = wrapped.start(LocalGrid(app, nodes=3), to_record(start), 1)
     np.testing.assert_allclose(from_record(result.arrays)["w"], [3.0, 4.0], rtol=1e-6)
 
@@ -240,6 +298,21 @@ def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client():
 def test_options_are_checked(option, value):
     with pytest.raises(SettingsError, match=f"{option} = {value}: must be at least 1"):
         FedAvg(**{option: value})
+
+
+NO_FOLDERS = ["", ".", "..", ".x", "-x", "a/b", "a\\b", "../a", "/a", "a b", "a\n"]
+
+
+@pytest.mark.parametrize("option", ["run_name", "population"])
+def test_names_that_cannot_name_a_folder_are_refused(option):
+    for value in NO_FOLDERS:
+        with pytest.raises(SettingsError) as caught:
+            FedAvg(**{option: value})
+        assert str(caught.value) == (
+            f"{option} = {value!r}: must be letters, digits, '_', '-' and '.', as it names a folder"
+        )
+    for value in ("r", "7", "_", "task-3", "2024-05.a_B"):
+        assert getattr(FedAvg(**{option: value}), option) == value
 
 
 def test_server_evaluation_sees_absolute_rounds():

@@ -76,10 +76,10 @@ class Relay(NumPyClient):
         self.client_id, self.fault = client_id, fault
 
     def fit(self, parameters, config):
-        returned = [10 * parameters[0] + self.client_id + 1]
+        w, n = 10 * parameters[0] + self.client_id + 1, 1
         if self.fault:
-            returned = self.fault(self.client_id, config["attempt"], returned)
-        return returned, 1, {"loss": float(self.client_id)}
+            w, n = self.fault(self.client_id, config["attempt"], w)
+        return [w], n, {"loss": float(self.client_id)}
 
 
 def relay(hosting="1", fault=None, grid_class=LocalGrid):
@@ -116,22 +116,26 @@ def test_the_order_is_a_function_of_seed_and_round():
             assert {chain[place] for chain in chains} == set("1234")
 
 
-def raises(client, attempt, returned):
+def raises(client, attempt, w):
     if client in (0, 3):
         raise ArithmeticError("boom")
-    return returned
+    return w, 1
 
 
-def returns_nan(client, attempt, returned):
-    return [returned[0] * np.nan] if client in (0, 3) else returned
+def returns_nan(client, attempt, w):
+    return w * np.nan if client in (0, 3) else w, 1
 
 
-def returns_another_shape(client, attempt, returned):
-    return [np.zeros(2)] if client in (0, 3) else returned
+def returns_another_shape(client, attempt, w):
+    return np.zeros(2) if client in (0, 3) else w, 1
+
+
+def has_no_samples(client, attempt, w):
+    return w, 0 if client in (0, 3) else 1
 
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
-@pytest.mark.parametrize("fault", [raises, returns_nan, returns_another_shape])
+@pytest.mark.parametrize("fault", [raises, returns_nan, returns_another_shape, has_no_samples])
 def test_a_bad_link_is_skipped(hosting, fault, caplog):
     """The next one goes on from the last good model, wherever in the chain the bad ones stand."""
     for seed in range(4):
@@ -145,10 +149,10 @@ def test_a_bad_link_is_skipped(hosting, fault, caplog):
 
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_a_round_without_a_good_link_is_repeated(hosting, caplog):
-    def first_attempt_fails(client, attempt, returned):
+    def first_attempt_fails(client, attempt, w):
         if attempt == 0:
             raise ArithmeticError("boom")
-        return returned
+        return w, 1
 
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay(hosting, first_attempt_fails), participants=3)

@@ -8,9 +8,11 @@ from coprefl_flwr.clients import FedDynClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedDyn
 from tests.strategies.by_hand import (
+    Leaving,
     assert_equal,
     assert_same_states,
     descend,
+    fails_in_round_2,
     is_statistic,
     loaded,
     loss_of,
@@ -75,6 +77,35 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]
     theta, h, _ = by_hand(exact_federation, ours, 0.3)
+    assert_equal(found, theta)
+    assert_equal(strategy.state["drift"], h)
+
+
+@pytest.mark.parametrize("hosting", ["2", "own"])
+def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path, hosting):
+    """Client 1 in round 2: that leaves theta and h alone; in round 4 its lambda is round 1's."""
+    written = []
+    failing = fails_in_round_2(FedDynClient, written)
+    grid = exact_federation.grid(hosting, failing, states=tmp_path)
+    strategy = FedDyn(alpha=0.3, participants=3, seed=7, min_nodes=HOSTINGS[hosting][0])
+    found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
+    assert [1 in clients for clients in rounds] == [True, True, False, True]
+    rounds[1].remove(1)
+    theta, h, duals = by_hand(exact_federation, rounds, 0.3)
+    assert_equal(found, theta)
+    assert_equal(strategy.state["drift"], h)
+    assert_same_states(states_of(strategy, tmp_path), duals)
+    _, _, before = by_hand(exact_federation, rounds[:1], 0.3)
+    assert abs(written[0]["2.weight"] - before[1]["2.weight"]).max() > 1e-3
+
+
+def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
+    """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
+    app = exact_federation.app(FedDynClient, clients=None, states=tmp_path)
+    strategy = FedDyn(alpha=0.3, min_nodes=4)
+    found, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
+    assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
+    theta, h, _ = by_hand(exact_federation, rounds, 0.3)
     assert_equal(found, theta)
     assert_equal(strategy.state["drift"], h)
 

@@ -10,7 +10,7 @@ from flwr.serverapp.strategy import QFedAvg
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import QFFLClient, TorchClient
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL
 from tests.strategies.by_hand import (
@@ -91,6 +91,24 @@ def test_a_client_that_does_not_report_its_weight_is_named(exact_federation, cap
     with pytest.raises(RuntimeError, match="0 good replies of 4"):
         run(strategy, exact_federation.app(TorchClient), exact_federation.arrays(), rounds=1)
     assert "client 0 on node 2 is left out: no metric 'q-weight' in the reply" in caplog.text
+
+
+@pytest.mark.parametrize("silent", [[1], [0, 1, 2, 3]])
+def test_a_client_that_does_not_report_its_curvature_fails_the_round(
+    exact_federation, caplog, silent
+):
+    class Flat(QFFLClient):
+        def fit(self, parameters, config):
+            returned, n, metrics = super().fit(parameters, config)
+            if config["client"] in silent:
+                del metrics["q-curvature"]
+            return returned, n, metrics
+
+    line = "^round 1 failed 2 times in a row, last: a client reported no q-curvature$"
+    with pytest.raises(RunFailedError, match=line):
+        run(QFFL(max_failed_rounds=2), exact_federation.app(Flat), exact_federation.arrays())
+    for attempt in (1, 2):
+        assert f"attempt {attempt} failed: a client reported no q-curvature" in caplog.text
 
 
 @pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])

@@ -65,7 +65,7 @@ def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
         client_class = classes[min(config["server-round"], len(classes)) - 1]
         more = {"training": federation.training, "device": CPU}
         if client_class is not TorchClient:
-            more["state"] = ClientState(folder / "states" / str(client_id))
+            more["state"] = ClientState(folder / "states")
         made = client_class(federation.model, federation.samples[client_id], **more)
         if killed_by == config["server-round"]:
             fit = made.fit

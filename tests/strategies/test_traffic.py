@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
+from flwr.app import Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import CoPreFLClient, MOONClient, client_app
@@ -158,6 +160,29 @@ def test_failures_are_sent_but_send_nothing_back():
     assert (found["models-down"], found["models-up"]) == (8, 3)
     assert found["bytes-down"] == 8 * (HEADER + 400)
     assert found["bytes-up"] == 3 * (HEADER + 400)
+
+
+def test_arrays_in_an_evaluation_are_not_looked_at():
+    """An app may answer with any, or with none, and is evaluated all the same."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        content = {"arrays": message.content["arrays"], "m": MetricRecord({"num-examples": 1})}
+        return Message(RecordDict(content), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        node = context.node_config["partition-id"]
+        content = {"m": MetricRecord({"num-examples": 1, "loss": float(node)})}
+        if node < 2:
+            content["arrays"] = to_record({f"own-{node}": np.ones(7)})
+        return Message(RecordDict(content), reply_to=message)
+
+    strategy = FedAvg(min_nodes=3, evaluate_every=1)
+    found = totals(strategy, LocalGrid(app, nodes=3), START, 2)
+    assert [metrics["loss"] for metrics in strategy.history.evaluate.values()] == [1.0, 1.0]
+    assert (found["models-down"], found["models-up"]) == (6, 6)
 
 
 def test_a_round_reports_its_traffic():

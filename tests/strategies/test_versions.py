@@ -46,7 +46,7 @@ class Diary(NumPyClient):
 
 def grid(folder, fault=None, clients=3, nodes=1, grid_class=LocalGrid, hosting="shared"):
     hosted = {"shared": clients, "own": None, "plain": None}[hosting]
-    app = client_app(lambda _, i: Diary(folder / str(i), i, fault), clients=hosted)
+    app = client_app(lambda _, i: Diary(folder, i, fault), clients=hosted)
     return grid_class(without_roster(app) if hosting == "plain" else app, nodes=nodes)
 
 
@@ -55,7 +55,7 @@ def diaries(strategy, folder, first=0):
     found = {}
     for client, version in strategy.versions.committed.items():
         config = {"run": "run", "population": "train", "state-version": version}
-        days = ClientState(folder / str(client - first)).read(config)["days"]
+        days = ClientState(folder).read({**config, "client": client - first})["days"]
         found[client - first] = days.tolist()
     return found
 
@@ -167,7 +167,7 @@ def test_files_of_the_checkpoint_stay_until_the_next(tmp_path):
     files = {}
 
     def look(report):
-        folder = tmp_path / "0" / "run" / "train"
+        folder = tmp_path / "run" / "train" / "0"
         files[report.round] = sorted(path.stem for path in folder.iterdir())
 
     strategy = Remembering()
@@ -186,7 +186,7 @@ def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
 
     def lose(report):
         if report.round == 1:
-            (tmp_path / "1" / "run" / "train" / "1-0.safetensors").unlink()
+            (tmp_path / "run" / "train" / "1" / "1-0.safetensors").unlink()
 
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         start(strategy, grid(tmp_path, nodes=nodes, hosting=hosting), 2, hooks=[lose])
@@ -198,18 +198,34 @@ def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
     assert sorted(strategy.versions.committed.values()) == ["1-0", "2-0", "2-0"]
 
 
-def test_exchanges_without_a_state_say_nothing_of_versions(tmp_path):
+@pytest.mark.parametrize("stateful", [False, True])
+def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
+    """Nor does an evaluation, though the same round's other exchange has a state."""
     seen = []
+
+    class Twice(FedAvg):
+        def round(self, server_round, arrays):
+            clients = self.sample(server_round)
+            yield Exchange("train", arrays, clients, config={"about": "no state"})
+            replies = yield Exchange("train", arrays, clients, stateful=stateful)
+            return replies.arrays, {}
 
     class Sees(NumPyClient):
         def fit(self, parameters, config):
-            seen.append(config)
+            seen.append((config.get("about", "state"), config))
             return parameters, 1, {}
 
-    strategy = FedAvg()
+        def evaluate(self, parameters, config):
+            seen.append(("evaluation", config))
+            return 0.5, 1, {}
+
+    strategy = Twice(evaluate_every=1)
     start(strategy, LocalGrid(client_app(lambda _, i: Sees(), clients=2), nodes=1), 2)
-    assert not any("state-version" in config or "state-kept" in config for config in seen)
-    assert strategy.versions.committed == {}
+    assert len(seen) == 2 * 3 * 2
+    for about, config in seen:
+        told = {"state-version", "state-kept"} & config.keys()
+        assert len(told) == (2 if stateful and about == "state" else 0)
+    assert strategy.versions.committed == (dict.fromkeys(range(2), "2-0") if stateful else {})
 
 
 def test_states_of_a_thousand_clients_are_not_held_in_memory(tmp_path, monkeypatch):
@@ -217,16 +233,14 @@ def test_states_of_a_thousand_clients_are_not_held_in_memory(tmp_path, monkeypat
     monkeypatch.setattr("os.fsync", lambda _: None)  # A thousand of them take a minute.
 
     class Heavy(NumPyClient):
-        def __init__(self, client_id):
-            self.state = ClientState(tmp_path / str(client_id))
-
         def fit(self, parameters, config):
-            kept = self.state.read(config)
+            state = ClientState(tmp_path)
+            kept = state.read(config)
             grown = np.zeros(6400, np.float32) if kept is None else kept["x"] + 1
-            self.state.write(config, {"x": grown})
+            state.write(config, {"x": grown})
             return parameters, 1, {}
 
-    a_grid = LocalGrid(client_app(lambda _, i: Heavy(i), clients=1000), nodes=2)
+    a_grid = LocalGrid(client_app(lambda _, i: Heavy(), clients=1000), nodes=2)
     strategy = Remembering()
     tracemalloc.start()
     try:

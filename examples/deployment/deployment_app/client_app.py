@@ -10,7 +10,7 @@ from flwr.app import Context
 from torch import nn
 
 from coprefl_flwr.clients import CoPreFLClient, client_app
-from coprefl_flwr.data import Samples, load_dataset
+from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.settings import Settings
@@ -52,6 +52,8 @@ def node_samples(path: str) -> Samples:
     if not Path(path).is_file():
         raise SettingsError(f"data-path = {path!r}: there is no such file on this node")
     images = load_dataset(path)
+    if not isinstance(images, ImageDataset):
+        raise SettingsError(f"data-path = {path!r}: holds no images")
     if images.images.shape[1:] != task.IMAGE_SHAPE or images.labels.max() >= task.NUM_CLASSES:
         raise SettingsError(
             f"data-path = {path!r}: holds images of (channels, height, width) = "
