@@ -110,7 +110,7 @@ def mean(states, weights, clients, counts=None):
     counts, result = counts or sizes(clients), {}
     for name in states[0]:
         shares = counts if is_statistic(name) else weights
-        value = np.average([np.array(state[name]) for state in states], axis=0, weights=shares)
+        value = np.average([np.asarray(state[name]) for state in states], axis=0, weights=shares)
         result[name] = np.rint(value).astype(np.int64) if "num_batches" in name else value
     return result
 

@@ -75,7 +75,7 @@ def round_by_hand(federation, start, rates, clients, server_round, beta, **adapt
     queries = [len(sets(federation, client, server_round)[1][1]) for client in clients]
     moved = mean(states, [1] * len(clients), clients, queries)
     step = [
-        beta * np.mean([np.array(part) for part in parts], 0)
+        beta * np.mean([part.numpy() for part in parts], 0)
         for parts in zip(*gradients, strict=True)
     ]
     before = [*(start[n] for n in names), *(rates[n] for n in names)]
@@ -144,7 +144,7 @@ def objective(federation, theta, template, clients):
     rates = dict.fromkeys(names, 0.7)
     for client in clients:
         data = sets(federation, client, 1)
-        total += float(adapted_loss(w, rates, None, data, second_order=False)[0])
+        total += adapted_loss(w, rates, None, data, second_order=False)[0].item()
     return total / len(clients)
 
 
