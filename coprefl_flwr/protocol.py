@@ -1,10 +1,12 @@
 """What a message between the strategies and the clients holds: the one place that knows.
 
-Request   one ArrayRecord per quantity; a ConfigRecord "config" with the app's own settings and:
-          server-round, run, population, seed, attempt; where nodes host clients also `clients`
-          (the ids to run) and `combine` (how to add up their results). Where clients keep a state,
-          `state-version` and `state-kept` (see `coprefl_flwr.client_state`): a text for one client,
-          a list in the order of `clients` for several.
+Request   the ArrayRecord "arrays", which clients answer in kind (what a method sends and gets back
+          besides weights stands behind them, named "LABEL/NAME"), and any further ones by name; a
+          ConfigRecord "config" with the app's own settings and: server-round, run, population,
+          seed, attempt; where nodes host clients also `clients` (the ids to run) and `combine` (how
+          to add up their results). Where clients keep a state, `state-version` and `state-kept`
+          (see `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients`
+          for several.
 Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
           and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).

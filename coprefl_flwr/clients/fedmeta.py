@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.arrays import Arrays, is_buffer
+from coprefl_flwr.arrays import Arrays, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
@@ -99,4 +99,4 @@ class FedMetaClient(CoPreFLClient):
 
     def weight_names(self) -> list[str]:
         """Return the names of the arrays that are no buffers."""
-        return [n for n, a in model_arrays(self.model).items() if not is_buffer(n, a)]
+        return list(weights_of(model_arrays(self.model)))

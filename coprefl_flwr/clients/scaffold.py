@@ -6,6 +6,7 @@ import torch
 from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
 from coprefl_flwr.models import model_arrays
@@ -29,8 +30,9 @@ class SCAFFOLDClient(StatefulClient):
         samples = self.training_samples(config)
         if config["scaffold-variant"] == "II" and self.training.clip_norm is not None:
             raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
-        renewed = self.gradient() if config["scaffold-variant"] == "I" else None
-        loss = self.train_corrected(config, {name: control[name] - own[name] for name in names})
+        renewed = self.gradient(samples) if config["scaffold-variant"] == "I" else None
+        correction = {name: control[name] - own[name] for name in names}
+        loss = self.train_corrected(samples, config, correction)
         if renewed is None:
             trained = model_arrays(self.model)
             scale = displacement_per_gradient(
@@ -45,12 +47,12 @@ class SCAFFOLDClient(StatefulClient):
         change = [after[name] - own[name] for name in names]
         return [*self.weights(), *change], len(samples), {"loss": loss}
 
-    def gradient(self) -> Arrays:
+    def gradient(self, samples: Samples) -> Arrays:
         """Return the gradient at the global model over all local samples (option I)."""
-        batches = self.train.batches(EVALUATION_BATCH, self.device)
+        batches = samples.batches(EVALUATION_BATCH, self.device)
         return loss_and_gradient(self.model, batches).gradient
 
-    def train_corrected(self, config: Config, correction: Arrays) -> float:
+    def train_corrected(self, samples: Samples, config: Config, correction: Arrays) -> float:
         """Train with c - c_i added to every gradient; return the mean batch loss."""
         added = [
             (p, torch.as_tensor(correction[name], device=self.device))
@@ -61,7 +63,7 @@ class SCAFFOLDClient(StatefulClient):
             for p, term in added:
                 p.grad = term.clone() if p.grad is None else p.grad.add_(term)
 
-        return self.train_locally(self.training_samples(config), config, correct=correct)
+        return self.train_locally(samples, config, correct=correct)
 
 
 def displacement_per_gradient(training: LocalTraining, n: int, server_round: int) -> float:
