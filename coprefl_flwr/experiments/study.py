@@ -5,7 +5,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     settings.yaml                       the settings as used
     starts/START/model.safetensors      the starting model, and model.json: how it was made
     starts/START/rounds.jsonl           metrics of every pre-training round
-    starts/START/checkpoint.safetensors while the pre-training runs
+    starts/START/checkpoint.safetensors while the pre-training runs; a task has its own
     tasks/NUMBER/START.json             a task from a start: rows per client, metrics per round
     rows.jsonl, rounds.jsonl            all of these in one file each
     pretraining.md                      what the pre-training came to, and what it sent
@@ -16,11 +16,8 @@ Every file is written in one step, and a part is done when its file is there: a 
 interrupted goes on with the first part that is not.
 """
 
-import importlib.metadata
 import json
 import logging
-import platform
-import shutil
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -28,43 +25,29 @@ from typing import Any
 
 import numpy as np
 import yaml
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from torch import nn
 
-import coprefl_flwr
-from coprefl_flwr.arrays import Arrays, from_record, to_record
-from coprefl_flwr.data import Dataset, ImageDataset, split_in_two
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.data import split_in_two
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments import figures, tables
 from coprefl_flwr.experiments.populations import (
     PRETRAINING,
-    class_split,
-    clients_samples,
-    dataset,
-    input_shape,
     population,
-    samples_to_test_on,
     server_samples,
     task_name,
-    union,
 )
 from coprefl_flwr.experiments.pretraining import pretraining_summary, pretraining_table
-from coprefl_flwr.experiments.progress import Progress, quiet_flower
-from coprefl_flwr.experiments.starts import Start, starts, task_strategy
-from coprefl_flwr.files import write_atomically
-from coprefl_flwr.models import (
-    build_model,
-    head_names,
-    load_saved_model,
-    model_arrays,
-    save_model,
-    with_fresh_head,
+from coprefl_flwr.experiments.progress import (
+    PRETRAINING_KIND,
+    TASK_KIND,
+    Progress,
+    quiet_flower,
 )
-from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.experiments.runs import Setup, pretrain, read_lines, run_task, write_lines
+from coprefl_flwr.experiments.starts import Start, starts
+from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import Settings, key_of, unknown
-from coprefl_flwr.strategies import HybridCoPreFL, Replies, RoundReport
-from coprefl_flwr.strategies.base import EvaluateFn
+from coprefl_flwr.strategies import HybridCoPreFL
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -76,12 +59,22 @@ FREE_ON_RESUME = {"resume", "output_dir", "data_dir", "min_nodes", "timeout", "c
 class Study:
     """A checked study, ready to run."""
 
-    settings: Settings
+    setup: Setup
     starts: list[Start]
     folder: Path
-    head: frozenset[str]
-    input_shape: tuple[int, ...]
-    num_classes: int
+
+    @property
+    def settings(self) -> Settings:
+        """The study's settings."""
+        return self.setup.settings
+
+    def folder_of(self, start: Start) -> Path:
+        """Return where a starting model lies."""
+        return self.folder / "starts" / start.folder
+
+    def file_of(self, start: Start, task: int) -> Path:
+        """Return where a task from a start is written."""
+        return self.folder / "tasks" / str(task) / f"{start.folder}.json"
 
 
 def run_study(grid: Grid, settings: Settings) -> Path:
@@ -97,32 +90,50 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     study = prepare(settings)
     logger.info("results go to %s", study.folder)
     with quiet_flower():
-        progress = Progress(len(study.starts) * (1 + settings.tasks))
-        models = {start.name: pretrain(study, grid, start, progress) for start in study.starts}
+        setup, progress = study.setup, _progress(study)
+        models = {
+            start.name: pretrain(setup, grid, start, study.folder_of(start), progress)
+            for start in study.starts
+        }
         for number in range(settings.tasks):
             for start in study.starts:
-                run_task(study, grid, number, start, models[start.name], progress)
+                file = study.file_of(start, number)
+                run_task(setup, grid, number, start.name, models[start.name], file, progress)
     write_results(study)
     return study.folder
+
+
+def _progress(study: Study) -> Progress:
+    """Return the account of all rounds that the study takes."""
+    tasks = study.settings.tasks * len(study.starts)
+    ahead = {
+        PRETRAINING_KIND: sum(start.rounds for start in study.starts),
+        TASK_KIND: tasks * study.settings.task_rounds,
+    }
+    return Progress(len(study.starts) + tasks, ahead)
 
 
 def prepare(settings: Settings) -> Study:
     """Check everything a study needs and make its folder; nothing is written before that."""
     if not settings.run_name:
         settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    chosen = starts(settings)
-    classes, _ = class_split(settings)
-    shape = input_shape(settings)
-    head = head_names(settings.model, len(classes), shape, settings.norm)
-    for name in [PRETRAINING, *map(task_name, range(settings.tasks))]:
-        population(settings, name)
-    _check_server_share(settings, chosen)
-    _check_support_sets(settings, chosen)
+    setup, chosen = check(settings)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     _check_folder(folder, settings)
     config = settings.to_config()
     write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
-    return Study(settings, chosen, folder, head, shape, len(classes))
+    return Study(setup, chosen, folder)
+
+
+def check(settings: Settings) -> tuple[Setup, list[Start]]:
+    """Return what the settings come to, or raise a SettingsError; nothing is written."""
+    chosen = starts(settings)
+    setup = Setup.of(settings)
+    for name in [PRETRAINING, *map(task_name, range(settings.tasks))]:
+        population(settings, name)
+    _check_server_share(settings, chosen)
+    _check_support_sets(settings, chosen)
+    return setup, chosen
 
 
 def _check_server_share(settings: Settings, chosen: list[Start]) -> None:
@@ -178,221 +189,17 @@ def _check_folder(folder: Path, settings: Settings) -> None:
             )
 
 
-def initial_model(study: Study) -> Arrays:
-    """Return the random weights that every pre-training starts from."""
-    settings = study.settings
-    return model_arrays(
-        build_model(
-            settings.model,
-            study.num_classes,
-            study.input_shape,
-            settings.norm,
-            seed_key=(settings.seed, "model"),
-        )
-    )
-
-
-def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arrays:
-    """Return the starting model, pre-training it unless that is done."""
-    folder = study.folder / "starts" / start.folder
-    title = f"pre-training {start.name}"
-    if (folder / "model.safetensors").exists():
-        progress.skip(title)
-        return load_saved_model(folder)[0]
-    arrays = initial_model(study)
-    if not start.phases:
-        progress.done += 1
-        save_model(folder, arrays, about(study, start))
-        return arrays
-    progress.begin(title)
-    settings = study.settings
-    checkpoint = folder / "checkpoint.safetensors"
-    state = folder / "client-state"
-    strategy = start.strategy(lambda pool: server_data(study, pool))
-    result = strategy.start(
-        grid,
-        to_record(arrays),
-        start.rounds,
-        settings.timeout,
-        ConfigRecord({"start": start.name, "state-dir": str(state)}),
-        evaluate_fn=tester(study, start.rounds) if settings.test_every else None,
-        checkpoint=checkpoint,
-        checkpoint_every=settings.checkpoint_every,
-        resume=checkpoint.exists(),
-        hooks=[progress],
-    )
-    rounds = [
-        {"phase": "pretraining", "start": start.name, "task": None, "round": number, **metrics}
-        for number, metrics in strategy.history.rounds().items()
-    ]
-    _write_lines(folder / "rounds.jsonl", rounds)
-    arrays = {name: array.numpy() for name, array in result.arrays.items()}
-    save_model(folder, arrays, about(study, start))
-    checkpoint.unlink()
-    shutil.rmtree(state, ignore_errors=True)
-    return arrays
-
-
-def server_data(study: Study, pool: str) -> ServerData:
-    """Return what is computed on at the server: its own data, all of the clients', or both."""
-    pools = {"server": [server_samples], "clients": [clients_samples]}
-    pools["both"] = [*pools["clients"], *pools["server"]]
-    return ServerData(_network(study), union([held(study.settings) for held in pools[pool]]))
-
-
-def _network(study: Study) -> nn.Module:
-    settings = study.settings
-    return build_model(settings.model, study.num_classes, study.input_shape, settings.norm)
-
-
-def tester(study: Study, last_round: int) -> EvaluateFn:
-    """Return what tests the pre-trained model on the dataset's own test part, when that is due."""
-    test = ServerData(_network(study), samples_to_test_on(study.settings))
-    every = study.settings.test_every
-
-    def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        if server_round % every and server_round != last_round:
-            return None
-        found = test.evaluate(from_record(arrays))
-        accuracy = 100 * found["correct"] / found["num-examples"]
-        return MetricRecord({"accuracy": accuracy, "loss": found["loss"]})
-
-    return measure
-
-
-def about(study: Study, start: Start) -> dict[str, Any]:
-    """Return how a starting model was made, for its JSON."""
-    source = dataset(study.settings)
-    pretraining, _ = class_split(study.settings)
-    return {
-        "start": start.name,
-        "phases": [{"method": phase.name, **phase.own_settings()} for phase in start.phases],
-        "model": study.settings.model,
-        "norm": study.settings.norm,
-        "num-classes": study.num_classes,
-        "input-shape": list(study.input_shape),
-        "classes": [source.classes[number] for number in pretraining],
-        **_pixels(source),
-        "settings": study.settings.to_config(),
-        "versions": {
-            "coprefl-flwr": coprefl_flwr.__version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("flwr", "torch")},
-        },
-    }
-
-
-def _pixels(source: Dataset) -> dict[str, list[float]]:
-    """Return how the pixels of images were normalised; texts have none."""
-    if not isinstance(source, ImageDataset):
-        return {}
-    return {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
-
-
-def run_task(
-    study: Study, grid: Grid, number: int, start: Start, model: Arrays, progress: Progress
-) -> None:
-    """Run a downstream task from a starting model and write its file, unless it is there."""
-    settings, name = study.settings, task_name(number)
-    file = study.folder / "tasks" / str(number) / f"{start.folder}.json"
-    title = f"task {number} from {start.name}"
-    if file.exists():
-        progress.skip(title)
-        return
-    progress.begin(title)
-    curve: list[dict[str, Any]] = []
-
-    def keep(report: RoundReport) -> None:
-        measured = report.evaluation
-        accuracy = float(client_accuracies(measured).mean()) if measured else None
-        curve.append(
-            {
-                "phase": "downstream",
-                "start": start.name,
-                "task": number,
-                "round": report.round,
-                "accuracy": accuracy,
-                **report.metrics,
-            }
-        )
-
-    strategy = task_strategy(settings, name)
-    state = file.with_suffix(".client-state")
-    shutil.rmtree(state, ignore_errors=True)
-    strategy.start(
-        grid,
-        to_record(task_model(study, name, model)),
-        settings.task_rounds,
-        settings.timeout,
-        ConfigRecord({"state-dir": str(state)}),
-        hooks=[progress, keep],
-    )
-    shutil.rmtree(state, ignore_errors=True)
-    rows = client_rows(start.name, number, strategy.evaluation, settings.task_clients)
-    write_atomically(file, json.dumps({"rows": rows, "rounds": curve}, indent=1).encode())
-
-
-def task_model(study: Study, name: str, start: Arrays) -> Arrays:
-    """Return the starting model with a fresh head, the same for every start of the task."""
-    settings = study.settings
-    fresh = build_model(
-        settings.model,
-        settings.task_classes,
-        study.input_shape,
-        settings.norm,
-        seed_key=(settings.seed, name, "model"),
-    )
-    return with_fresh_head(start, fresh, study.head)
-
-
-def client_accuracies(evaluation: Replies) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return each client's accuracy in percent, in the order of client ids."""
-    metrics = evaluation.metrics
-    return np.asarray(100 * metrics["correct"] / metrics["num-examples"])
-
-
-def client_rows(
-    start: str, task: int, evaluation: Replies | None, clients: int
-) -> list[tables.ClientRow]:
-    """Return a task's row per client.
-
-    Raises
-    ------
-    RunFailedError
-        If a client did not evaluate: metrics over the others would not be comparable.
-    """
-    found = evaluation.clients if evaluation else ()
-    missing = sorted(set(range(clients)) - set(found))
-    if missing or evaluation is None:
-        raise RunFailedError(f"task {task} from {start}: no evaluation from clients {missing}")
-    metrics = evaluation.metrics
-    return [
-        {
-            "start": start,
-            "task": task,
-            "client": client,
-            "n": int(metrics["num-examples"][position]),
-            "correct": int(metrics["correct"][position]),
-            "loss": float(metrics["loss"][position]),
-        }
-        for position, client in enumerate(evaluation.clients)
-    ]
-
-
 def write_results(study: Study) -> None:
     """Gather the parts' files into rows, rounds, tables and figures; log the table."""
     rows: list[tables.ClientRow] = []
     rounds: list[dict[str, Any]] = []
     for start in study.starts:
-        kept = study.folder / "starts" / start.folder / "rounds.jsonl"
-        if kept.exists():
-            rounds += [json.loads(line) for line in kept.read_text().splitlines()]
+        rounds += read_lines(study.folder_of(start) / "rounds.jsonl")
         for number in range(study.settings.tasks):
-            file = study.folder / "tasks" / str(number) / f"{start.folder}.json"
-            part = json.loads(file.read_text())
+            part = json.loads(study.file_of(start, number).read_text())
             rows += part["rows"]
             rounds += part["rounds"]
-    _write_lines(study.folder / "rounds.jsonl", rounds)
+    write_lines(study.folder / "rounds.jsonl", rounds)
     names = ("phase", "start", "task", "round", "loss")
     curves: list[Any] = [
         {name: row[name] for name in names}
@@ -421,8 +228,3 @@ def _show(table: str) -> None:
     """Log a table, after an empty line."""
     for line in ["", *table.splitlines()]:
         logger.info("%s", line)
-
-
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    write_atomically(path, text.encode())

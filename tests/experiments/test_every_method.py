@@ -12,7 +12,8 @@ from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.methods import METHODS, task_training
-from coprefl_flwr.experiments.study import initial_model, prepare, run_study
+from coprefl_flwr.experiments.runs import initial_model
+from coprefl_flwr.experiments.study import prepare, run_study
 from coprefl_flwr.grids import LocalGrid
 
 DOWNSTREAM = [name for name, method in METHODS.items() if method.downstream]
@@ -27,7 +28,7 @@ def test_it_pre_trains(name, tiny_settings):
     settings = replace(tiny_settings, method=name, tasks=0, participants=4, server_reserve=0.2)
     folder = run(settings)
     model = load_file(folder / "starts" / name / "model.safetensors")
-    first = initial_model(prepare(replace(settings, resume=True)))
+    first = initial_model(prepare(replace(settings, resume=True)).setup)
     changed = {key: not np.array_equal(model[key], first[key]) for key in first}
     assert changed["1.weight"], changed
     assert changed["4.weight"], changed

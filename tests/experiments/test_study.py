@@ -16,7 +16,8 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.populations import dataset, population
-from coprefl_flwr.experiments.study import initial_model, prepare, run_study, task_model
+from coprefl_flwr.experiments.runs import initial_model, task_model
+from coprefl_flwr.experiments.study import prepare, run_study
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import Settings
 from tests.tiny_study import network, tiny_study
@@ -128,7 +129,7 @@ def test_rounds_of_every_part(whole):
 
 
 def test_models_load_into_any_pytorch_program(whole, module_settings):
-    initial = initial_model(prepare(replace(module_settings, resume=True)))
+    initial = initial_model(prepare(replace(module_settings, resume=True)).setup)
     for folder, start in zip(FOLDERS, STARTS, strict=True):
         model = network(5)
         arrays = load_file(whole / "starts" / folder / "model.safetensors")
@@ -150,15 +151,15 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
 
 
 def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
-    study = prepare(replace(module_settings, resume=True))
-    start = initial_model(study)
+    setup = prepare(replace(module_settings, resume=True)).setup
+    start = initial_model(setup)
     other = {name: array + 1 for name, array in start.items()}
-    models = [task_model(study, "task-0", arrays) for arrays in (start, other)]
+    models = [task_model(setup, "task-0", arrays) for arrays in (start, other)]
     for name in ("4.weight", "4.bias"):
         assert models[0][name].shape[0] == 2
         np.testing.assert_array_equal(models[0][name], models[1][name])
     np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
-    assert (task_model(study, "task-1", start)["4.weight"] != models[0]["4.weight"]).any()
+    assert (task_model(setup, "task-1", start)["4.weight"] != models[0]["4.weight"]).any()
 
 
 @pytest.mark.parametrize(
@@ -248,7 +249,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
         run_study(Witness(settings, app=app), settings)
     folder = Path(settings.output_dir) / "tiny"
     assert (folder / "tasks/0/random.json").exists()
-    assert not (folder / "tasks/1").exists()
+    assert not (folder / "tasks/1/random.json").exists()
     assert not (folder / "rows.jsonl").exists()
 
 
