@@ -246,6 +246,22 @@ class Settings:
         return {key_of(n): "" if value is None else value for n, value in asdict(self).items()}
 
 
+def checked(key: str, value: object) -> Value:
+    """Return one setting's value with its right type; "" is "not set".
+
+    Raises
+    ------
+    SettingsError
+        For an unknown key, a wrong type or a value out of its range, in one line.
+    """
+    known = {key_of(declared.name): declared for declared in fields(Settings)}
+    if key not in known:
+        raise SettingsError(unknown("setting", key, list(known)))
+    typed: Any = _typed(key, value, _types(Settings)[known[key].name])
+    _check(known[key], typed)
+    return "" if typed is None else typed
+
+
 def key_of(name: str) -> str:
     """Return the run-config key of a field."""
     return name.replace("_", "-")

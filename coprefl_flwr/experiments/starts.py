@@ -205,6 +205,12 @@ def _options(where: str, name: str, text: str, has: Sequence[str]) -> dict[str, 
     return given
 
 
+def settings_of(names: str) -> set[str]:
+    """Return the settings that any phase of a start has: "cyclic:rounds=5+fedavg"."""
+    methods = [phase.partition(":")[0] for phase in names.split("+")]
+    return {key for name in methods if name in METHODS for key in METHODS[name].settings}
+
+
 @functools.cache
 def own_settings() -> tuple[str, ...]:
     """Return the settings that are some methods' own."""

@@ -1,0 +1,198 @@
+"""From the store to a report: what a recipe's runs came to, table by table."""
+
+import itertools
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coprefl_flwr import fairness
+from coprefl_flwr.experiments import tables
+from coprefl_flwr.experiments.around import loss_around
+from coprefl_flwr.experiments.pretraining import pretraining_summary
+from coprefl_flwr.experiments.recipe import VALIDATION, Candidate, PaperTable, Recipe
+from coprefl_flwr.experiments.report import Comparison, Measured, Report
+from coprefl_flwr.experiments.store import Run, Store
+from coprefl_flwr.experiments.sweep import Cell, Failures, cells
+from coprefl_flwr.settings import Value
+
+logger = logging.getLogger("flwr.coprefl")
+
+# Tasks are numbered on from seed to seed; no study has as many.
+TASKS_OF_A_SEED = 1000
+
+
+def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
+    """Return the report of what is in the store; what is missing there is nan, and said."""
+    grouped = itertools.groupby(cells(recipe), key=lambda cell: cell.combination)
+    comparisons = [_comparison(recipe, store, list(group), failed) for _, group in grouped]
+    return Report(
+        title=recipe.title,
+        source=recipe.source,
+        notes=[*recipe.notes, *_notes(recipe)],
+        comparisons=comparisons,
+        figures=recipe.figures,
+        settings={key: _listed(values) for key, values in recipe.settings.items()},
+    )
+
+
+def _notes(recipe: Recipe) -> list[str]:
+    """Return how searched values were chosen, if there are any."""
+    if not any(cell.searched for cell in cells(recipe)):
+        return []
+    if recipe.select == VALIDATION:
+        return [
+            f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
+            f"validation tasks of a pre-training of their own (seed {recipe.validation_seed}), "
+            "whose classes no reported task has; each row says which."
+        ]
+    return [
+        "Searched values were chosen on the very tasks that are reported (select: test, as the "
+        "paper does), which favours the rows that search more."
+    ]
+
+
+def _comparison(
+    recipe: Recipe, store: Store, group: Sequence[Cell], failed: Failures
+) -> Comparison:
+    combination = group[0].combination
+    printed = recipe.paper_table(combination)
+    shown = [(cell, one) for cell in group for one in cell.shown(store)]
+    lost = [
+        f"{cell.row.label}: no value could be chosen" for cell in group if not cell.shown(store)
+    ]
+    lost += [
+        f"{run.start.name}, seed {run.settings.seed}: {failed.get(run.key, 'not run yet')}"
+        for cell, one in shown
+        for run in cell.reported(one)
+        if not store.done(run)
+    ]
+    return Comparison(
+        name=_name(recipe, combination),
+        title=_title(recipe, combination),
+        metrics=recipe.metrics,
+        units=_units(recipe, combination),
+        measured=[_measured(recipe, store, group, cell, one) for cell, one in shown],
+        reference=recipe.reference,
+        paper=printed.rows if printed else {},
+        source=_source(recipe, printed),
+        failed=lost,
+    )
+
+
+def _listed(values: Sequence[Value]) -> Any:
+    return values[0] if len(values) == 1 else list(values)
+
+
+def _title(recipe: Recipe, combination: Mapping[str, Value]) -> str:
+    """Return what this table is among the others: the compared settings."""
+    return ", ".join(f"{key} = {combination[key]}" for key in recipe.compared)
+
+
+def _name(recipe: Recipe, combination: Mapping[str, Value]) -> str:
+    parts = [f"{key}={combination[key]}" for key in recipe.compared]
+    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", "_".join(parts)).strip("-_") or "table"
+
+
+def _source(recipe: Recipe, printed: PaperTable | None) -> str:
+    if printed is None:
+        return ""
+    paper = recipe.source.rpartition(", Table")[0] or recipe.source
+    return f"{paper}, Table {printed.table}" if printed.table else recipe.source
+
+
+def _units(recipe: Recipe, combination: Mapping[str, Value]) -> list[str]:
+    tasks = _tasks(combination)
+    if not tasks:
+        return [f"seed {seed}" for seed in recipe.seeds]
+    return [f"seed {seed}, task {task}" for seed in recipe.seeds for task in range(tasks)]
+
+
+def _tasks(combination: Mapping[str, Value]) -> int:
+    return Run.of(dict(combination), "random", 0).settings.tasks
+
+
+def _measured(
+    recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell, chosen: Candidate
+) -> Measured:
+    runs = cell.reported(chosen)
+    rows = [row for run in runs for row in _client_rows(store, run, cell.row.label)]
+    rounds = {run.settings.seed: store.rounds(run) for run in runs}
+    phases = runs[0].start.phases
+    first = recipe.figures and "landscape" in recipe.figures and store.done(runs[0])
+    return Measured(
+        label=cell.row.label,
+        chosen=chosen.chosen,
+        values=_values(recipe, store, group, cell, chosen),
+        rows=rows,
+        rounds=rounds,
+        curves=[row for run in runs for row in _curves(store, run, cell.row.label)],
+        switch=phases[0].settings.rounds if len(phases) > 1 else 0,
+        landscape=loss_around(store, runs[0]) if first else None,
+    )
+
+
+def _numbered(run: Run, task: int) -> int:
+    return run.settings.seed * TASKS_OF_A_SEED + task
+
+
+def _client_rows(store: Store, run: Run, label: str) -> list[tables.ClientRow]:
+    return [
+        {**row, "start": label, "task": _numbered(run, number)}
+        for number in range(run.settings.tasks)
+        if store.task_file(run, number).exists()
+        for row in store.task(run, number)["rows"]
+    ]
+
+
+def _curves(store: Store, run: Run, label: str) -> list[Any]:
+    names = ("phase", "round", "loss", "accuracy")
+    return [
+        {name: row.get(name) for name in names} | {"start": label, "task": _numbered(run, number)}
+        for number in range(run.settings.tasks)
+        if store.task_file(run, number).exists()
+        for row in store.task(run, number)["rounds"]
+    ]
+
+
+def _values(
+    recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell, chosen: Candidate
+) -> dict[str, list[float]]:
+    """Return metric -> a value per unit: per task of a seed, or per seed."""
+    found: dict[str, list[float]] = {metric: [] for metric in recipe.metrics}
+    for position, run in enumerate(cell.reported(chosen)):
+        of_seed = _pretraining(store, group, position, chosen)
+        for number in range(run.settings.tasks or 1):
+            of_task = _of_task(store, run, number)
+            for metric, values in found.items():
+                if metric in fairness.METRICS:
+                    values.append(of_task.get(metric, math.nan))
+                else:  # One figure a seed stands at its first task.
+                    values.append(of_seed.get(metric, math.nan) if number == 0 else math.nan)
+    return found
+
+
+def _of_task(store: Store, run: Run, number: int) -> dict[str, float]:
+    if not run.settings.tasks or not store.task_file(run, number).exists():
+        return {}
+    ((_, tasks),) = tables.accuracies(store.task(run, number)["rows"]).items()
+    (values,) = tasks.values()
+    return fairness.summarise_task(values)
+
+
+def _pretraining(
+    store: Store, group: Sequence[Cell], position: int, chosen: Candidate
+) -> dict[str, float]:
+    """Return what the pre-training with the seed at `position` came to, next to its plain form."""
+    rows = [
+        {**row, "start": one.start}
+        for cell in group
+        for one in cell.shown(store)
+        for row in store.rounds(cell.reported(one)[position])
+    ]
+    entries = {entry["start"]: entry for entry in pretraining_summary(rows)}
+    found = entries.get(chosen.start, {})
+    if "catches-up" in found and found["catches-up"] is None:
+        return found | {"catches-up": math.inf}
+    return found

@@ -1,0 +1,180 @@
+"""`coprefl`: run a recipe, report what it came to, and show what is there.
+
+    coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--set KEY=VALUE] [--workers N]
+    coprefl report DIR
+    coprefl list [DIR]
+    coprefl show RUN
+
+DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
+of their settings, for every recipe that needs them.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.experiments.collect import collect
+from coprefl_flwr.experiments.progress import quiet_flower
+from coprefl_flwr.experiments.recipe import Recipe, read_recipe
+from coprefl_flwr.experiments.report import write_report
+from coprefl_flwr.experiments.runs import read_lines
+from coprefl_flwr.experiments.scale import FULL, SMALL
+from coprefl_flwr.experiments.store import Store
+from coprefl_flwr.experiments.sweep import Failures, InProcess, Make, check_runs, run_recipe
+from coprefl_flwr.experiments.trackers import Tracker, tensorboard
+from coprefl_flwr.experiments.workers import OnRay
+from coprefl_flwr.files import write_atomically
+from coprefl_flwr.settings import unknown
+
+logger = logging.getLogger("flwr.coprefl")
+
+RECIPE, FAILED, PLACE = "recipe.yaml", "failed.json", "models.txt"
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    given = _parser().parse_args(arguments)
+    try:
+        status: int = given.run(given)
+    except (SettingsError, RunFailedError) as error:
+        print(f"coprefl: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
+        return INTERRUPTED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a recipe, and report")
+    run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
+    run.add_argument("--out", type=Path, help="its folder (default: outputs/RECIPE)")
+    run.add_argument("--models", type=Path, help="where results lie (default: models beside --out)")
+    run.add_argument("--scale", choices=(FULL, SMALL), default=FULL, help="small: minutes on a CPU")
+    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
+    run.add_argument("--workers", type=int, default=0, help="runs at once, on Ray (default: none)")
+    run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.set_defaults(run=_run)
+    report = commands.add_parser("report", help="write tables, figures and a page from results")
+    report.add_argument("out", type=Path, help="a recipe's folder")
+    report.set_defaults(run=_report)
+    listed = commands.add_parser("list", help="what there is")
+    listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    listed.set_defaults(run=_list)
+    show = commands.add_parser("show", help="one starting model and its tasks")
+    show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
+    show.add_argument("--models", type=Path, default=Path("outputs/models"))
+    show.set_defaults(run=_show)
+    return parser
+
+
+def _run(given: argparse.Namespace) -> int:
+    recipe = read_recipe(given.recipe, given.changes, given.scale)
+    suffix = "" if given.scale == FULL else f"-{given.scale}"
+    out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
+    models = given.models or out.parent / "models"
+    if given.workers < 0:
+        raise SettingsError(f"--workers {given.workers}: must be at least 0")
+    _check_folder(out, recipe)
+    tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
+    runs = check_runs(recipe)
+    write_atomically(out / RECIPE, recipe.to_yaml().encode())
+    write_atomically(out / PLACE, f"{models.resolve()}\n".encode())
+    logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
+    store = Store(models.resolve())
+    with quiet_flower():
+        failed = run_recipe(recipe, store, _maker(store, given.workers, tracker))
+    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+    _write(recipe, store, failed, out)
+    for key, problem in failed.items():
+        print(f"coprefl: {key} failed: {problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _maker(store: Store, workers: int, tracker: Tracker | None) -> Make:
+    return OnRay(store, workers, tracker) if workers else InProcess(store, tracker)
+
+
+def _check_folder(out: Path, recipe: Recipe) -> None:
+    """Raise a SettingsError if the folder is of another recipe."""
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"--out: {place} is a file, not a folder")
+    kept = out / RECIPE
+    if not kept.exists():
+        return
+    before = read_recipe(kept)
+    if (before.title, before.notes) != (recipe.title, recipe.notes):
+        scale = " at another scale" if before.title == recipe.title else ""
+        raise SettingsError(
+            f"{out} holds the results of '{before.title}'{scale}; give another folder with --out"
+        )
+
+
+def _report(given: argparse.Namespace) -> int:
+    if not (given.out / RECIPE).exists():
+        known = [str(path.parent) for path in given.out.parent.glob(f"*/{RECIPE}")]
+        raise SettingsError(unknown("recipe's folder", str(given.out), known))
+    recipe = read_recipe(given.out / RECIPE)
+    store = Store(Path((given.out / PLACE).read_text().strip()))
+    kept = given.out / FAILED
+    failed: Failures = json.loads(kept.read_text()) if kept.exists() else {}
+    _write(recipe, store, failed, given.out)
+    return 0
+
+
+def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
+    page = write_report(collect(recipe, store, failed), out / "report")
+    print((out / "report" / "tables.txt").read_text())
+    print(f"tables and figures: {page}")
+
+
+def _list(given: argparse.Namespace) -> int:
+    if not given.outputs.is_dir():
+        raise SettingsError(f"there is no folder {given.outputs}")
+    for path in sorted(given.outputs.glob(f"*/{RECIPE}")):
+        recipe = read_recipe(path)
+        state = "reported" if (path.parent / "report" / "index.html").exists() else "under way"
+        print(f"{path.parent}  {recipe.title}  ({state})")
+    for model in sorted(given.outputs.glob("models/*/model.json")):
+        tasks = len(list(model.parent.glob("tasks/*.json")))
+        print(f"  {model.parent.name}  {tasks} tasks")
+    return 0
+
+
+def _show(given: argparse.Namespace) -> int:
+    found = [path.parent for path in given.models.glob(f"{given.name}*/model.json")]
+    if len(found) != 1:
+        names = [path.parent.name for path in given.models.glob("*/model.json")]
+        if found:
+            raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
+        raise SettingsError(unknown("run", given.name, names))
+    (folder,) = found
+    about = json.loads((folder / "model.json").read_text())
+    print(f"{folder}")
+    for phase in about["phases"] or [{"method": "random"}]:
+        print("  " + ", ".join(f"{key} = {value}" for key, value in phase.items() if value != ""))
+    print(f"  {about['model']}, {about['num-classes']} classes, seed {about['settings']['seed']}")
+    rounds = read_lines(folder / "rounds.jsonl")
+    if rounds:
+        last = {k: v for k, v in rounds[-1].items() if isinstance(v, int | float) and k != "round"}
+        print(f"  after round {rounds[-1]['round']}:")
+        for key, value in last.items():
+            print(f"    {key} = {value:.6g}")
+    for file in sorted(folder.glob("tasks/*.json")):
+        rows = json.loads(file.read_text())["rows"]
+        accuracies = [100 * row["correct"] / row["n"] for row in rows]
+        mean = sum(accuracies) / len(accuracies)
+        print(f"  task {file.stem.partition('-')[0]}: {mean:.1f} % over {len(rows)} clients")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

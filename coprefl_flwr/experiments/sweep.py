@@ -1,0 +1,248 @@
+"""A recipe's runs: which there are, how searched values are chosen, and making them.
+
+Values are chosen on validation runs: the same pre-training with a seed of its own, and tasks whose
+classes no reported task has. The reported runs then use what was chosen, for all seeds.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coprefl_flwr import client_app, fairness, seeds
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.experiments import tables
+from coprefl_flwr.experiments.populations import class_split
+from coprefl_flwr.experiments.progress import PRETRAINING_KIND, TASK_KIND, Progress
+from coprefl_flwr.experiments.recipe import ALL, VALIDATION, Candidate, Recipe, Row
+from coprefl_flwr.experiments.runs import pretrain, run_task
+from coprefl_flwr.experiments.store import Run, Store
+from coprefl_flwr.experiments.study import check
+from coprefl_flwr.experiments.trackers import Tracker
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.settings import Settings, Value
+
+logger = logging.getLogger("flwr.coprefl")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of one table: the candidates among which its runs are chosen.
+
+    Parameters
+    ----------
+    combination : Mapping[str, Value]
+        The settings of the table.
+    """
+
+    recipe: Recipe
+    combination: Mapping[str, Value]
+    row: Row
+
+    @property
+    def searched(self) -> bool:
+        """Whether there is something to choose; where all values are shown, there is not."""
+        return self.recipe.select != ALL and len(self.row.candidates()) > 1
+
+    def shown(self, store: Store) -> list[Candidate]:
+        """Return the candidates that the table shows: the chosen one, or all."""
+        if not self.searched:
+            return self.row.candidates()
+        chosen = choose(store, self)
+        return [chosen] if chosen else []
+
+    def reported(self, candidate: Candidate) -> list[Run]:
+        """Return the runs of a candidate that the table reports, one per seed."""
+        config = dict(self.combination)
+        return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
+
+    def deciding(self, candidate: Candidate) -> list[Run]:
+        """Return the runs by which the candidate is judged."""
+        if self.recipe.select != VALIDATION:
+            return self.reported(candidate)
+        return [self._validation(candidate)]
+
+    def _validation(self, candidate: Candidate) -> Run:
+        """Return a run with a seed and tasks of its own, on classes that no reported task has."""
+        config = dict(self.combination)
+        classes = validation_classes(self.recipe, config)
+        config |= {
+            "downstream-classes": "list:" + ",".join(map(str, classes)),
+            "pretraining-classes": "",
+            "allow-class-overlap": False,
+            "tasks": self.recipe.validation_tasks,
+        }
+        return Run.of(config, candidate.start, self.recipe.validation_seed)
+
+
+def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
+    """Draw as many classes as the tasks have, of those that are no reported task's.
+
+    Raises
+    ------
+    SettingsError
+        If fewer than a task needs are left.
+    """
+    splits = [_split(config, seed) for seed in recipe.seeds]
+    taken = {number for _, downstream in splits for number in downstream}
+    free = sorted({number for pretraining, _ in splits for number in pretraining} - taken)
+    settings = Settings.from_config(config)
+    # Of what is left, at least as much again is pre-trained on.
+    wanted = min(len(splits[0][1]), len(free) // 2)
+    if wanted < settings.task_classes:
+        raise SettingsError(
+            f"select: validation needs twice {settings.task_classes} classes that no reported task "
+            f"has, and {len(free)} are left; set select: test"
+        )
+    rng = seeds.generator(recipe.validation_seed, "validation-classes")
+    return tuple(sorted(int(free[i]) for i in rng.choice(len(free), wanted, replace=False)))
+
+
+def _split(config: Mapping[str, Value], seed: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return class_split(Settings.from_config(dict(config) | {"seed": seed}))
+
+
+def cells(recipe: Recipe) -> list[Cell]:
+    """Return the rows of all tables, table by table."""
+    return [
+        Cell(recipe, combination, row)
+        for combination in recipe.combinations()
+        for row in recipe.rows
+    ]
+
+
+def check_runs(recipe: Recipe) -> list[Run]:
+    """Return every run that the recipe may need, all of them checked.
+
+    Raises
+    ------
+    SettingsError
+        For the first that cannot be run as set.
+    """
+    found: dict[tuple[str, ...], Run] = {}
+    for cell in cells(recipe):
+        for candidate in cell.row.candidates():
+            deciding = cell.deciding(candidate) if cell.searched else []
+            for run in [*deciding, *cell.reported(candidate)]:
+                found.setdefault(identity(run), run)
+    for run in found.values():
+        try:
+            check(run.settings)
+        except SettingsError as error:
+            raise SettingsError(f"{run.start.name}: {error}") from error
+    return list(found.values())
+
+
+def identity(run: Run) -> tuple[str, ...]:
+    """Return what makes two runs the same: the model and its tasks."""
+    return (run.key, *(run.task_key(number) for number in range(run.settings.tasks)))
+
+
+def score(store: Store, run: Run) -> float:
+    """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
+    if not store.done(run):
+        return math.nan
+    if run.settings.tasks:
+        found = tables.accuracies(
+            row for number in range(run.settings.tasks) for row in store.task(run, number)["rows"]
+        )
+        (by_task,) = found.values()
+        return float(np.mean([fairness.mean(values) for values in by_task.values()]))
+    tested = [row["server-accuracy"] for row in store.rounds(run) if "server-accuracy" in row]
+    return float(tested[-1]) if tested else math.nan
+
+
+def choose(store: Store, cell: Cell) -> Candidate | None:
+    """Return the candidate with the highest score; None if none was run to the end."""
+    candidates = cell.row.candidates()
+    scores = [
+        float(np.mean([score(store, run) for run in cell.deciding(candidate)]))
+        for candidate in candidates
+    ]
+    if all(map(math.isnan, scores)):
+        return None
+    return candidates[int(np.nanargmax(scores))]
+
+
+Failures = dict[str, str]
+"""{key of a run: why it failed}."""
+
+Make = Callable[[Sequence[Run]], Failures]
+"""Makes runs, in this process or on workers."""
+
+
+def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
+    """Make every run of a recipe, first those that decide, then those that were chosen.
+
+    Returns
+    -------
+    The runs that failed; the others are in the store.
+    """
+    everything = cells(recipe)
+    first = [
+        run
+        for cell in everything
+        for candidate in cell.row.candidates()
+        for run in (cell.deciding(candidate) if cell.searched else cell.reported(candidate))
+    ]
+    failed = make(_unlike(first))
+    searched = [cell for cell in everything if cell.searched]
+    second = [
+        run for cell in searched for chosen in cell.shown(store) for run in cell.reported(chosen)
+    ]
+    return failed | make([run for run in _unlike(second) if run.key not in failed])
+
+
+def _unlike(runs: Iterable[Run]) -> list[Run]:
+    return list({identity(run): run for run in runs}.values())
+
+
+# ---- making them ---------------------------------------------------------------------------------
+
+
+@dataclass
+class InProcess:
+    """Makes runs one after the other in this process."""
+
+    store: Store
+    tracker: Tracker | None = None
+    progress: Progress = field(default_factory=lambda: Progress(0))
+
+    def __call__(self, runs: Sequence[Run]) -> Failures:
+        """Make the runs; what is there is not made again."""
+        plan(self.progress, runs)
+        failed: Failures = {}
+        for run in runs:
+            try:
+                make(run, self.store, self.progress, self.tracker)
+            except Exception as error:  # The others go on, whatever it was.
+                logger.debug("%s", run.key, exc_info=True)
+                logger.warning("%s failed: %s", run.start.name, one_line(error))
+                failed[run.key] = one_line(error)
+        return failed
+
+
+def plan(progress: Progress, runs: Sequence[Run]) -> None:
+    """Add the runs to what is ahead."""
+    progress.parts += sum(1 + run.settings.tasks for run in runs)
+    for run in runs:
+        tasks = run.settings.tasks * run.settings.task_rounds
+        for kind, rounds in ((PRETRAINING_KIND, run.start.rounds), (TASK_KIND, tasks)):
+            progress.ahead[kind] = progress.ahead.get(kind, 0) + rounds
+
+
+def make(run: Run, store: Store, progress: Progress, tracker: Tracker | None = None) -> None:
+    """Make a run: the starting model, then its tasks."""
+    setup, (start,) = check(run.named())
+    grid = LocalGrid(client_app.app, 1, setup.settings.to_config())
+    track = tracker or (lambda _: ())
+    with store.held(run):
+        folder = store.folder(run)
+        hooks = track(f"{run.key}/pre-training")
+        model = pretrain(setup, grid, start, folder, progress, hooks)
+        for number in range(run.settings.tasks):
+            file = store.task_file(run, number)
+            hooks = track(f"{run.key}/task-{file.stem}")
+            run_task(setup, grid, number, start.name, model, file, progress, hooks)

@@ -1,0 +1,143 @@
+"""YAML with line numbers, and nothing but plain values in it."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coprefl_flwr.errors import SettingsError
+
+PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
+"""Kinds of values that a file may hold; a tag such as !!python/object names another."""
+
+# YAML 1.1 takes 1e-3 for a text; everybody means the number.
+_EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A value of the file and where it stands.
+
+    Parameters
+    ----------
+    value : bool, int, float, str, None, dict[str, Located] or list[Located]
+        What stands there.
+    place : str
+        "FILE, line 7".
+    """
+
+    value: Any
+    place: str
+
+    def error(self, message: str) -> SettingsError:
+        """Return an error that names the place."""
+        return SettingsError(f"{self.place}: {message}")
+
+    def mapping(self, what: str) -> Mapping[str, "Located"]:
+        """Return the value, which must be a mapping of at least one key."""
+        if not isinstance(self.value, dict):
+            raise self.error(f"{what} must be a mapping (key: value)")
+        if not self.value:
+            raise self.error(f"{what} is empty")
+        return self.value
+
+    def items(self) -> Iterator["Located"]:
+        """Yield the entries of a list, or the value itself if it is no list."""
+        if isinstance(self.value, list):
+            yield from self.value
+        else:
+            yield self
+
+    def listed(self, what: str) -> list["Located"]:
+        """Return the entries of a list, or the one value; an empty list is an error."""
+        entries = list(self.items())
+        if not entries:
+            raise self.error(f"{what} is an empty list")
+        return entries
+
+    def text(self, what: str) -> str:
+        """Return the value, which must be a text."""
+        if not isinstance(self.value, str) or not self.value.strip():
+            raise self.error(f"{what} must be a text")
+        return self.value.strip()
+
+    def plain(self) -> Any:
+        """Return the value without places."""
+        if isinstance(self.value, dict):
+            return {key: entry.plain() for key, entry in self.value.items()}
+        if isinstance(self.value, list):
+            return [entry.plain() for entry in self.value]
+        return self.value
+
+
+def read_yaml(path: Path) -> Located:
+    """Read a YAML file.
+
+    Raises
+    ------
+    SettingsError
+        With file and line, if there is no such file, it is not YAML, a key stands twice in a
+        mapping, or a tag would make something else than a plain value.
+    """
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not a text in UTF-8") from error
+
+
+def parse_yaml(text: str, name: str) -> Located:
+    """Read YAML as `read_yaml` does; `name` stands in error messages."""
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise SettingsError(f"{name}{line}: not YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    if root is None:
+        raise SettingsError(f"{name} is empty")
+    return _located(root, name, ())
+
+
+def _located(node: yaml.Node, name: str, parents: tuple[yaml.Node, ...]) -> Located:
+    place = f"{name}, line {node.start_mark.line + 1}"
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind == "timestamp":  # A date in a title is a text.
+        kind = "str"
+    if kind not in PLAIN:
+        raise SettingsError(f"{place}: {node.tag} is not allowed; plain values only")
+    if any(parent is node for parent in parents):
+        raise SettingsError(f"{place}: an alias that contains itself")
+    within = (*parents, node)
+    if isinstance(node, yaml.MappingNode):
+        return Located(_mapping(node, name, within), place)
+    if isinstance(node, yaml.SequenceNode):
+        return Located([_located(entry, name, within) for entry in node.value], place)
+    if kind == "str":
+        text = node.value
+        unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
+        return Located(float(text) if unquoted and _EXPONENT.fullmatch(text) else text, place)
+    try:
+        return Located(yaml.SafeLoader("").construct_object(node), place)
+    except (yaml.YAMLError, ValueError) as error:
+        raise SettingsError(f"{place}: {node.value!r} is no {kind}") from error
+
+
+def _mapping(
+    node: yaml.MappingNode, name: str, parents: tuple[yaml.Node, ...]
+) -> dict[str, Located]:
+    found: dict[str, Located] = {}
+    for key, value in node.value:
+        place = f"{name}, line {key.start_mark.line + 1}"
+        if not isinstance(key, yaml.ScalarNode) or key.tag.endswith("python/object"):
+            raise SettingsError(f"{place}: a key must be a text")
+        if key.value in found:
+            raise SettingsError(f"{place}: the key '{key.value}' stands twice")
+        found[key.value] = _located(value, name, parents)
+    return found
