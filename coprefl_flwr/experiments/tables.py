@@ -18,6 +18,7 @@ import numpy as np
 
 from coprefl_flwr import fairness
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.experiments.cells import TEXT_WIDTH, Cell, best_of, text_column, text_table
 from coprefl_flwr.files import write_atomically
 
 
@@ -48,8 +49,6 @@ _COLUMNS = {
     "Worst 20 %": "worst-20%",
     "Worst 30 %": "worst-30%",
 }
-
-_TEXT_WIDTH = 100
 
 
 def accuracies(rows: Iterable[ClientRow]) -> dict[str, dict[int, list[float]]]:
@@ -97,33 +96,24 @@ def summary(rows: Iterable[ClientRow]) -> list[dict[str, Any]]:
 def format_table(rows: Sequence[ClientRow]) -> str:
     """Return a plain-text table, at most 100 characters wide, the best of each column starred."""
     entries = summary(rows)
-    columns = [_column(entries, title, metric) for title, metric in _COLUMNS.items()]
-    room = _TEXT_WIDTH - sum(2 + len(column[0]) for column in columns)
-    names = [textwrap.wrap(entry["start"], room) or [""] for entry in entries]
-    width = max(len("Start"), *(len(line) for lines in names for line in lines))
-    header = "  ".join(["Start".ljust(width), *(column[0] for column in columns)])
-    lines = [header.rstrip(), "-" * len(header)]
-    for number, (first, *others) in enumerate(names, 1):
-        cells = [first.ljust(width), *(column[number] for column in columns)]
-        lines.append("  ".join(cells).rstrip())
-        lines += others
-    return "\n".join([*lines, "", *textwrap.wrap(_note(rows, entries, "*"), _TEXT_WIDTH)])
+    columns = [text_column(title, _cells(entries, metric)) for title, metric in _COLUMNS.items()]
+    lines = text_table("Start", [entry["start"] for entry in entries], columns)
+    return "\n".join([*lines, "", *textwrap.wrap(_note(rows, entries, "*"), TEXT_WIDTH)])
 
 
 def markdown_table(rows: Sequence[ClientRow]) -> str:
     """Return a Markdown table with the best of each column in bold, and the note below it."""
     entries = summary(rows)
-    best = {metric: _best(entries, metric) for metric in _COLUMNS.values()}
+    columns = [_cells(entries, metric) for metric in _COLUMNS.values()]
     lines = [
         "| Start | " + " | ".join(_COLUMNS) + " |",
         "|:--|" + "--:|" * len(_COLUMNS),
     ]
     for index, entry in enumerate(entries):
         cells = [entry["start"].replace("|", "\\|")]
-        for metric in _COLUMNS.values():
-            mean, std = _numbers(entry, metric)
-            text = f"{mean} ± {std}" if std else mean
-            cells.append(f"**{text}**" if index in best[metric] else text)
+        for column in columns:
+            cell = column[index]
+            cells.append(f"**{cell.text}**" if cell.best else cell.text)
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join([*lines, "", _note(rows, entries, "bold")])
 
@@ -207,33 +197,15 @@ def _nearest_file(path: Path) -> str:
     return f"; nearest: {path.with_name(near[0])}" if near else ""
 
 
-def _numbers(entry: Mapping[str, Any], metric: str) -> tuple[str, str]:
-    """Return mean and standard deviation as shown; the latter is "" for one task."""
-    std = entry[f"{metric} std"]
-    return f"{entry[metric]:.1f}", "" if math.isnan(std) else f"{std:.1f}"
-
-
-def _best(entries: Sequence[Mapping[str, Any]], metric: str) -> set[int]:
-    """Return the positions of the best mean as shown: a difference nobody sees is a tie."""
-    if len(entries) < 2:
-        return set()
-    shown = [float(_numbers(entry, metric)[0]) for entry in entries]
-    best = min(shown) if metric == "variance" else max(shown)
-    return {index for index, value in enumerate(shown) if value == best}
-
-
-def _column(entries: Sequence[Mapping[str, Any]], title: str, metric: str) -> list[str]:
-    """Return the title and one cell per entry, all of one width, with the signs ± aligned."""
-    numbers = [_numbers(entry, metric) for entry in entries]
-    best = _best(entries, metric)
-    mean_width = max(len(mean) for mean, _ in numbers)
-    std_width = max(len(std) for _, std in numbers)
-    cells = []
-    for index, (mean, std) in enumerate(numbers):
-        deviation = f" ± {std:>{std_width}}" if std else " " * (std_width + 3) * (std_width > 0)
-        cells.append(f"{mean:>{mean_width}}{deviation}{'*' if index in best else ' '}")
-    width = max(len(title) + 1, len(cells[0]))
-    return [f"{title} ".rjust(width), *(cell.rjust(width) for cell in cells)]
+def _cells(entries: Sequence[Mapping[str, Any]], metric: str) -> list[Cell]:
+    """Return a metric's cells; a standard deviation over one task is left out."""
+    means = [f"{entry[metric]:.1f}" for entry in entries]
+    stds = [entry[f"{metric} std"] for entry in entries]
+    best = best_of(map(float, means), lower=metric == "variance")
+    return [
+        Cell(mean, "" if math.isnan(std) else f"{std:.1f}", index in best)
+        for index, (mean, std) in enumerate(zip(means, stds, strict=True))
+    ]
 
 
 def _note(rows: Sequence[ClientRow], entries: Sequence[Mapping[str, Any]], mark: str) -> str:

@@ -11,7 +11,7 @@ from PIL import Image
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments import figures
-from coprefl_flwr.experiments.figures import CurveRow
+from coprefl_flwr.experiments.figures import CurveRow, accuracies, curves
 from coprefl_flwr.experiments.tables import ClientRow
 from coprefl_flwr.seeds import generator
 
@@ -108,10 +108,10 @@ def test_curve_values() -> None:
         curve("pretraining", "a", None, 1, float("nan")),
         curve("pretraining", "a", None, 2, 3.0),
     ]
-    assert figures._by_start(rows, "downstream", "accuracy") == {"a": {1: [60, 64], 2: [70]}}
-    assert figures._by_start(rows, "pretraining", "loss") == {"a": {2: [3.0]}}
-    assert figures._sample_std([60, 64]) == pytest.approx(8**0.5)
-    assert figures._sample_std([60]) == 0
+    assert curves._by_start(rows, "downstream", "accuracy") == {"a": {1: [60, 64], 2: [70]}}
+    assert curves._by_start(rows, "pretraining", "loss") == {"a": {2: [3.0]}}
+    assert curves._sample_std([60, 64]) == pytest.approx(8**0.5)
+    assert curves._sample_std([60]) == 0
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_curve_values() -> None:
     ],
 )
 def test_bin_edges(values: list[float], edges: list[float]) -> None:
-    assert figures._edges(np.array(values, dtype=np.float64)) == edges
+    assert accuracies._edges(np.array(values, dtype=np.float64)) == edges
 
 
 def test_every_client_is_in_a_bin() -> None:
@@ -132,7 +132,7 @@ def test_every_client_is_in_a_bin() -> None:
     for _ in range(200):
         low, high = sorted(draws.uniform(0, 100, size=2))
         values = draws.uniform(low, high, size=20)
-        edges = figures._edges(values)
+        edges = accuracies._edges(values)
         assert np.histogram(values, edges)[0].sum() == 20
         assert edges[-1] <= 100
         assert len(edges) <= 22
@@ -195,5 +195,5 @@ def test_import_is_light() -> None:
         "    figures.learning_curves([row], pathlib.Path(folder) / 'a.png')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
-    root = Path(figures.__file__).parents[2]
+    root = Path(figures.__file__).parents[3]
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root)

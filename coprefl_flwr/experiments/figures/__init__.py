@@ -1,0 +1,40 @@
+"""The figures of a comparison, one kind a module, each returned as a Matplotlib figure to `save`.
+
+Matplotlib is imported when a figure is drawn, and never through pyplot: no backend is chosen for
+the program that calls, and none of its settings change.
+"""
+
+from coprefl_flwr.experiments.figures.accuracies import accuracy_figure, accuracy_histogram
+from coprefl_flwr.experiments.figures.curves import (
+    PHASES,
+    CurveRow,
+    learning_curves,
+    learning_figure,
+)
+from coprefl_flwr.experiments.figures.gamma import GammaPoint, gamma_figure
+from coprefl_flwr.experiments.figures.landscapes import Landscape, landscape, landscape_figure
+from coprefl_flwr.experiments.figures.p1_rounds import P1Point, p1_rounds_figure
+from coprefl_flwr.experiments.figures.style import FORMATS, colours, save
+from coprefl_flwr.experiments.figures.switch import Run, smoothing_window, switch_figure
+
+__all__ = [
+    "FORMATS",
+    "PHASES",
+    "CurveRow",
+    "GammaPoint",
+    "Landscape",
+    "P1Point",
+    "Run",
+    "accuracy_figure",
+    "accuracy_histogram",
+    "colours",
+    "gamma_figure",
+    "landscape",
+    "landscape_figure",
+    "learning_curves",
+    "learning_figure",
+    "p1_rounds_figure",
+    "save",
+    "smoothing_window",
+    "switch_figure",
+]

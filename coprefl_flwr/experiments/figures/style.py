@@ -1,0 +1,157 @@
+"""How every figure looks: its colours, letters and axes, and how it is saved."""
+
+import io
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg", "pdf")
+
+# Okabe and Ito's colour-blind-safe palette; grey for its yellow, too pale for lines on white, and
+# dark grey for its black, the ink of everything else.
+_PALETTE = (
+    "#D55E00",
+    "#0072B2",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#E69F00",
+    "#474747",
+    "#A3A3A3",
+)
+LineStyle = Literal["-", "--", ":"]
+_DASHES: tuple[LineStyle, ...] = ("-", "--", ":")
+# A method keeps its colour in figures that show different starts.
+_OWN_COLOURS = {
+    "coprefl": 0,
+    "fedavg": 1,
+    "fedmeta": 2,
+    "qffl": 3,
+    "cyclic": 4,
+    "copreflsgd": 5,
+    "centralized": 6,
+    "centralised": 6,
+    "random": 7,
+}
+INK, FAINT = "#222222", "#D9D9D9"
+_WIDTH, _DPI = 8.0, 200  # inches; 1600 pixels wide
+# The same figure in the same bytes: no date, and no random ids.
+_UNDATED: dict[str, dict[str, Any]] = {
+    "png": {},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None},
+}
+
+
+def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
+    """Return start -> (colour, line style), which depends on the set of starts, not their order.
+
+    The shortest name of a method of the papers gets that method's own colour ("coprefl" before
+    "coprefl:gamma=0.5"); the others take the free ones, shorter names first. Beyond eight starts
+    colours repeat with another line style.
+    """
+    slots: dict[str, int] = {}
+    names = sorted(set(starts), key=lambda name: (len(name), name))
+    for name in names:
+        phases = [phase.partition(":")[0] for phase in name.lower().split("+")]
+        method = "".join(filter(str.isalnum, "+".join(phases)))
+        own = _OWN_COLOURS.get(method)
+        if own is not None and own not in slots.values():
+            slots[name] = own
+    for name in names:
+        if name not in slots:
+            slots[name] = next(slot for slot in itertools.count() if slot not in slots.values())
+    return {
+        name: (_PALETTE[slot % len(_PALETTE)], _DASHES[slot // len(_PALETTE) % len(_DASHES)])
+        for name, slot in slots.items()
+    }
+
+
+def new_figure(height: float) -> "Figure":
+    """Return an empty figure, `height` inches high."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained", facecolor="white")
+
+
+def title(panel: "Axes", name: str, below: str) -> None:
+    """Write a panel's name, and a line below it that says what is drawn."""
+    panel.set_title(
+        name, loc="left", pad=18, fontsize=10, fontweight="bold", color=INK, parse_math=False
+    )
+    panel.annotate(
+        below,
+        (0, 1),
+        xytext=(0, 5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=9,
+        color=INK,
+    )
+
+
+def plain(panel: "Axes") -> None:
+    """Leave what is needed to read values, behind the data."""
+    for side in ("top", "right"):
+        panel.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        panel.spines[side].set_color(INK)
+    panel.tick_params(labelsize=9, color=INK, labelcolor=INK)
+    panel.grid(axis="y", color=FAINT, linewidth=0.6)
+    panel.set_axisbelow(True)
+
+
+def count_rounds(panel: "Axes", label: str = "Round") -> None:
+    """Label the horizontal axis, and let it show whole rounds."""
+    from matplotlib.ticker import MaxNLocator
+
+    panel.set_xlabel(label, fontsize=10, color=INK)
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
+    panel.margins(x=0.02)
+
+
+def legend(
+    figure: "Figure", starts: Sequence[str], shown: Mapping[str, tuple[str, LineStyle]]
+) -> None:
+    """Write below the figure which start has which line."""
+    from matplotlib.lines import Line2D
+
+    lines = [
+        Line2D([], [], color=shown[start][0], linestyle=shown[start][1], linewidth=2.4)
+        for start in starts
+    ]
+    # About 103 characters of this size and as many line samples fit across the figure.
+    columns = max(1, min(len(starts), 103 // (max(map(len, starts)) + 6)))
+    figure.legend(
+        lines, starts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
+
+
+def image_format(path: str | Path) -> str:
+    """Return which of `FORMATS` a file's suffix names; raises `SettingsError` for another."""
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise SettingsError(
+            f"figure {str(path)!r} ends in {suffix!r}; allowed: {', '.join(FORMATS)}"
+        )
+    return suffix
+
+
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write a figure, atomically; the file's suffix is one of `FORMATS`, its bytes hold no date."""
+    from matplotlib import rc_context
+
+    suffix = image_format(path)
+    content = io.BytesIO()
+    # TrueType letters in PDF (42): what journals ask for.
+    with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
+        figure.savefig(content, format=suffix, metadata=_UNDATED[suffix])
+    write_atomically(path, content.getvalue())
