@@ -56,11 +56,11 @@ def test_overlap_is_refused_unless_allowed():
         ("10", "", "none are left"),
         ("4", "7", "pretraining-classes = '7': 1 to 6 can be drawn"),
         ("twenty", "", "cannot be read"),
-        ("list:", "", "is no class or range"),
-        ("list:1,x", "", "'x' is no class or range"),
+        ("list:", "", "is no number or range"),
+        ("list:1,x", "", "'x' is no number or range"),
         ("list:8-10", "", r"lie in 0\.\.9"),
         ("list:5-3", "", "must rise"),
-        ("list:1,1-2", "", "class 1 is named twice"),
+        ("list:1,1-2", "", "1 is named twice"),
     ],
 )
 def test_bad_text_is_one_line(downstream, pretraining, message):
