@@ -58,7 +58,7 @@ def glyphs_in_domains() -> ImageDataset:
     120 of each class in each style, every one of them written anew; the last 20 are the test part.
     """
     drawn = [
-        _in_style(style, _draw_class(label, style))
+        in_style(style, _draw_class(label, style))
         for style in STYLES
         for label in range(_CLASSES_IN_DOMAINS)
     ]
@@ -85,7 +85,7 @@ def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:
     return _ink(_written(strokes, rng), rng)
 
 
-def _in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+def in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """Return white-on-black images (n, SIZE, SIZE) in one of the STYLES."""
     if style == "inverted":
         return 255 - images
