@@ -49,17 +49,51 @@ class Settings:
 
     dataset: str = setting(
         "glyphs",
-        "`glyphs` (embedded), a torchvision name, `CIFAR100:coarse`, an .npz file (`FILE:NAME` for "
-        "its labels NAME), a folder of images, one of LEAF's FEMNIST, or a .txt of speeches",
+        "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
+        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
+        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, or a .txt of "
+        "speeches",
     )
     data_dir: str = setting("", "where torchvision datasets are, or are downloaded to")
+    samples_per_class: int = setting(
+        0, "most samples of a class of `dataset` that are used, drawn by seed; 0: all", minimum=0
+    )
+    image_size: int = setting(
+        0,
+        "side of the images, resized once as they are loaded (shorter side, then the middle); "
+        "0: as they are, which folders of images of several sizes do not allow",
+        unit="pixels",
+        minimum=0,
+    )
+    task_dataset: str = setting(
+        "",
+        "dataset of the downstream tasks, normalised as the pre-training's; not set: the same; "
+        "grey images become colour where the other's are",
+    )
     downstream_classes: str = setting(
         "20", "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`"
     )
     pretraining_classes: str = setting("", "classes of the pre-training; not set: all the others")
+    downstream_domains: str = setting(
+        "", "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all"
+    )
+    pretraining_domains: str = setting(
+        "",
+        "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
+        "are normalised by these alone",
+    )
     allow_class_overlap: bool = setting(
         False,
-        "let the two lists overlap; tasks then also test on samples that the pre-training saw",
+        "let the two lists of classes overlap, as they always may where the phases share no domain "
+        "or no dataset; tasks then also test on samples that the pre-training saw, unless "
+        "task-reserve keeps some from it",
+    )
+    task_reserve: float = setting(
+        0.0,
+        "part of the samples of each class of both phases that the tasks alone have, the "
+        "pre-training the rest; 0: the tasks have all, the pre-training too, as in the paper",
+        minimum=0,
+        maximum=0.9,
     )
     clients: int = setting(100, "clients of the pre-training, |M|", minimum=1)
     partition: str = setting(
@@ -159,6 +193,12 @@ class Settings:
 
     tasks: int = setting(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = setting(5, "classes a task draws", minimum=2)
+    head: str = setting(
+        "fresh",
+        "last layer a task begins with: `fresh`, or `keep` the pre-trained one, where a task's "
+        "classes are the pre-training's",
+        choices=("fresh", "keep"),
+    )
     task_clients: int = setting(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = setting(
         "dirichlet", "how a task's samples are spread over its clients", choices=PARTITIONS

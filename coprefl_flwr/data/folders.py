@@ -1,22 +1,25 @@
-"""Images in a folder per class."""
+"""Images in a folder per class, or in a folder per domain with a folder per class in each."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
+from coprefl_flwr.data.image_files import read_images
 from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError
 
 
-def load_folder(root: Path) -> ImageDataset:
-    """Read a folder of images laid out as `load_dataset` says.
+def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
+    """Read a folder of images laid out as `load_dataset` says; only what is kept is decoded.
 
-    SettingsError where it holds no images, or images that differ in size or cannot be read.
+    SettingsError where it holds no images, images that cannot be read, or, where they are not
+    resized, images that differ in size.
     """
     parts = _parts(root)
+    domains = _domains(root) if parts == [root] else []
+    parts = domains or parts
     # Over all parts, so that a class missing from one of them shifts no label.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     found = [_files(part, classes) for part in parts]
@@ -24,18 +27,38 @@ def load_folder(root: Path) -> ImageDataset:
     labels = np.array([label for part in found for _, label in part], dtype=np.int64)
     if not files:
         raise SettingsError(f"{root}: no images found; the layout is class/file")
-    size, grey = _common_format(files)
-    pixels = np.empty((len(files), size[1], size[0], 1 if grey else 3), dtype=np.uint8)
-    for row, file in enumerate(files):
-        pixels[row] = _read_image(file, grey).reshape(pixels.shape[1:])
-    is_test = [part == root / "test" for part in parts]
+    part_of = np.repeat(np.arange(len(parts)), [len(part) for part in found])
+    # A domain, like a class, may be called "test".
+    is_test = np.array([part == root / "test" and not domains for part in parts])
+    rows = reduction.rows(labels)
     return ImageDataset.of(
         str(root),
-        torch.from_numpy(pixels).permute(0, 3, 1, 2),
-        labels,
+        read_images([files[row] for row in rows], reduction),
+        labels[rows],
         classes,
-        test=np.repeat(is_test, [len(part) for part in found]) if any(is_test) else None,
+        test=is_test[part_of[rows]] if is_test.any() else None,
+        domains=part_of[rows] if domains else None,
+        domain_names=[domain.name for domain in domains],
     )
+
+
+def _domains(root: Path) -> list[Path]:
+    """Return the folders of a folder of domains, empty if it is none.
+
+    Domains hold the same classes: no images of their own, and two folders or more with names that
+    all of them have.
+    """
+    folders = _folders(root)
+    if len(folders) < 2 or any(map(_holds_images, folders)):
+        return []
+    shared = set.intersection(*({inner.name for inner in _folders(part)} for part in folders))
+    return folders if len(shared) > 1 else []
+
+
+def _holds_images(folder: Path) -> bool:
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+
+    return any(file.suffix.lower() in IMG_EXTENSIONS for file in folder.iterdir())
 
 
 def _parts(root: Path) -> list[Path]:
@@ -59,38 +82,3 @@ def _files(part: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
     index = {name: label for label, name in enumerate(classes)}
     files: list[tuple[str, int]] = make_dataset(str(part), index, IMG_EXTENSIONS, allow_empty=True)
     return files
-
-
-def _common_format(files: Sequence[Path]) -> tuple[tuple[int, int], bool]:
-    """Return the (width, height) that all files share, and whether all are grey."""
-    from PIL import Image
-
-    first: tuple[int, int] | None = None
-    grey = True
-    for file in files:
-        try:
-            with Image.open(file) as image:
-                size, mode = image.size, image.mode
-        except OSError as error:
-            raise SettingsError(f"{file}: not a readable image ({error})") from error
-        if mode.startswith(("I", "F")):
-            raise SettingsError(f"{file}: has pixels of mode {mode}; allowed are 8-bit images")
-        first = first or size
-        if size != first:
-            raise SettingsError(
-                f"{file}: is {size[0]}x{size[1]} but {files[0]} is {first[0]}x{first[1]}; "
-                "all images must have one size"
-            )
-        grey = grey and mode in ("1", "L", "LA")
-    assert first is not None  # the caller has at least one file
-    return first, grey
-
-
-def _read_image(file: Path, grey: bool) -> npt.NDArray[np.uint8]:
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            return np.asarray(image.convert("L" if grey else "RGB"))
-    except OSError as error:
-        raise SettingsError(f"{file}: not a readable image ({error})") from error

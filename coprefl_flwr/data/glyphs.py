@@ -2,7 +2,8 @@
 
 It needs no download and is drawn in about a second. It is meant to behave like a small
 handwriting dataset: a linear model fails on it (the glyphs move about), a small convolutional
-network learns it (about 90 %), and classes are as many as in CIFAR-100.
+network learns it (about 90 %), and classes are as many as in CIFAR-100. A part of it comes in four
+styles too, as domains, which are to it what photos and sketches are to PACS.
 """
 
 import numpy as np
@@ -15,7 +16,11 @@ from coprefl_flwr.data.images import ImageDataset
 CLASSES = 100
 SAMPLES_PER_CLASS = 120
 SIZE = 28
+STYLES = ("plain", "inverted", "outlined", "turned")
+"""The domains of `glyphs_in_domains`: as in `glyphs`, black on white, outlines, on their side."""
+
 _TEST_SAMPLES = 20  # of each class
+_CLASSES_IN_DOMAINS = 7
 
 # How hands differ. A shift this large is what defeats a linear model, and the wobble of the
 # control points is what keeps a convolutional network from being perfect.
@@ -47,11 +52,49 @@ def glyphs() -> ImageDataset:
     return ImageDataset.of("dataset 'glyphs'", pixels, labels, names, test=test)
 
 
-def _draw_class(label: int) -> npt.NDArray[np.uint8]:
-    """Draw uint8 (SAMPLES_PER_CLASS, SIZE, SIZE)."""
+def glyphs_in_domains() -> ImageDataset:
+    """Draw the first 7 glyphs in each of the STYLES: uint8 (3360, 1, 28, 28), style by style.
+
+    120 of each class in each style, every one of them written anew; the last 20 are the test part.
+    """
+    drawn = [
+        in_style(style, _draw_class(label, style))
+        for style in STYLES
+        for label in range(_CLASSES_IN_DOMAINS)
+    ]
+    cells = np.arange(len(drawn)).repeat(SAMPLES_PER_CLASS)
+    names = [f"glyph-{label:02d}" for label in range(_CLASSES_IN_DOMAINS)]
+    test = np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, len(drawn))
+    return ImageDataset.of(
+        "dataset 'glyphs:domains'",
+        torch.from_numpy(np.concatenate(drawn))[:, None],
+        cells % _CLASSES_IN_DOMAINS,
+        names,
+        test=test,
+        domains=cells // _CLASSES_IN_DOMAINS,
+        domain_names=STYLES,
+    )
+
+
+def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:
+    """Draw uint8 (SAMPLES_PER_CLASS, SIZE, SIZE); other `hands` write the same glyph otherwise."""
     rng = seeds.generator("glyphs", label)
     strokes = _invent(rng)
+    if hands:
+        rng = seeds.generator("glyphs", label, *hands)
     return _ink(_written(strokes, rng), rng)
+
+
+def in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Return white-on-black images (n, SIZE, SIZE) in one of the STYLES."""
+    if style == "inverted":
+        return 255 - images
+    if style == "outlined":
+        ink = torch.from_numpy(images)[:, None].float()
+        thick = torch.nn.functional.max_pool2d(ink, 3, stride=1, padding=1)
+        outlines: npt.NDArray[np.uint8] = (thick - ink)[:, 0].numpy().astype(np.uint8)
+        return outlines
+    return np.rot90(images, axes=(1, 2)) if style == "turned" else images
 
 
 def _invent(rng: np.random.Generator) -> _Array:

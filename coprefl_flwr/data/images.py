@@ -1,7 +1,7 @@
 """Images of one size, held as bytes and normalised batch by batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,11 @@ class ImageDataset:
     images : uint8 (N, C, H, W)
     labels : int64 (N,), in 0..len(classes)-1
     classes : names of the classes
-    mean, std : float32 (C,), of images / 255 over the whole dataset
+    mean, std : float32 (C,), of images / 255 over the whole dataset, unless taken from another
     groups : int64 (N,), whom each image is from, or None
     test : bool (N,), the source's own test part, or None
+    domains : int64 (N,), in 0..len(domain_names)-1, or None
+    domain_names : names of the domains, or ()
     """
 
     images: Tensor
@@ -33,6 +35,8 @@ class ImageDataset:
     std: Tensor
     groups: npt.NDArray[np.int64] | None = None
     test: npt.NDArray[np.bool_] | None = None
+    domains: npt.NDArray[np.int64] | None = None
+    domain_names: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -44,11 +48,14 @@ class ImageDataset:
         *,
         groups: npt.NDArray[Any] | None = None,
         test: npt.NDArray[np.bool_] | None = None,
+        domains: npt.NDArray[Any] | None = None,
+        domain_names: Sequence[str] | None = None,
     ) -> "ImageDataset":
-        """Check the parts and measure mean and std; `classes` None means "0", "1", ...
+        """Check the parts and measure mean and std; names that are None are "0", "1", ...
 
         Raises SettingsError, which begins with `source`, where images are not uint8 (N, C, H, W),
-        labels not N integers in 0..len(classes)-1, or groups not N integers.
+        labels not N integers in 0..len(classes)-1, groups not N integers, or domains not N integers
+        in 0..len(domain_names)-1.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or not 0 < images.shape[1] <= 4:
             raise SettingsError(
@@ -56,30 +63,47 @@ class ImageDataset:
                 f"(N, C, H, W) = {tuple(images.shape)}; allowed are uint8 with 1 to 4 channels"
             )
         _check_column(source, "labels", labels, len(images))
-        if groups is not None:
-            _check_column(source, "groups", groups, len(images))
+        for name, column in (("groups", groups), ("domains", domains)):
+            if column is not None:
+                _check_column(source, name, column, len(images))
         if not images.numel():
             raise SettingsError(f"{source}: there are no images")
-        lowest, highest = int(labels.min()), int(labels.max())
-        names = tuple(map(str, range(highest + 1) if classes is None else classes))
-        if lowest < 0 or highest >= len(names):
-            raise SettingsError(
-                f"{source}: labels run from {lowest} to {highest}; with {len(names)} classes "
-                f"they must lie in 0..{len(names) - 1}"
-            )
         return cls(
             images.contiguous(),
             labels.astype(np.int64),
-            names,
+            _names(source, "labels", "classes", labels, classes),
             *_moments(images),
             groups=None if groups is None else groups.astype(np.int64),
             test=test,
+            domains=None if domains is None else domains.astype(np.int64),
+            domain_names=()
+            if domains is None
+            else _names(source, "domains", "domain names", domains, domain_names),
         )
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one image, (C, H, W)."""
         return tuple(self.images.shape[1:])
+
+    def in_colour(self) -> "ImageDataset":
+        """Return the same with grey images as three equal channels, which takes no memory.
+
+        Images of another number of channels are returned as they are.
+        """
+        if self.shape[0] != 1:
+            return self
+        channels = self.images.expand(-1, 3, -1, -1)
+        return replace(self, images=channels, mean=self.mean.expand(3), std=self.std.expand(3))
+
+    def measured_on(self, rows: npt.NDArray[np.int64]) -> "ImageDataset":
+        """Return the same normalised by mean and std over `rows` alone."""
+        mean, std = _moments(self.images[torch.from_numpy(rows)])
+        return replace(self, mean=mean, std=std)
+
+    def normalised_as(self, other: "ImageDataset") -> "ImageDataset":
+        """Return the same normalised by mean and std of `other`, which has as many channels."""
+        return replace(self, mean=other.mean, std=other.std)
 
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the images of `rows`, float32 (b, C, H, W), normalised on `device`.
@@ -99,6 +123,24 @@ def _check_column(source: str, name: str, column: npt.NDArray[Any], n: int) -> N
             f"{source}: {name} are {column.dtype} of shape {column.shape}; "
             f"{n} integers are needed, one per image"
         )
+
+
+def _names(
+    source: str,
+    what: str,
+    named: str,
+    numbers: npt.NDArray[Any],
+    names: Sequence[str] | None,
+) -> tuple[str, ...]:
+    """Return a name for each of the numbers, which must lie in 0..len(names)-1."""
+    lowest, highest = int(numbers.min()), int(numbers.max())
+    given = tuple(map(str, range(highest + 1) if names is None else names))
+    if lowest < 0 or highest >= len(given):
+        raise SettingsError(
+            f"{source}: {what} run from {lowest} to {highest}; with {len(given)} {named} "
+            f"they must lie in 0..{len(given) - 1}"
+        )
+    return given
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:

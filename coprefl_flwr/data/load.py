@@ -5,60 +5,99 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from coprefl_flwr.data.folders import load_folder
-from coprefl_flwr.data.glyphs import glyphs
+from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
+from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.data.published import PUBLISHED, load_published
+from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.data.text import load_text
+from coprefl_flwr.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
 from coprefl_flwr.errors import SettingsError
 
-_EMBEDDED = "glyphs"
-_NAMES = (_EMBEDDED, *PUBLISHED)
+_EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
+_NAMES = (*_EMBEDDED, *PUBLISHED)
 
 
-def load_dataset(name: str, data_dir: str | Path = "") -> Dataset:
+def load_dataset(
+    name: str,
+    data_dir: str | Path = "",
+    *,
+    image_size: int = 0,
+    samples_per_class: int = 0,
+    seed: int = 0,
+) -> Dataset:
     """Load a dataset; a second call in the same process returns the same object.
 
     Parameters
     ----------
-    name : "glyphs" (drawn by this package), a torchvision dataset (CIFAR10, CIFAR100, EMNIST
-        byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN, USPS), "CIFAR100:coarse" for its 20
-        superclasses, or the path of
+    name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
+        dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
+        USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
 
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`)
         - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
-        - a folder of images laid out as class/file, or as train/class/file with test/ or val/
+        - Tiny-ImageNet's folder (`tiny_imagenet.load_tiny_imagenet`)
+        - a folder of images laid out as class/file, as train/class/file with test/ or val/
+          (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
     data_dir : where torchvision keeps its files and downloads them to if they are missing;
         "" is ~/.cache/coprefl_flwr.
+    image_size : side in pixels that images are resized to, once; 0 leaves them as they are
+    samples_per_class : most samples of a class, drawn by `seed`; 0 is all
 
     Notes
     -----
     An .npz holds `images` and `labels`, or `train_images`, `train_labels`, `test_images` and
     `test_labels` (and `val_images`, `val_labels`), and may hold `classes` and, named like the
-    labels, `groups`. Images are uint8 (N, H, W) or (N, H, W, C), labels integers (N,) or (N, 1).
-    NAME stands in place of `labels`, and NAME_classes in place of `classes`. Images of a folder
-    are all of one size and become RGB unless every one is grey.
+    labels, `groups` and `domains`, which are numbered as `domain_names` has them. Images are uint8
+    (N, H, W) or (N, H, W, C), labels integers (N,) or (N, 1). NAME stands in place of `labels`,
+    and NAME_classes in place of `classes`. Images of a folder are all of one size unless they are
+    resized, and become RGB unless every one is grey.
 
     Raises
     ------
     SettingsError
-        An unknown name, a missing path, files that are not as described, or a failed download.
+        An unknown name, a missing path, files that are not as described, a failed download, or a
+        text that is to be made smaller.
     """
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
-    return _load(name, folder.expanduser())
+    # What is not drawn is the same, and held once, for all seeds.
+    drawn_by = seed if samples_per_class else 0
+    return _load(name, folder.expanduser(), Reduction(image_size, samples_per_class, drawn_by))
 
 
 @functools.cache
-def _load(name: str, data_dir: Path) -> Dataset:
-    if name == _EMBEDDED:
-        return glyphs()
+def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
+    path = Path(name).expanduser()
+    if name and name not in _NAMES and path.is_dir():
+        return _folder(path, reduction)
+    whole = _whole(name, data_dir)
+    if reduction == Reduction():
+        return whole
+    if not isinstance(whole, ImageDataset):
+        raise SettingsError(
+            f"dataset '{name}': image-size and samples-per-class are for images, and it is a text"
+        )
+    return reduction.of(f"dataset '{name}'", whole)
+
+
+def _folder(path: Path, reduction: Reduction) -> ImageDataset:
+    if is_leaf(path):
+        return reduction.of(str(path), load_leaf(path))
+    if is_tiny_imagenet(path):
+        return load_tiny_imagenet(path, reduction)
+    return load_folder(path, reduction)
+
+
+@functools.cache
+def _whole(name: str, data_dir: Path) -> Dataset:
+    if name in _EMBEDDED:
+        return _EMBEDDED[name]()
     if name in PUBLISHED:
         return load_published(name, data_dir)
     path = Path(name).expanduser()
-    if name and path.is_dir():
-        return load_leaf(path) if is_leaf(path) else load_folder(path)
     if path.is_file() and path.suffix == ".npz":
         return load_npz(path)
     if path.is_file() and path.suffix == ".txt":

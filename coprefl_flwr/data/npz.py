@@ -27,15 +27,17 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     if labels != "labels":
         _check_name(path, labels, _label_names(arrays, parts))
     names = "classes" if labels == "labels" else f"{labels}_classes"
-    has_groups = any(f"{part}groups" in arrays for part in parts)
+    groups, domains = (_column_if_any(path, arrays, parts, name) for name in ("groups", "domains"))
     is_test = [part == "test_" for part in parts]
     return ImageDataset.of(
         str(path),
         torch.from_numpy(pixels),
         _column(path, arrays, parts, labels),
         tuple(map(str, arrays[names])) if names in arrays else None,
-        groups=_column(path, arrays, parts, "groups") if has_groups else None,
+        groups=groups,
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
+        domains=domains,
+        domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
     )
 
 
@@ -86,6 +88,14 @@ def _column(path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str) -> n
         found = ", ".join(str(part.shape) for part in columns)
         raise SettingsError(f"{path}: {name} have shape {found}; allowed are (N,) or (N, 1)")
     return np.concatenate(flat)
+
+
+def _column_if_any(
+    path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str
+) -> npt.NDArray[Any] | None:
+    """Return `name` of all parts; None where no part has it."""
+    found = any(f"{part}{name}" in arrays for part in parts)
+    return _column(path, arrays, parts, name) if found else None
 
 
 def _label_names(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:

@@ -27,7 +27,8 @@ _FILES = {
     "USPS": "usps.bz2 and usps.t.bz2",
 }
 _COARSE = "CIFAR100:coarse"
-PUBLISHED = (*_FILES, _COARSE)
+_BYCLASS = "EMNIST:byclass"
+PUBLISHED = (*_FILES, _COARSE, _BYCLASS)
 
 # Which of a QMNIST target's eight numbers are the digit and the writer.
 _QMNIST_DIGIT, _QMNIST_WRITER = 0, 2
@@ -54,12 +55,15 @@ def load_published(name: str, data_dir: Path) -> ImageDataset:
     """Load the dataset called `name`, one of PUBLISHED, downloading it where it is missing.
 
     QMNIST's groups are its writers. CIFAR-100 with coarse labels shares the images of the fine one.
+    "EMNIST:byclass" is EMNIST, whose other ways of merging classes are not offered.
     SettingsError, which says where to put the files, where the download fails.
     """
     if name == _COARSE:
         fine = load_published("CIFAR100", data_dir)
         superclass_of = np.array(_SUPERCLASS_OF, dtype=np.int64)
         return replace(fine, labels=superclass_of[fine.labels], classes=_SUPERCLASSES)
+    if name == _BYCLASS:
+        return load_published("EMNIST", data_dir)
     try:
         parts = [_part(name, data_dir, train) for train in (True, False)]
     except ImportError as error:

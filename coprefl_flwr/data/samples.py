@@ -32,6 +32,14 @@ class Dataset(Protocol):
         """Whether each sample (N,) is of the source's own test part; None if it has none."""
 
     @property
+    def domains(self) -> npt.NDArray[np.int64] | None:
+        """Number in `domain_names` of each sample's domain (N,); None if the source has none."""
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """Names of the domains, such as photo and sketch; empty if the source has none."""
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W) of an image, (length,) of a text."""
 

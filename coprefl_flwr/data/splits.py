@@ -1,4 +1,4 @@
-"""Which classes are for pre-training and which for downstream tasks, and cuts in two."""
+"""Which classes and domains are for pre-training and for downstream tasks, and cuts in two."""
 
 import math
 import re
@@ -10,9 +10,11 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.settings import unknown
 
 _Positions = npt.NDArray[np.int64]
-_FORMS = "a count such as 20, or a list such as list:3,7,80-99"
+_LIST = "a list such as list:3,7,80-99"
+_FORMS = f"a count such as 20, or {_LIST}"
 
 
 def split_classes(
@@ -36,8 +38,8 @@ def split_classes(
     SettingsError
         Text of another form, a class out of range, lists that overlap, or a side left empty.
     """
-    listed = _listed("downstream-classes", downstream, num_classes)
-    reserved = _listed("pretraining-classes", pretraining, num_classes) or ()
+    listed = _listed("downstream-classes", downstream, num_classes, _FORMS)
+    reserved = _listed("pretraining-classes", pretraining, num_classes, _FORMS) or ()
     if listed is None:
         left = _without(range(num_classes), reserved)
         listed = _drawn("downstream-classes", downstream, left, (*seed_key, "downstream"))
@@ -59,28 +61,77 @@ def split_classes(
     return pretrained, listed
 
 
+def choose_classes(
+    what: str, text: str, num_classes: int, *, seed_key: tuple[str | int, ...]
+) -> tuple[int, ...]:
+    """Return classes out of 0..num_classes-1, sorted, where nothing else takes any.
+
+    Parameters
+    ----------
+    what : the setting, which an error message begins with
+    text : "20", that many classes drawn by `seed_key`; "list:3,7,80-99", these; "", all
+
+    Raises
+    ------
+    SettingsError
+        Text of another form, or a class out of range.
+    """
+    if not text.strip():
+        return tuple(range(num_classes))
+    listed = _listed(what, text, num_classes, _FORMS)
+    return listed or _drawn(what, text, range(num_classes), (*seed_key, what))
+
+
+def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
+    """Return numbers of domains, sorted.
+
+    Parameters
+    ----------
+    what : the setting, which an error message begins with
+    text : "photo cartoon", these; "list:0-2", these, by number; "", all
+    names : names of the domains there are; empty where the dataset names none
+
+    Raises
+    ------
+    SettingsError
+        An unknown name, a number out of range, or any text where there are no domains.
+    """
+    if not text.strip():
+        return tuple(range(len(names)))
+    if not names:
+        raise SettingsError(
+            f"{what} = '{text}': the dataset has no domains; glyphs:domains, a folder of "
+            "domain/class/file, and an .npz with domains do"
+        )
+    listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
+    if listed is not None:
+        return listed
+    for name in text.split():
+        if name not in names:
+            raise SettingsError(f"{what} = '{text}': {unknown('domain', name, list(names))}")
+    return tuple(sorted({names.index(name) for name in text.split()}))
+
+
 def _without(classes: Sequence[int], taken: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(set(classes) - set(taken)))
 
 
-def _listed(what: str, text: str, num_classes: int) -> tuple[int, ...] | None:
-    """Return the classes that "list:..." names, or None for text that is no list."""
+def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
+    """Return the numbers below `count` that "list:..." names, or None for text that is no list."""
     if not text.strip().startswith("list:"):
         return None
     found: list[int] = []
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
-            raise SettingsError(f"{what} = '{text}': '{item}' is no class or range; use {_FORMS}")
+            raise SettingsError(f"{what} = '{text}': '{item}' is no number or range; use {forms}")
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
-        if first > last or last >= num_classes:
-            raise SettingsError(
-                f"{what} = '{text}': '{item}' must rise and lie in 0..{num_classes - 1}"
-            )
+        if first > last or last >= count:
+            raise SettingsError(f"{what} = '{text}': '{item}' must rise and lie in 0..{count - 1}")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
         twice = next(c for c in found if found.count(c) > 1)
-        raise SettingsError(f"{what} = '{text}': class {twice} is named twice")
+        raise SettingsError(f"{what} = '{text}': {twice} is named twice")
     return tuple(sorted(found))
 
 

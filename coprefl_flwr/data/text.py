@@ -36,6 +36,7 @@ class TextDataset:
     classes : CHARACTERS, whichever of them occur
     groups : int64 (N,), the speakers, numbered as they first speak
     test : bool (N,), the last fifth of each speaker's windows
+    domains, domain_names : None and (), as texts have none
     """
 
     text: npt.NDArray[np.uint8]
@@ -45,6 +46,8 @@ class TextDataset:
     classes: tuple[str, ...]
     groups: npt.NDArray[np.int64]
     test: npt.NDArray[np.bool_]
+    domains: npt.NDArray[np.int64] | None = None
+    domain_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, source: str, text: str, *, length: int = _LENGTH, stride: int = 1) -> "TextDataset":

@@ -138,12 +138,12 @@ def _numbered(run: Run, task: int) -> int:
 
 
 def _client_rows(store: Store, run: Run, label: str) -> list[tables.ClientRow]:
-    return [
-        {**row, "start": label, "task": _numbered(run, number)}
-        for number in range(run.settings.tasks)
-        if store.task_file(run, number).exists()
-        for row in store.task(run, number)["rows"]
-    ]
+    found: list[tables.ClientRow] = []
+    for number in range(run.settings.tasks):
+        if store.task_file(run, number).exists():
+            rows = store.task(run, number)["rows"]
+            found += [row | {"start": label, "task": _numbered(run, number)} for row in rows]
+    return found
 
 
 def _curves(store: Store, run: Run, label: str) -> list[Any]:

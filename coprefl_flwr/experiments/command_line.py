@@ -20,7 +20,7 @@ from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments.collect import collect
 from coprefl_flwr.experiments.progress import quiet_flower
 from coprefl_flwr.experiments.recipe import Recipe, read_recipe
-from coprefl_flwr.experiments.report import write_report
+from coprefl_flwr.experiments.report import text_tables, write_report
 from coprefl_flwr.experiments.runs import read_lines
 from coprefl_flwr.experiments.scale import FULL, SMALL
 from coprefl_flwr.experiments.store import Store
@@ -131,8 +131,10 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
-    page = write_report(collect(recipe, store, failed), out / "report")
-    print((out / "report" / "tables.txt").read_text())
+    report = collect(recipe, store, failed)
+    page = write_report(report, out / "report")
+    for comparison in report.comparisons:
+        print(text_tables(comparison))
     print(f"tables and figures: {page}")
 
 

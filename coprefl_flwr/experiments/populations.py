@@ -10,8 +10,11 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.data import (
     Dataset,
+    ImageDataset,
     Samples,
     TextDataset,
+    choose_classes,
+    choose_domains,
     load_dataset,
     partition,
     relabel,
@@ -39,7 +42,7 @@ class Population:
     Parameters
     ----------
     classes : tuple[int, ...]
-        The dataset's classes in it; a sample's label is the position of its class here.
+        Its dataset's classes in it; a sample's label is the position of its class here.
     clients : tuple[ClientData, ...]
         By client id.
     """
@@ -50,8 +53,19 @@ class Population:
 
 
 def dataset(settings: Settings) -> Dataset:
-    """Return the study's dataset, held once per process."""
-    return load_dataset(settings.dataset, settings.data_dir)
+    """Return the dataset of the pre-training, held once per process."""
+    return _datasets(_of_data(settings))[0]
+
+
+def task_dataset(settings: Settings) -> Dataset:
+    """Return the dataset of the tasks: the same one, unless `task-dataset` names another.
+
+    Its pixels are normalised as those of the pre-training, whose mean and std are part of the
+    starting model: the first layer was trained on such inputs, and a federation that is given the
+    model need not agree on numbers of its own. Where one has grey and the other colour images, the
+    grey ones become three equal channels.
+    """
+    return _datasets(_of_data(settings))[1]
 
 
 def input_shape(settings: Settings) -> tuple[int, ...]:
@@ -60,13 +74,35 @@ def input_shape(settings: Settings) -> tuple[int, ...]:
 
 
 def class_split(settings: Settings) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the classes of the pre-training and of the downstream tasks, each ascending."""
+    """Return the classes of the pre-training and of the downstream tasks, each ascending.
+
+    Numbers of either's own dataset. They may be the same where datasets or domains differ.
+    """
+    key = (settings.seed, "class-split")
+    if _has_task_dataset(settings):
+        counts = [len(source.classes) for source in (dataset(settings), task_dataset(settings))]
+        pretraining, downstream = settings.pretraining_classes, settings.downstream_classes
+        return (
+            choose_classes("pretraining-classes", pretraining, counts[0], seed_key=key),
+            choose_classes("downstream-classes", downstream, counts[1], seed_key=key),
+        )
+    pretraining_domains, task_domains = domain_split(settings)
+    apart = bool(pretraining_domains) and not set(pretraining_domains) & set(task_domains)
     return split_classes(
         len(dataset(settings).classes),
         downstream=settings.downstream_classes,
         pretraining=settings.pretraining_classes,
-        allow_overlap=settings.allow_class_overlap,
-        seed_key=(settings.seed, "class-split"),
+        allow_overlap=settings.allow_class_overlap or apart,
+        seed_key=key,
+    )
+
+
+def domain_split(settings: Settings) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the domains of the pre-training and of the tasks; () where a dataset has none."""
+    names = dataset(settings).domain_names, task_dataset(settings).domain_names
+    return (
+        choose_domains("pretraining-domains", settings.pretraining_domains, names[0]),
+        choose_domains("downstream-domains", settings.downstream_domains, names[1]),
     )
 
 
@@ -96,6 +132,49 @@ def _of_data(settings: Settings) -> Settings:
     return replace(settings, run_name="", output_dir="", resume=False, method="random")
 
 
+def _has_task_dataset(settings: Settings) -> bool:
+    return settings.task_dataset not in ("", settings.dataset)
+
+
+# What is held are views of the datasets, which are loaded once.
+@functools.lru_cache(maxsize=8)
+def _datasets(settings: Settings) -> tuple[Dataset, Dataset]:
+    """Return the datasets of the pre-training and of the tasks, of one shape."""
+    source = load_dataset(
+        settings.dataset,
+        settings.data_dir,
+        image_size=settings.image_size,
+        samples_per_class=settings.samples_per_class,
+        seed=settings.seed,
+    )
+    names = source.domain_names
+    domains = choose_domains("pretraining-domains", settings.pretraining_domains, names)
+    if isinstance(source, ImageDataset) and len(domains) < len(names):
+        # A held-out domain must not be known by its brightness.
+        every_class = tuple(range(len(source.classes)))
+        source = source.measured_on(_rows(source, every_class, domains))
+    if not _has_task_dataset(settings):
+        return source, source
+    other = load_dataset(settings.task_dataset, settings.data_dir, image_size=settings.image_size)
+    return _alike(settings, source, other)
+
+
+def _alike(settings: Settings, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
+    """Return two datasets with as many channels, the second normalised as the first."""
+    names = f"task-dataset = '{settings.task_dataset}' and dataset = '{settings.dataset}'"
+    if not (isinstance(source, ImageDataset) and isinstance(other, ImageDataset)):
+        raise SettingsError(f"{names}: both must be images, as texts have no tasks")
+    if {source.shape[0], other.shape[0]} == {1, 3}:
+        source, other = source.in_colour(), other.in_colour()
+    if source.shape != other.shape:
+        shapes = ["x".join(map(str, one.shape)) for one in (other, source)]
+        raise SettingsError(
+            f"{names}: images are {shapes[0]} and {shapes[1]} (channels, height, width); set "
+            "image-size to make them alike"
+        )
+    return source, other.normalised_as(source)
+
+
 # As many as a study has tasks and more: what is held is positions, a few kilobytes each.
 @functools.lru_cache(maxsize=64)
 def _population(settings: Settings, name: str) -> Population:
@@ -105,8 +184,7 @@ def _population(settings: Settings, name: str) -> Population:
 @functools.lru_cache(maxsize=1)
 def _reserve(settings: Settings) -> tuple[Samples, Samples]:
     """Return (the clients' samples of the pre-training, the server's reserve in random order)."""
-    classes, _ = class_split(settings)
-    everything = _of_classes(settings, classes)
+    everything = _of_pretraining(settings)
     if settings.test_every:
         everything, _ = _by_source_part(everything)
     order = seeds.generator(settings.seed, PRETRAINING, "server").permutation(len(everything))
@@ -141,15 +219,14 @@ def union(held: Sequence[Samples]) -> Samples:
 
 
 def samples_to_test_on(settings: Settings) -> Samples:
-    """Return the dataset's own test samples of the pre-training classes.
+    """Return the dataset's own test samples of the pre-training's classes and domains.
 
     Raises
     ------
     SettingsError
         If the dataset has no test part.
     """
-    classes, _ = class_split(settings)
-    return _by_source_part(_of_classes(settings, classes))[1]
+    return _by_source_part(_of_pretraining(settings))[1]
 
 
 def _by_source_part(samples: Samples) -> tuple[Samples, Samples]:
@@ -185,7 +262,7 @@ def _task(settings: Settings, name: str) -> Population:
     All starting models meet the same tasks, since nothing here knows of them: a paired comparison.
     """
     _, downstream = class_split(settings)
-    if isinstance(dataset(settings), TextDataset):
+    if isinstance(task_dataset(settings), TextDataset):
         # Windows overlap: a random test part would share most of its text with the training part.
         raise SettingsError(f"tasks = {settings.tasks}: texts have no tasks; set tasks = 0")
     if settings.task_classes > len(downstream):
@@ -196,7 +273,8 @@ def _task(settings: Settings, name: str) -> Population:
     rng = seeds.generator(settings.seed, name, "classes")
     drawn = rng.choice(len(downstream), settings.task_classes, replace=False)
     classes = tuple(sorted(downstream[position] for position in drawn))
-    everything = _of_classes(settings, classes)
+    _check_head(settings, classes)
+    everything = _of_task(settings, classes)
     parts = partition(
         everything.labels,
         settings.task_clients,
@@ -216,11 +294,68 @@ def _task(settings: Settings, name: str) -> Population:
     return Population(name, classes, tuple(clients))
 
 
-def _of_classes(settings: Settings, classes: tuple[int, ...]) -> Samples:
-    """Return all samples of some classes, labelled 0, 1, ... in the order of the classes."""
+def _check_head(settings: Settings, classes: tuple[int, ...]) -> None:
+    """Raise a SettingsError if a task cannot go on with the pre-trained head."""
+    pretraining, _ = class_split(settings)
+    learnt = [dataset(settings).classes[number] for number in pretraining]
+    found = [task_dataset(settings).classes[number] for number in classes]
+    if settings.head == "keep" and found != learnt:
+        raise SettingsError(
+            f"head = keep: a task has {len(found)} classes ({_abridged(found)}), and the "
+            f"pre-training {len(learnt)} ({_abridged(learnt)}); they must be the same"
+        )
+
+
+def _abridged(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+
+
+def _of_pretraining(settings: Settings) -> Samples:
+    """Return all samples of the pre-training, labelled by the positions of their classes."""
+    classes, _ = class_split(settings)
+    domains, _ = domain_split(settings)
     source = dataset(settings)
-    positions = np.flatnonzero(np.isin(source.labels, classes))
-    return Samples(source, positions, relabel(source.labels[positions], classes))
+    rows = np.setdiff1d(_rows(source, classes, domains), _shared_out(settings)[1])
+    return Samples(source, rows, relabel(source.labels[rows], classes))
+
+
+def _of_task(settings: Settings, classes: tuple[int, ...]) -> Samples:
+    """Return all samples that a task of these classes uses, labelled by their positions."""
+    _, domains = domain_split(settings)
+    source = task_dataset(settings)
+    rows = np.setdiff1d(_rows(source, classes, domains), _shared_out(settings)[0])
+    return Samples(source, rows, relabel(source.labels[rows], classes))
+
+
+def _rows(
+    source: Dataset, classes: tuple[int, ...], domains: tuple[int, ...]
+) -> npt.NDArray[np.int64]:
+    """Return the positions of all samples of some classes, in some domains if there are any."""
+    chosen = np.isin(source.labels, classes)
+    if source.domains is not None:
+        chosen &= np.isin(source.domains, domains)
+    return np.flatnonzero(chosen)
+
+
+def _shared_out(settings: Settings) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return which samples of the classes of both phases are only the pre-training's or a task's.
+
+    Both are empty where `task-reserve` is 0: what both want, both have.
+    """
+    pretraining, downstream = class_split(settings)
+    domains = tuple(set.intersection(*map(set, domain_split(settings))))
+    none = np.empty(0, dtype=np.int64)
+    kept, given = [none], [none]
+    if settings.task_reserve and not _has_task_dataset(settings):
+        for number in sorted(set(pretraining) & set(downstream)):
+            rows = _rows(dataset(settings), (number,), domains)
+            if not len(rows):
+                continue  # The phases have domains of their own.
+            rng = seeds.generator(settings.seed, "task-reserve", number)
+            of_tasks, others = split_in_two(len(rows), settings.task_reserve, rng)
+            kept.append(rows[others])
+            given.append(rows[of_tasks])
+    return np.concatenate(kept), np.concatenate(given)
 
 
 def _groups(samples: Samples) -> npt.NDArray[np.int64] | None:

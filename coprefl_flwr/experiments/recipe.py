@@ -32,10 +32,10 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr import fairness
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments.methods import METHODS
-from coprefl_flwr.experiments.pretraining import COLUMNS as PRETRAINING_COLUMNS
+from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.comparison import FIGURES
 from coprefl_flwr.experiments.scale import FULL, SMALL, cut
 from coprefl_flwr.experiments.starts import own_settings, settings_of
 from coprefl_flwr.experiments.starts import start as read_start
@@ -43,11 +43,7 @@ from coprefl_flwr.experiments.yaml_file import Located, parse_yaml, read_yaml
 from coprefl_flwr.settings import Settings, Value, checked, unknown
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
-FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma")
-METRICS = (
-    *fairness.METRICS,
-    *(key for key in PRETRAINING_COLUMNS.values() if key not in ("start", "rounds")),
-)
+METRICS = tuple(COLUMNS)
 KEYS = (
     "title",
     "source",

@@ -262,8 +262,10 @@ class _Curve:
 
 
 def task_model(setup: Setup, name: str, start: Arrays) -> Arrays:
-    """Return the starting model with a fresh head, the same for every start of the task."""
+    """Return the starting model, unless its head is kept with one the same for every start."""
     settings = setup.settings
+    if settings.head == "keep":
+        return start
     fresh = build_model(
         settings.model,
         settings.task_classes,

@@ -102,8 +102,9 @@ class Run:
             and not key.startswith("task-")
         }
         found |= {"classes": pretraining, "version": coprefl_flwr.__version__}
-        if self.settings.allow_class_overlap:
-            found["downstream"] = downstream
+        if self.settings.task_reserve:  # Then some samples are kept for the tasks.
+            kept_for = ("task-reserve", "downstream-domains")
+            found |= {key: config[key] for key in kept_for} | {"downstream": downstream}
         found["phases"] = [{"method": p.name, **p.own_settings()} for p in self.start.phases]
         return found
 

@@ -14,15 +14,16 @@ import numpy as np
 from coprefl_flwr import client_app, fairness, seeds
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.experiments import tables
-from coprefl_flwr.experiments.populations import class_split
+from coprefl_flwr.experiments.populations import class_split, task_dataset
 from coprefl_flwr.experiments.progress import PRETRAINING_KIND, TASK_KIND, Progress
 from coprefl_flwr.experiments.recipe import ALL, VALIDATION, Candidate, Recipe, Row
 from coprefl_flwr.experiments.runs import pretrain, run_task
+from coprefl_flwr.experiments.starts import RANDOM
 from coprefl_flwr.experiments.store import Run, Store
 from coprefl_flwr.experiments.study import check
 from coprefl_flwr.experiments.trackers import Tracker
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.settings import Settings, Value
+from coprefl_flwr.settings import Value
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -67,14 +68,17 @@ class Cell:
     def _validation(self, candidate: Candidate) -> Run:
         """Return a run with a seed and tasks of its own, on classes that no reported task has."""
         config = dict(self.combination)
-        classes = validation_classes(self.recipe, config)
         config |= {
-            "downstream-classes": "list:" + ",".join(map(str, classes)),
-            "pretraining-classes": "",
-            "allow-class-overlap": False,
+            "downstream-classes": _listed(validation_classes(self.recipe, config)),
             "tasks": self.recipe.validation_tasks,
         }
+        if not config.get("task-dataset"):
+            config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
         return Run.of(config, candidate.start, self.recipe.validation_seed)
+
+
+def _listed(classes: Iterable[int]) -> str:
+    return "list:" + ",".join(map(str, classes))
 
 
 def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
@@ -85,23 +89,23 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     SettingsError
         If fewer than a task needs are left.
     """
-    splits = [_split(config, seed) for seed in recipe.seeds]
+    runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
+    splits = [class_split(settings) for settings in runs]
     taken = {number for _, downstream in splits for number in downstream}
-    free = sorted({number for pretraining, _ in splits for number in pretraining} - taken)
-    settings = Settings.from_config(config)
-    # Of what is left, at least as much again is pre-trained on.
-    wanted = min(len(splits[0][1]), len(free) // 2)
-    if wanted < settings.task_classes:
+    if runs[0].task_dataset:
+        free = set(range(len(task_dataset(runs[0]).classes))) - taken
+        room = len(free)
+    else:
+        free = {number for pretraining, _ in splits for number in pretraining} - taken
+        room = len(free) // 2  # As many again are left to pre-train on.
+    wanted = min(len(splits[0][1]), room)
+    if wanted < runs[0].task_classes:
         raise SettingsError(
-            f"select: validation needs twice {settings.task_classes} classes that no reported task "
-            f"has, and {len(free)} are left; set select: test"
+            f"select: validation needs {runs[0].task_classes} classes that no reported task has "
+            f"and that can be spared, and there are {room}; set select: test"
         )
     rng = seeds.generator(recipe.validation_seed, "validation-classes")
-    return tuple(sorted(int(free[i]) for i in rng.choice(len(free), wanted, replace=False)))
-
-
-def _split(config: Mapping[str, Value], seed: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return class_split(Settings.from_config(dict(config) | {"seed": seed}))
+    return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
 
 
 def cells(recipe: Recipe) -> list[Cell]:

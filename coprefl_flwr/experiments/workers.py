@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.experiments.progress import Progress, clock, quiet_flower
@@ -40,22 +41,23 @@ class OnRay:
             return {}
         if not ray.is_initialized():
             _start(self.workers)
-        share = float(ray.cluster_resources().get("GPU", 0.0)) / self.workers
+        found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        share = found.get("GPU", 0.0) / self.workers
         remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_make)
-        pending = {remote.remote(run, self.store, self.tracker): run for run in left}
-        return _collect(pending)
+        return _collect({remote.remote(run, self.store, self.tracker): run for run in left})
 
 
 def _start(workers: int) -> None:
     """Start Ray on this machine, or connect to the cluster that RAY_ADDRESS names."""
     import ray
 
-    address = os.environ.get("RAY_ADDRESS")
-    local = {} if address else {"num_cpus": workers, "include_dashboard": False}
-    ray.init(address=address, logging_level=logging.WARNING, **local)
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(logging_level=logging.WARNING)
+    else:
+        ray.init(num_cpus=workers, include_dashboard=False, logging_level=logging.WARNING)
 
 
-def _collect(pending: "dict[object, Run]") -> Failures:
+def _collect(pending: dict[Any, Run]) -> Failures:
     """Wait for the runs, saying after each how many are left."""
     import ray
 

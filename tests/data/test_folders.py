@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+import torch
 
 from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data.reduction import Reduction
 from tests.data.made_up import pixels, refused, write_png
 
 
@@ -62,7 +64,88 @@ def test_one_colour_image_makes_all_rgb(tmp_path, rng):
 def test_a_folder_with_two_sizes_names_a_file(tmp_path, rng):
     write_png(tmp_path / "a" / "1.png", pixels(rng, 5, 6))
     write_png(tmp_path / "a" / "odd.png", pixels(rng, 5, 7))
-    refused(r"odd\.png: is 7x5 but .*1\.png is 6x5", tmp_path)
+    message = r"odd\.png: is 7x5 but .*1\.png is 6x5; all images must have one size: set image-size"
+    refused(message, tmp_path)
+
+
+def test_images_of_several_sizes_and_colours_are_resized(tmp_path, rng):
+    """ImageNet's layout, whose .JPEG are of any size, some of them grey."""
+    write_png(tmp_path / "train" / "n01" / "a.JPEG", pixels(rng, 9, 12, 3))
+    write_png(tmp_path / "train" / "n02" / "b.JPEG", pixels(rng, 20, 8))
+    write_png(tmp_path / "val" / "n01" / "c.JPEG", np.full((8, 8, 3), 77, np.uint8))
+    data = load_dataset(str(tmp_path), image_size=4)
+    assert data.images.shape == (3, 3, 4, 4)
+    assert data.labels.tolist() == [0, 1, 0]
+    assert (data.images[2] == 77).all()
+    assert torch.equal(data.images[1, 0], data.images[1, 2])
+    assert load_dataset(str(tmp_path), image_size=4) is data
+
+
+def test_only_what_is_drawn_is_decoded(tmp_path, rng):
+    """Nothing but the three images that are drawn of twelve can be read."""
+    for number in range(12):
+        write_png(tmp_path / "a" / f"{number:02d}.png", pixels(rng, 5, 6))
+    rows = Reduction(samples_per_class=3).rows(np.zeros(12))
+    for number in set(range(12)) - set(rows.tolist()):
+        (tmp_path / "a" / f"{number:02d}.png").write_text("no image")
+    data = load_dataset(str(tmp_path), samples_per_class=3)
+    assert len(data.images) == len(data.labels) == 3
+
+
+# --- domains
+
+
+def write_domains(root, rng, cells):
+    for number, cell in enumerate(cells):
+        write_png(root / cell / f"{number}.png", pixels(rng, 5, 6, 3))
+
+
+PACS = ("photo/dog", "photo/horse", "art/dog", "art/dog", "art/horse", "sketch/dog", "sketch/horse")
+
+
+def test_a_folder_per_domain(tmp_path, rng):
+    write_domains(tmp_path, rng, PACS)
+    (tmp_path / "README.txt").write_text("a file beside the domains")
+    data = load_dataset(str(tmp_path))
+    assert data.classes == ("dog", "horse")
+    assert data.domain_names == ("art", "photo", "sketch")
+    assert data.labels.tolist() == [0, 0, 1, 0, 1, 0, 1]
+    assert data.domains.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert data.test is None
+    small = load_dataset(str(tmp_path), samples_per_class=2)
+    assert len(small.domains) == len(small.labels) == 4
+
+
+def test_a_class_missing_from_a_domain_shifts_no_label(tmp_path, rng):
+    write_domains(tmp_path, rng, [*PACS, "art/cow"])
+    data = load_dataset(str(tmp_path))
+    assert data.classes == ("cow", "dog", "horse")
+    assert data.labels.tolist() == [0, 1, 1, 2, 1, 2, 1, 2]
+
+
+def test_a_domain_called_test_is_a_domain(tmp_path, rng):
+    write_domains(tmp_path, rng, [cell.replace("sketch", "test") for cell in PACS])
+    data = load_dataset(str(tmp_path))
+    assert data.domain_names == ("art", "photo", "test")
+    assert data.test is None
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("ant/left", "ant/right", "bee/up", "bee/down"),
+        ("ant/images", "bee/images", "cat/images"),
+        ("ant/left", "ant/right", "ant", "bee/left", "bee/right"),
+        ("ant/left", "ant/right"),
+        ("train/ant", "train/bee", "test/ant", "test/bee"),
+    ],
+    ids=["other folders in each", "one name", "images of its own", "one folder", "parts"],
+)
+def test_classes_with_folders_in_them_are_classes(tmp_path, rng, cells):
+    write_domains(tmp_path, rng, cells)
+    data = load_dataset(str(tmp_path))
+    assert (data.domains, data.domain_names) == (None, ())
+    assert set(data.classes) <= {"ant", "bee", "cat"}
 
 
 def test_a_file_that_is_no_image_is_named(tmp_path):

@@ -3,7 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from coprefl_flwr.data import glyphs, load_dataset
+from coprefl_flwr.data import glyphs, glyphs_in_domains, load_dataset
+from coprefl_flwr.data.glyphs import in_style
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,55 @@ def test_classes_differ(dataset):
     images = dataset.images.reshape(100, 2, 60, -1).float().mean(dim=2)
     distances = torch.cdist(images[:, 0], images[:, 1])
     assert (distances.argmin(dim=1) == torch.arange(100)).float().mean() > 0.95
+
+
+# --- glyphs in domains
+
+
+@pytest.fixture(scope="module")
+def in_domains():
+    return load_dataset("glyphs:domains")
+
+
+def test_seven_glyphs_in_four_styles(in_domains):
+    assert in_domains.images.shape == (3360, 1, 28, 28)
+    assert in_domains.domain_names == ("plain", "inverted", "outlined", "turned")
+    assert np.array_equal(in_domains.domains, np.repeat(np.arange(4), 840))
+    assert np.array_equal(in_domains.labels, np.tile(np.repeat(np.arange(7), 120), 4))
+    assert len(in_domains.classes) == 7
+    cells = 7 * in_domains.domains + in_domains.labels
+    assert np.bincount(cells[in_domains.test]).tolist() == [20] * 28
+    assert torch.equal(glyphs_in_domains().images, in_domains.images)
+
+
+def mean_images(dataset, style):
+    """Return float (7, 28, 28), the mean image of each class in a style."""
+    images = dataset.images[torch.from_numpy(dataset.domains == style)].float()
+    return images.reshape(7, 120, 28, 28).mean(dim=1)
+
+
+def test_every_style_is_of_the_same_glyphs_by_other_hands(dataset, in_domains):
+    """Undone, a style's mean images are nearest to those of the glyphs; no image is one of them."""
+    expected = dataset.images[:840].reshape(7, 120, 28, 28).float().mean(dim=1)
+    undone = {
+        0: mean_images(in_domains, 0),
+        1: 255 - mean_images(in_domains, 1),
+        3: mean_images(in_domains, 3).rot90(-1, dims=(1, 2)),
+    }
+    for found in undone.values():
+        distances = torch.cdist(found.reshape(7, -1), expected.reshape(7, -1))
+        assert distances.argmin(dim=1).tolist() == list(range(7))
+    drawings = {image.numpy().tobytes() for image in dataset.images[:840]}
+    assert not drawings & {image.numpy().tobytes() for image in in_domains.images[:840]}
+
+
+def test_an_outline_is_the_rim_around_the_ink():
+    image = np.zeros((1, 7, 7), np.uint8)
+    image[0, 2:5, 3] = 200
+    rim = np.zeros((7, 7), np.uint8)
+    rim[1:6, 2:5] = 200
+    rim[2:5, 3] = 0
+    assert np.array_equal(in_style("outlined", image)[0], rim)
 
 
 def test_a_linear_model_fails_on_it(halves):

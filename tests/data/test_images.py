@@ -42,6 +42,47 @@ def test_groups_and_test_part_are_kept(rng):
     assert data.test.tolist() == [False, True, True]
 
 
+def test_domains_are_kept_and_named(rng):
+    images = pixels(rng, 3, 1, 4, 4)
+    data = dataset(images, domains=np.array([1, 0, 1], np.uint8), domain_names=["photo", "sketch"])
+    assert data.domains.tolist() == [1, 0, 1]
+    assert data.domains.dtype == np.int64
+    assert data.domain_names == ("photo", "sketch")
+    assert dataset(images, domains=np.array([1, 0, 2])).domain_names == ("0", "1", "2")
+    assert (dataset(images).domains, dataset(images).domain_names) == (None, ())
+
+
+def test_bad_domains_are_refused(rng):
+    images = pixels(rng, 3, 1, 4, 4)
+    with pytest.raises(SettingsError, match=r"made up: domains are .* 3 integers are needed"):
+        dataset(images, domains=np.arange(2))
+    with pytest.raises(SettingsError, match=r"domains run from 0 to 2; with 2 domain names they"):
+        dataset(images, domains=np.arange(3), domain_names=["photo", "sketch"])
+
+
+def test_grey_in_colour_is_three_equal_channels_without_a_copy(rng):
+    grey = dataset(pixels(rng, 5, 1, 4, 4))
+    colour = grey.in_colour()
+    assert colour.shape == (3, 4, 4)
+    assert colour.images.data_ptr() == grey.images.data_ptr()
+    rows, cpu = np.array([3, 0]), torch.device("cpu")
+    assert torch.equal(colour.inputs(rows, cpu), grey.inputs(rows, cpu).expand(-1, 3, -1, -1))
+    assert colour.in_colour() is colour
+
+
+def test_what_images_are_normalised_by_can_be_another_part(rng):
+    images = pixels(rng, 8, 3, 4, 4)
+    images[4:] //= 9
+    data = dataset(images)
+    part = data.measured_on(np.array([4, 6]))
+    assert part.mean.numpy() == pytest.approx(images[[4, 6]].mean((0, 2, 3)) / 255, rel=1e-6)
+    assert part.std.numpy() == pytest.approx(images[[4, 6]].std((0, 2, 3)) / 255, rel=1e-6)
+    assert part.images is data.images
+    again = data.normalised_as(part)
+    assert torch.equal(again.mean, part.mean)
+    assert torch.equal(again.std, part.std)
+
+
 @pytest.mark.parametrize("groups", [np.arange(2), np.arange(3.0), np.zeros((3, 1), np.int64)])
 def test_bad_groups_are_refused(groups, rng):
     with pytest.raises(SettingsError, match=r"made up: groups are .* 3 integers are needed"):

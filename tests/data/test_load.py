@@ -1,11 +1,28 @@
 import pytest
 
 from coprefl_flwr.data import load_dataset
+from coprefl_flwr.errors import SettingsError
 from tests.data.made_up import refused
 
 
 def test_glyphs_are_held_once():
     assert load_dataset("glyphs") is load_dataset("glyphs")
+
+
+def test_what_is_not_drawn_is_held_once_for_all_seeds():
+    assert load_dataset("glyphs", seed=3) is load_dataset("glyphs")
+    one, other = (load_dataset("glyphs", samples_per_class=5, seed=seed) for seed in (0, 1))
+    assert len(one.labels) == len(other.labels) == 500
+    assert one.images.ne(other.images).any()
+    assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
+
+
+def test_a_text_is_not_resized(tmp_path):
+    (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
+    assert load_dataset(str(tmp_path / "a.txt")).domains is None
+    for smaller in ({"image_size": 8}, {"samples_per_class": 2}):
+        with pytest.raises(SettingsError, match="image-size and samples-per-class are for images"):
+            load_dataset(str(tmp_path / "a.txt"), **smaller)
 
 
 @pytest.mark.parametrize(
@@ -14,6 +31,8 @@ def test_glyphs_are_held_once():
         ("cifar100", "nearest: CIFAR100"),
         ("CIFAR100:coarsest", "nearest: CIFAR100:coarse"),
         ("glyph", "nearest: glyphs"),
+        ("glyphs:domain", "nearest: glyphs:domains"),
+        ("EMNIST:letters", "nearest: EMNIST"),
         ("zzz", "'zzz' is not known; allowed are glyphs"),
         ("", "'' is not known"),
         ("missing/folder", "the path does not exist"),

@@ -57,6 +57,7 @@ def test_a_validation_part_is_kept_and_not_tested_on(tmp_path, rng):
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no images"),
         ({"images": IMAGES, "labels": np.array([0, 1, None])}, "not a readable .npz"),
         ({"images": IMAGES, "labels": LABELS, "groups": LABELS[:2]}, "groups are int64 of shape"),
+        ({"images": IMAGES, "labels": LABELS, "domains": LABELS / 1}, "domains are float64"),
     ],
 )
 def test_a_bad_file_is_one_line(tmp_path, arrays, message):
@@ -95,6 +96,14 @@ def test_groups_of_parts(tmp_path):
     data = load_dataset(write_npz(tmp_path, **in_two_parts(groups=[4, 4, 9, 4, 2])))
     assert data.groups.tolist() == [4, 4, 9, 4, 2]
     assert data.groups.dtype == np.int64
+
+
+def test_domains_of_parts(tmp_path):
+    arrays = in_two_parts(domains=[1, 1, 0, 2, 1])
+    data = load_dataset(write_npz(tmp_path, **arrays, domain_names=["art", "photo", "sketch"]))
+    assert data.domains.tolist() == [1, 1, 0, 2, 1]
+    assert data.domain_names == ("art", "photo", "sketch")
+    assert data.groups is None
 
 
 def test_groups_of_one_part_only_are_refused(tmp_path):

@@ -39,6 +39,8 @@ def test_emnist_is_put_upright(tmp_path, rng):
     assert np.array_equal(data.images[:2, 0], images)
     assert data.images.is_contiguous()
     assert [data.classes[label] for label in data.labels] == ["A", "z", "A", "z"]
+    assert load_dataset("EMNIST:byclass", tmp_path) is data
+    assert data.classes[:10] == tuple("0123456789")  # list:0-9 is CoPreFL's downstream part.
 
 
 def test_qmnist_names_its_writers(tmp_path, rng):

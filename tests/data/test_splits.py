@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.data import relabel, split_classes, split_in_two
+from coprefl_flwr.data import (
+    choose_classes,
+    choose_domains,
+    relabel,
+    split_classes,
+    split_in_two,
+)
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.seeds import generator
 
@@ -41,6 +47,47 @@ def test_a_downstream_count_leaves_listed_pretraining_classes_alone():
     assert split("2", "list:0-7", classes=10) == (tuple(range(8)), (8, 9))
 
 
+def test_classes_that_nothing_else_takes():
+    def choose(text, seed=0):
+        return choose_classes("downstream-classes", text, 30, seed_key=(seed, "split"))
+
+    assert choose("") == tuple(range(30))
+    assert choose("list:7,2-3") == (2, 3, 7)
+    assert len(set(choose("12"))) == 12
+    assert choose("12") == tuple(sorted(choose("12"))) != choose("12", seed=1)
+    with pytest.raises(SettingsError, match="downstream-classes = '31': 1 to 30 can be drawn"):
+        choose("31")
+
+
+def test_domains_by_name_and_number():
+    names = ("art", "photo", "sketch", "0")
+
+    def choose(text):
+        return choose_domains("pretraining-domains", text, names)
+
+    assert choose("") == (0, 1, 2, 3)
+    assert choose(" sketch  art ") == (0, 2)
+    assert choose("list:1-2") == (1, 2)
+    assert choose("0") == (3,)
+    assert choose_domains("pretraining-domains", "", ()) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "message"),
+    [
+        ("skech", ("art", "sketch"), "unknown domain 'skech': did you mean 'sketch'"),
+        ("list:1-2", ("art", "sketch"), r"'1-2' must rise and lie in 0\.\.1"),
+        ("list:a", ("art", "sketch"), "use names of domains, or a list such as"),
+        ("art", (), "the dataset has no domains; glyphs:domains, "),
+    ],
+)
+def test_bad_domains_are_one_line(text, names, message):
+    with pytest.raises(SettingsError, match=message) as caught:
+        choose_domains("downstream-domains", text, names)
+    assert str(caught.value).startswith(f"downstream-domains = '{text}': ")
+    assert "\n" not in str(caught.value)
+
+
 def test_overlap_is_refused_unless_allowed():
     with pytest.raises(SettingsError, match="share 2, 3;"):
         split("list:2-5", "list:0-3")
@@ -56,11 +103,11 @@ def test_overlap_is_refused_unless_allowed():
         ("10", "", "none are left"),
         ("4", "7", "pretraining-classes = '7': 1 to 6 can be drawn"),
         ("twenty", "", "cannot be read"),
-        ("list:", "", "is no class or range"),
-        ("list:1,x", "", "'x' is no class or range"),
+        ("list:", "", "is no number or range"),
+        ("list:1,x", "", "'x' is no number or range"),
         ("list:8-10", "", r"lie in 0\.\.9"),
         ("list:5-3", "", "must rise"),
-        ("list:1,1-2", "", "class 1 is named twice"),
+        ("list:1,1-2", "", "1 is named twice"),
     ],
 )
 def test_bad_text_is_one_line(downstream, pretraining, message):

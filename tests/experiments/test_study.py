@@ -162,6 +162,31 @@ def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
     assert (task_model(setup, "task-1", start)["4.weight"] != models[0]["4.weight"]).any()
 
 
+def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
+    """PACS's way: all classes in both phases, in domains of their own."""
+    arrays = dict(np.load(tiny_images))
+    of_two = np.arange(len(arrays["labels"])) % 2
+    np.savez(tmp_path / "domains.npz", **arrays, domains=of_two, domain_names=["photo", "sketch"])
+    settings = replace(
+        tiny_study(tmp_path / "domains.npz", tmp_path),
+        method="random fedavg",
+        pretraining_classes="list:0-7",
+        downstream_classes="list:0-7",
+        pretraining_domains="photo",
+        downstream_domains="sketch",
+        task_classes=8,
+        head="keep",
+    )
+    study = prepare(replace(settings, run_name="prepared"))
+    start = initial_model(study)
+    kept = task_model(study, "task-0", start)
+    assert list(kept) == list(start)
+    assert all(np.array_equal(kept[name], start[name]) for name in start)
+    folder = run_study(LocalGrid(shipped.app, 1, settings.to_config()), settings)
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert len(rows) == 2 * 2 * 3
+
+
 @pytest.mark.parametrize(
     ("kill", "still_to_do"),
     [
