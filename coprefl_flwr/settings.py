@@ -5,6 +5,7 @@ terms with hyphens. Run-config has no null: the empty string means "not set".
 """
 
 import difflib
+import functools
 import math
 import re
 import types
@@ -286,6 +287,12 @@ class Settings:
         return {key_of(n): "" if value is None else value for n, value in asdict(self).items()}
 
 
+def training_fields() -> tuple[str, ...]:
+    """Return the fields that say how methods train, and nothing about data: those between two."""
+    names = [declared.name for declared in fields(Settings)]
+    return tuple(names[names.index("method") : names.index("tasks")])
+
+
 def checked(key: str, value: object) -> Value:
     """Return one setting's value with its right type; "" is "not set".
 
@@ -319,6 +326,7 @@ def unknown(what: str, name: str, known: list[str]) -> str:
     return f"unknown {what} '{name}': {hint}"
 
 
+@functools.cache
 def _types(cls: type) -> dict[str, tuple[type, ...]]:
     """Return {field: its allowed types}."""
     hints = typing.get_type_hints(cls)

@@ -79,7 +79,8 @@ def choose_classes(
     if not text.strip():
         return tuple(range(num_classes))
     listed = _listed(what, text, num_classes, _FORMS)
-    return listed or _drawn(what, text, range(num_classes), (*seed_key, what))
+    key = (*seed_key, what.removesuffix("-classes"))
+    return listed or _drawn(what, text, range(num_classes), key)
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:

@@ -87,7 +87,7 @@ def _listed(values: Sequence[Value]) -> Any:
 
 def _title(recipe: Recipe, combination: Mapping[str, Value]) -> str:
     """Return what this table is among the others: the compared settings."""
-    return ", ".join(f"{key} = {combination[key]}" for key in recipe.compared)
+    return ", ".join(f"{key} = {combination[key]}" for key in recipe.compared) or recipe.title
 
 
 def _name(recipe: Recipe, combination: Mapping[str, Value]) -> str:

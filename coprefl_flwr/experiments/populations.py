@@ -22,9 +22,11 @@ from coprefl_flwr.data import (
     split_in_two,
 )
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.settings import Settings
+from coprefl_flwr.settings import Settings, training_fields
 
 PRETRAINING = "pretrain"
+
+_DEFAULTS = Settings()
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +131,9 @@ def population(settings: Settings, name: str) -> Population:
 
 def _of_data(settings: Settings) -> Settings:
     """Return the settings without what says nothing about data: a key for caches."""
-    return replace(settings, run_name="", output_dir="", resume=False, method="random")
+    training = {name: getattr(_DEFAULTS, name) for name in training_fields()}
+    training |= {"participants": 1, "min_replies": 1}
+    return replace(settings, run_name="", output_dir="", resume=False, **training)
 
 
 def _has_task_dataset(settings: Settings) -> bool:
@@ -175,13 +179,13 @@ def _alike(settings: Settings, source: Dataset, other: Dataset) -> tuple[Dataset
     return source, other.normalised_as(source)
 
 
-# As many as a study has tasks and more: what is held is positions, a few kilobytes each.
-@functools.lru_cache(maxsize=64)
+# As many as a comparison has tasks: what is held is positions, some ten kilobytes each.
+@functools.lru_cache(maxsize=256)
 def _population(settings: Settings, name: str) -> Population:
     return _pretraining(settings) if name == PRETRAINING else _task(settings, name)
 
 
-@functools.lru_cache(maxsize=1)
+@functools.lru_cache(maxsize=8)
 def _reserve(settings: Settings) -> tuple[Samples, Samples]:
     """Return (the clients' samples of the pre-training, the server's reserve in random order)."""
     everything = _of_pretraining(settings)

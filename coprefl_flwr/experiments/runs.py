@@ -4,6 +4,7 @@ A part is done when its file is there, and files are written in one step: a part
 interrupted goes on after its last checkpoint.
 """
 
+import functools
 import importlib.metadata
 import json
 import platform
@@ -74,7 +75,7 @@ class Setup:
         """Load the data and build the network once, or raise a SettingsError."""
         classes, _ = class_split(settings)
         shape = input_shape(settings)
-        head = head_names(settings.model, len(classes), shape, settings.norm)
+        head = _head(settings.model, len(classes), shape, settings.norm)
         return cls(settings, head, shape, len(classes))
 
     def network(self) -> nn.Module:
@@ -87,6 +88,12 @@ class Setup:
         pools = {"server": [server_samples], "clients": [clients_samples]}
         pools["both"] = [*pools["clients"], *pools["server"]]
         return ServerData(self.network(), union([held(self.settings) for held in pools[pool]]))
+
+
+@functools.lru_cache(maxsize=16)
+def _head(model: str, num_classes: int, shape: tuple[int, ...], norm: str) -> frozenset[str]:
+    """Return `head_names`, for which networks are built, once for all runs of a comparison."""
+    return head_names(model, num_classes, shape, norm)
 
 
 def initial_model(setup: Setup) -> Arrays:
