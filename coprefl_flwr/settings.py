@@ -279,7 +279,7 @@ class Settings:
         for key, value in config.items():
             if key not in known:
                 raise SettingsError(unknown("setting", key, list(known)))
-            values[known[key].name] = _typed(key, value, _types(cls)[known[key].name])
+            values[known[key].name] = _typed(key, value, _types()[known[key].name])
         return cls(**values)
 
     def to_config(self) -> dict[str, Value]:
@@ -304,7 +304,7 @@ def checked(key: str, value: object) -> Value:
     known = {key_of(declared.name): declared for declared in fields(Settings)}
     if key not in known:
         raise SettingsError(unknown("setting", key, list(known)))
-    typed: Any = _typed(key, value, _types(Settings)[known[key].name])
+    typed: Any = _typed(key, value, _types()[known[key].name])
     _check(known[key], typed)
     return "" if typed is None else typed
 
@@ -327,9 +327,9 @@ def unknown(what: str, name: str, known: list[str]) -> str:
 
 
 @functools.cache
-def _types(cls: type) -> dict[str, tuple[type, ...]]:
+def _types() -> dict[str, tuple[type, ...]]:
     """Return {field: its allowed types}."""
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(Settings)
     return {
         name: typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
         for name, hint in hints.items()
