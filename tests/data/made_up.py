@@ -26,7 +26,7 @@ def write_npz(folder, **arrays):
     return str(folder / "data.npz")
 
 
-def write_png(path, array):
+def write_image(path, array):
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(array).save(path)
 

@@ -4,13 +4,13 @@ import torch
 
 from coprefl_flwr.data import load_dataset
 from coprefl_flwr.data.reduction import Reduction
-from tests.data.made_up import pixels, refused, write_png
+from tests.data.made_up import pixels, refused, write_image
 
 
 def test_folder_of_classes(tmp_path, rng):
     images = pixels(rng, 3, 5, 6)
     for name, image in zip(("cat/1.png", "cat/2.png", "ant/1.png"), images, strict=True):
-        write_png(tmp_path / name, image)
+        write_image(tmp_path / name, image)
     (tmp_path / ".thumbnails").mkdir()
     data = load_dataset(str(tmp_path))
     assert data.classes == ("ant", "cat")
@@ -22,8 +22,8 @@ def test_folder_of_classes(tmp_path, rng):
 @pytest.mark.parametrize("other", ["test", "val"])
 def test_folder_of_parts_with_a_class_missing_from_one(tmp_path, rng, other):
     train, test = pixels(rng, 5, 6, 3), pixels(rng, 5, 6, 3)
-    write_png(tmp_path / "train" / "ant" / "1.png", train)
-    write_png(tmp_path / other / "bee" / "1.png", test)
+    write_image(tmp_path / "train" / "ant" / "1.png", train)
+    write_image(tmp_path / other / "bee" / "1.png", test)
     data = load_dataset(str(tmp_path))
     assert data.classes == ("ant", "bee")
     assert data.labels.tolist() == [0, 1]
@@ -33,20 +33,20 @@ def test_folder_of_parts_with_a_class_missing_from_one(tmp_path, rng, other):
 def test_the_test_part_is_told_from_the_others(tmp_path, rng):
     for part, n in (("train", 3), ("val", 1), ("test", 2)):
         for number in range(n):
-            write_png(tmp_path / part / "ant" / f"{number}.png", pixels(rng, 5, 6))
+            write_image(tmp_path / part / "ant" / f"{number}.png", pixels(rng, 5, 6))
     assert load_dataset(str(tmp_path)).test.tolist() == [False] * 4 + [True] * 2
 
 
 def test_without_a_test_part_there_is_none(tmp_path, rng):
     for part in ("train", "val"):
-        write_png(tmp_path / part / "ant" / "1.png", pixels(rng, 5, 6))
+        write_image(tmp_path / part / "ant" / "1.png", pixels(rng, 5, 6))
     assert load_dataset(str(tmp_path)).test is None
 
 
 def test_a_class_called_test_is_a_class(tmp_path, rng):
     root = tmp_path / "test"
     for name in ("exam", "test"):
-        write_png(root / name / "1.png", pixels(rng, 5, 6))
+        write_image(root / name / "1.png", pixels(rng, 5, 6))
     data = load_dataset(str(root))
     assert data.classes == ("exam", "test")
     assert data.test is None
@@ -54,25 +54,25 @@ def test_a_class_called_test_is_a_class(tmp_path, rng):
 
 def test_one_colour_image_makes_all_rgb(tmp_path, rng):
     grey = pixels(rng, 5, 6)
-    write_png(tmp_path / "a" / "1.png", grey)
-    write_png(tmp_path / "b" / "1.png", pixels(rng, 5, 6, 3))
+    write_image(tmp_path / "a" / "1.png", grey)
+    write_image(tmp_path / "b" / "1.png", pixels(rng, 5, 6, 3))
     data = load_dataset(str(tmp_path))
     assert data.images.shape == (2, 3, 5, 6)
     assert np.array_equal(data.images[0, 2], grey)
 
 
 def test_a_folder_with_two_sizes_names_a_file(tmp_path, rng):
-    write_png(tmp_path / "a" / "1.png", pixels(rng, 5, 6))
-    write_png(tmp_path / "a" / "odd.png", pixels(rng, 5, 7))
+    write_image(tmp_path / "a" / "1.png", pixels(rng, 5, 6))
+    write_image(tmp_path / "a" / "odd.png", pixels(rng, 5, 7))
     message = r"odd\.png: is 7x5 but .*1\.png is 6x5; all images must have one size: set image-size"
     refused(message, tmp_path)
 
 
 def test_images_of_several_sizes_and_colours_are_resized(tmp_path, rng):
     """ImageNet's layout, whose .JPEG are of any size, some of them grey."""
-    write_png(tmp_path / "train" / "n01" / "a.JPEG", pixels(rng, 9, 12, 3))
-    write_png(tmp_path / "train" / "n02" / "b.JPEG", pixels(rng, 20, 8))
-    write_png(tmp_path / "val" / "n01" / "c.JPEG", np.full((8, 8, 3), 77, np.uint8))
+    write_image(tmp_path / "train" / "n01" / "a.JPEG", pixels(rng, 9, 12, 3))
+    write_image(tmp_path / "train" / "n02" / "b.JPEG", pixels(rng, 20, 8))
+    write_image(tmp_path / "val" / "n01" / "c.JPEG", np.full((8, 8, 3), 77, np.uint8))
     data = load_dataset(str(tmp_path), image_size=4)
     assert data.images.shape == (3, 3, 4, 4)
     assert data.labels.tolist() == [0, 1, 0]
@@ -84,7 +84,7 @@ def test_images_of_several_sizes_and_colours_are_resized(tmp_path, rng):
 def test_only_what_is_drawn_is_decoded(tmp_path, rng):
     """Nothing but the three images that are drawn of twelve can be read."""
     for number in range(12):
-        write_png(tmp_path / "a" / f"{number:02d}.png", pixels(rng, 5, 6))
+        write_image(tmp_path / "a" / f"{number:02d}.png", pixels(rng, 5, 6))
     rows = Reduction(samples_per_class=3).rows(np.zeros(12))
     for number in set(range(12)) - set(rows.tolist()):
         (tmp_path / "a" / f"{number:02d}.png").write_text("no image")
@@ -97,7 +97,7 @@ def test_only_what_is_drawn_is_decoded(tmp_path, rng):
 
 def write_domains(root, rng, cells):
     for number, cell in enumerate(cells):
-        write_png(root / cell / f"{number}.png", pixels(rng, 5, 6, 3))
+        write_image(root / cell / f"{number}.png", pixels(rng, 5, 6, 3))
 
 
 PACS = ("photo/dog", "photo/horse", "art/dog", "art/dog", "art/horse", "sketch/dog", "sketch/horse")
@@ -155,7 +155,7 @@ def test_a_file_that_is_no_image_is_named(tmp_path):
 
 
 def test_sixteen_bit_images_are_refused(tmp_path):
-    write_png(tmp_path / "a" / "deep.png", np.zeros((4, 4), dtype=np.uint16))
+    write_image(tmp_path / "a" / "deep.png", np.zeros((4, 4), dtype=np.uint16))
     refused(r"deep\.png: has pixels of mode I", tmp_path)
 
 

@@ -67,6 +67,8 @@ def test_grey_in_colour_is_three_equal_channels_without_a_copy(rng):
     assert colour.images.data_ptr() == grey.images.data_ptr()
     rows, cpu = np.array([3, 0]), torch.device("cpu")
     assert torch.equal(colour.inputs(rows, cpu), grey.inputs(rows, cpu).expand(-1, 3, -1, -1))
+    assert colour.mean.tolist() == 3 * grey.mean.tolist()
+    assert colour.std.tolist() == 3 * grey.std.tolist()
     assert colour.in_colour() is colour
 
 

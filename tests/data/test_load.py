@@ -11,6 +11,8 @@ def test_glyphs_are_held_once():
 
 def test_what_is_not_drawn_is_held_once_for_all_seeds():
     assert load_dataset("glyphs", seed=3) is load_dataset("glyphs")
+    small = load_dataset("glyphs:domains", image_size=9)
+    assert load_dataset("glyphs:domains", image_size=9, seed=3) is small
     one, other = (load_dataset("glyphs", samples_per_class=5, seed=seed) for seed in (0, 1))
     assert len(one.labels) == len(other.labels) == 500
     assert one.images.ne(other.images).any()

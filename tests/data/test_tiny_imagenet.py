@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+from PIL import Image
 
 from coprefl_flwr.data import load_dataset
-from tests.data.made_up import pixels, refused
+from coprefl_flwr.data.reduction import Reduction
+from tests.data.made_up import pixels, refused, write_image
 
 WNIDS = ("n02", "n01", "n03")
 
@@ -10,19 +12,15 @@ WNIDS = ("n02", "n01", "n03")
 @pytest.fixture
 def tiny_imagenet(tmp_path, rng):
     """Two training and one validation image of each class, 8x8, as the archive unpacks."""
-    from PIL import Image
-
-    def write(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(pixels(rng, 8, 8, 3)).save(path)
-
     for wnid in WNIDS:
         for number in range(2):
-            write(tmp_path / "train" / wnid / "images" / f"{wnid}_{number}.JPEG")
+            image = tmp_path / "train" / wnid / "images" / f"{wnid}_{number}.JPEG"
+            write_image(image, pixels(rng, 8, 8, 3))
         (tmp_path / "train" / wnid / f"{wnid}_boxes.txt").write_text(f"{wnid}_0.JPEG\t0\t0\t7\t7\n")
     for number in range(3):
-        write(tmp_path / "val" / "images" / f"val_{number}.JPEG")
-        write(tmp_path / "test" / "images" / f"test_{number}.JPEG")
+        for part in ("val", "test"):
+            image = tmp_path / part / "images" / f"{part}_{number}.JPEG"
+            write_image(image, pixels(rng, 8, 8, 3))
     (tmp_path / "wnids.txt").write_text("\n".join(WNIDS) + "\n")
     (tmp_path / "words.txt").write_text("n00\tentity\nn01\tgoldfish, Carassius auratus\nn02\tbee\n")
     (tmp_path / "val" / "val_annotations.txt").write_text(
@@ -32,8 +30,6 @@ def tiny_imagenet(tmp_path, rng):
 
 
 def picture(path):
-    from PIL import Image
-
     return np.asarray(Image.open(path)).transpose(2, 0, 1)
 
 
@@ -49,10 +45,13 @@ def test_train_and_validation_are_merged(tiny_imagenet):
 
 
 def test_it_is_made_smaller_as_it_is_read(tiny_imagenet):
-    data = load_dataset(str(tiny_imagenet), image_size=4, samples_per_class=1)
-    assert data.images.shape == (3, 3, 4, 4)
-    assert sorted(data.labels.tolist()) == [0, 1, 2]
-    assert len(data.test) == 3
+    whole = load_dataset(str(tiny_imagenet))
+    data = load_dataset(str(tiny_imagenet), image_size=4, samples_per_class=2, seed=1)
+    rows = Reduction(samples_per_class=2, seed=1).rows(whole.labels)
+    assert data.images.shape == (6, 3, 4, 4)
+    assert data.labels.tolist() == whole.labels[rows].tolist()
+    assert data.test.tolist() == whole.test[rows].tolist()
+    assert data.test.any()
 
 
 def test_without_words_the_classes_are_wordnet_ids(tiny_imagenet):
