@@ -92,6 +92,19 @@ def test_the_note_says_what_was_tested() -> None:
     assert "paper: CoPreFL, AAAI text, Table 1(a)." in note
 
 
+def test_the_note_counts_what_is_of_the_pretraining() -> None:
+    """Once a seed beside tasks; a start that is not pre-trained lacks it without having failed."""
+    nan = math.nan
+    rows = [
+        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
+        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
+    ]
+    text = markdown(table(comparison(metrics=["accuracy", "final"], measured=rows, paper={})))
+    assert "Final %: 2 values a row." in text
+    assert "not marked best" not in text
+    assert "| coprefl | **5.00 ± 2.58** |  | 51.00 ± 1.41 |" in text
+
+
 def test_one_unit_has_no_deviation_and_no_test() -> None:
     found = table(one_unit())
     text = markdown(found)
