@@ -84,7 +84,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body {
-  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 80rem;
+  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 84rem;
   background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
 }
@@ -101,7 +101,8 @@ ul.failed { color: var(--bad); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .4rem; font-size: .875rem; }
-th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap;
+         vertical-align: baseline; }
 thead th { font-weight: 600; vertical-align: bottom; }
 thead { border-bottom: 1.5px solid var(--ink); }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
