@@ -19,6 +19,7 @@ from coprefl_flwr.seeds import generator
 if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 _LEVELS = 24
 _STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than equal steps
@@ -124,15 +125,15 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
     finite = np.concatenate([losses[np.isfinite(losses)] for losses in grids] or [np.empty(0)])
     if not finite.size:
         raise SettingsError("there is nothing to draw; allowed: landscapes with finite losses")
-    levels, norm = _scale(float(finite.min()), float(finite.max()))
+    levels, norm, ticks = _scale(float(finite.min()), float(finite.max()))
     columns = min(len(landscapes), 3)
     lines = -(-len(landscapes) // columns)
     figure = new_figure(0.6 + 6.6 / columns * lines if columns > 1 else 5.0)
     panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
     for panel, (name, found) in zip(panels, landscapes.items(), strict=False):
-        shown = np.ma.masked_invalid(found.losses.T)
+        losses = np.ma.masked_invalid(found.losses.T)  # contourf has rows along the second axis.
         drawn = panel.contourf(
-            found.steps, found.steps, shown, levels=levels, norm=norm, cmap="viridis"
+            found.steps, found.steps, losses, levels=levels, norm=norm, cmap="viridis"
         )
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
         middle = found.losses[len(found.steps) // 2, len(found.steps) // 2]
@@ -141,20 +142,25 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
         panel.tick_params(labelsize=9, color=INK, labelcolor=INK)
     for panel in panels[len(landscapes) :]:
         panel.set_visible(False)
-    bar = figure.colorbar(drawn, ax=panels, shrink=0.8, format="%.3g")
+    for panel in panels[max(0, len(landscapes) - columns) : len(landscapes)]:
+        panel.tick_params(labelbottom=True)
+    bar = figure.colorbar(drawn, ax=panels, shrink=0.8, format="%.4g", ticks=ticks)
     bar.set_label("Loss", fontsize=10, color=INK)
     bar.ax.tick_params(labelsize=9, color=INK, labelcolor=INK)
+    bar.ax.minorticks_off()
     figure.supxlabel("First direction", fontsize=10, color=INK)
     figure.supylabel("Second direction", fontsize=10, color=INK)
     return figure
 
 
-def _scale(low: float, high: float) -> tuple[npt.NDArray[np.float64], "Normalize"]:
-    """Return contour levels from `low` to `high`, and how they become colours."""
+def _scale(low: float, high: float) -> tuple[npt.NDArray[np.float64], "Normalize", "Locator"]:
+    """Return contour levels from `low` to `high`, how they become colours, and where to label."""
     from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
     if high <= low:
         high = low + max(1e-6, abs(low) * 1e-6)
     if low > 0 and high > _STEEP * low:
-        return np.geomspace(low, high, _LEVELS), LogNorm(low, high)
-    return np.linspace(low, high, _LEVELS), Normalize(low, high)
+        ticks = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+        return np.geomspace(low, high, _LEVELS), LogNorm(low, high), ticks
+    return np.linspace(low, high, _LEVELS), Normalize(low, high), MaxNLocator(8)

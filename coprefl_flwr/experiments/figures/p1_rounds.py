@@ -56,7 +56,7 @@ def p1_rounds_figure(points: Sequence[P1Point], label: str) -> "Figure":
         cubic = np.polynomial.Polynomial.fit(rounds, means, ORDER)
         panel.plot(*cubic.linspace(200), color=colour, linewidth=1.6, zorder=1)
         below += "; line: least-squares cubic"
-    title(panel, "Rounds in P1", below)
+    title(panel, "Length of P1", below)
     panel.set_ylabel(label, fontsize=10, color=INK)
     count_rounds(panel, "Rounds in P1")
     plain(panel)

@@ -37,22 +37,27 @@ _ESCAPES = {
 
 
 def latex(table: Table) -> str:
-    """Return a `table` environment with caption and label; the best numbers are bold."""
+    """Return a `table` environment with caption and label; the best numbers are bold.
+
+    The paper's figures and p-values stand below the measured ones: side by side they would not fit
+    a page.
+    """
     comparison = table.comparison
-    names = 1 + table.is_chosen
-    columns = "l" * names + "".join("r" * len(table.parts(m)) for m in comparison.metrics)
+    metrics = comparison.metrics
+    titles = ["Method", *["Chosen"][: table.is_chosen], *(COLUMNS[m].title for m in metrics)]
+    columns = "l" * (1 + table.is_chosen) + "r" * len(metrics)
     caption = " ".join([f"{comparison.title or comparison.name}.", *note(table, "bold")])
     lines = [
         r"\begin{table}",
-        r"\centering\small\setlength{\tabcolsep}{4pt}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{escaped(caption)}}}",
         # Not escaped: a label is never typeset, and the name holds nothing that LaTeX acts on.
         rf"\label{{tab:{comparison.name}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        *_head(table, names),
+        _row([escaped(title) for title in titles]),
         r"\midrule",
-        *(_line(table, row) for row in table.rows),
+        *_body(table),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -65,30 +70,26 @@ def escaped(text: str) -> str:
     return re.sub("|".join(map(re.escape, _ESCAPES)), lambda found: _ESCAPES[found[0]], text)
 
 
-def _head(table: Table, names: int) -> list[str]:
-    """Return the metrics, and below them "here", "paper" and "p" where there is more than one."""
-    metrics = table.comparison.metrics
-    parts = [table.parts(metric) for metric in metrics]
-    titles = ["Method", *["Chosen"][: table.is_chosen]]
-    if not table.is_split:
-        return [_row([*titles, *(escaped(COLUMNS[metric].title) for metric in metrics)])]
-    spans, rules, first = [], [], names + 1
-    for metric, part in zip(metrics, parts, strict=True):
-        spans.append(rf"\multicolumn{{{len(part)}}}{{c}}{{{escaped(COLUMNS[metric].title)}}}")
-        rules.append(rf"\cmidrule(lr){{{first}-{first + len(part) - 1}}}")
-        first += len(part)
-    below = [name for part in parts for name in part]
-    return [_row([*[""] * names, *spans]), " ".join(rules), _row([*titles, *below])]
+def _body(table: Table) -> list[str]:
+    blocks = [_lines(table, row) for row in table.rows]
+    gap = [r"\addlinespace"] if any(len(block) > 1 for block in blocks) else []
+    return blocks[0] + [line for block in blocks[1:] for line in gap + block]
 
 
-def _line(table: Table, row: Row) -> str:
-    cells = [escaped(row.label), *[escaped(row.chosen)][: table.is_chosen]]
-    for metric in table.comparison.metrics:
-        entry = row.entries[metric]
-        for part in table.parts(metric):
-            text = escaped(entry.text(part))
-            cells.append(rf"\textbf{{{text}}}" if part == "here" and entry.cell.best else text)
-    return _row(cells)
+def _lines(table: Table, row: Row) -> list[str]:
+    """Return the measured line, and those of the paper's figures and of p where there are any."""
+    entries = [row.entries[metric] for metric in table.comparison.metrics]
+    chosen = [escaped(row.chosen)][: table.is_chosen]
+    here = [
+        rf"\textbf{{{escaped(entry.cell.text)}}}" if entry.cell.best else escaped(entry.cell.text)
+        for entry in entries
+    ]
+    lines = [_row([escaped(row.label), *chosen, *here])]
+    for part in ("paper", "p"):
+        texts = [escaped(entry.text(part)) for entry in entries]
+        if any(texts):
+            lines.append(_row([rf"\quad {part}", *[""] * len(chosen), *texts]))
+    return lines
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -4,11 +4,18 @@ from collections.abc import Sequence
 
 from coprefl_flwr.experiments.report.columns import COLUMNS
 from coprefl_flwr.experiments.report.rows import Table
+from coprefl_flwr.fairness import METRICS
 
 
 def note(table: Table, mark: str) -> list[str]:
     """Return the sentences below a table whose best numbers are marked by `mark`."""
-    return [_numbers(table, mark), *_incomplete(table), *_test(table), *_paper(table)]
+    return [
+        _numbers(table, mark),
+        *_fewer(table),
+        *_incomplete(table),
+        *_test(table),
+        *_paper(table),
+    ]
 
 
 def _numbers(table: Table, mark: str) -> str:
@@ -38,6 +45,16 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
+def _fewer(table: Table) -> list[str]:
+    """Say which metrics have a value for some of the units only (the pre-training's: a seed)."""
+    counts: dict[int, list[str]] = {}
+    for metric in table.comparison.metrics:
+        most = max(row.entries[metric].summary.n for row in table.rows)
+        if 0 < most < len(table.comparison.units):
+            counts.setdefault(most, []).append(COLUMNS[metric].title)
+    return [f"{', '.join(titles)}: {_count(n, 'value')} a row." for n, titles in counts.items()]
+
+
 def _incomplete(table: Table) -> list[str]:
     """Say which rows lack units that others have."""
     sentences = []
@@ -46,8 +63,8 @@ def _incomplete(table: Table) -> list[str]:
         least, of = len(table.comparison.units), 0
         for metric, entry in row.entries.items():
             most = max(other.entries[metric].summary.n for other in measured)
-            # A row that a metric does not concern (no pre-training) has none of it at all.
-            if entry.summary.n < most and (entry.summary.n or COLUMNS[metric].tested):
+            # A row that is not pre-trained has none of the pre-training's metrics.
+            if entry.summary.n < most and (entry.summary.n or metric in METRICS):
                 least, of = min(least, entry.summary.n), max(of, most)
         if of:
             sentences.append(f"{row.name} has {least} of {of} values, and is not marked best.")
@@ -61,7 +78,8 @@ def _test(table: Table) -> list[str]:
         few = len(comparison.units) < 2
         return ["One unit: no standard deviation and no test."] if few else []
     tasks = all(", task " in unit for unit in comparison.units)
-    unit = "tasks" if tasks else "units"
+    seeds = all(unit.startswith("seed ") for unit in comparison.units)
+    unit = "tasks" if tasks else "seeds" if seeds else "units"
     sentences = [
         f"p: two-sided paired t-test against {against} over the {unit} that both rows have, "
         "Holm-corrected for the rows of its column."

@@ -84,7 +84,7 @@ _STYLE = """
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body {
-  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 68rem;
+  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 84rem;
   background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
 }
@@ -95,22 +95,23 @@ h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
 a { color: var(--link); }
 .source, .note, figcaption, caption { color: var(--soft); }
 .source { margin: 0 0 1.25rem; }
-.note, figcaption { font-size: .875rem; max-width: 75ch; }
+.note, figcaption { font-size: .875rem; max-width: 90ch; }
 nav ul { columns: 16rem; padding-left: 1.25rem; }
 ul.failed { color: var(--bad); }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
 caption { text-align: left; padding-bottom: .4rem; font-size: .875rem; }
-th, td { padding: .3rem .7rem; text-align: right; white-space: nowrap; }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap;
+         vertical-align: baseline; }
 thead th { font-weight: 600; vertical-align: bottom; }
-thead tr:last-child th { border-bottom: 1.5px solid var(--ink); }
+thead { border-bottom: 1.5px solid var(--ink); }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 tbody tr:nth-child(even) > * { background: var(--band); }
 th[scope=row], td.text, th.text { text-align: left; font-weight: inherit; }
 thead th.text { font-weight: 600; }
 th[colspan] { text-align: center; }
 .group { border-left: 1px solid var(--line); }
-td.aside { color: var(--soft); }
+td.aside { color: var(--soft); font-size: .94em; }
 td.best { font-weight: 700; }
 tr.reference th[scope=row] { font-style: italic; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }

@@ -189,20 +189,22 @@ def _gamma(comparison: Comparison) -> Drawn:
 
 
 def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoint]]:
-    """Return label -> a point per gamma; of the paper's, those of one label only."""
+    """Return a point per gamma for each label and its other choices; the paper's if one has it."""
     lines: dict[str, list[GammaPoint]] = {}
     paper: dict[str, list[GammaPoint]] = {}
     for one in comparison.measured:
         if "gamma" not in one.options:
             continue
         gamma = float(one.options["gamma"])
+        others = ",".join(f"{key}={v}" for key, v in one.options.items() if key != "gamma")
+        line = f"{one.label}:{others}" if others else one.label
         found = summarise(one.values[metric])
         if found.n:
-            lines.setdefault(one.label, []).append(GammaPoint(gamma, found.mean, found.std))
+            lines.setdefault(line, []).append(GammaPoint(gamma, found.mean, found.std))
         printed = comparison.paper_of(one).get(metric)
         if printed:
             std = math.nan if printed[1] is None else printed[1]
-            paper.setdefault(one.label, []).append(GammaPoint(gamma, printed[0], std))
+            paper.setdefault(line, []).append(GammaPoint(gamma, printed[0], std))
     if len(paper) == 1:
         lines[PAPER] = next(iter(paper.values()))
     return lines
