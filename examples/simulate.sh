@@ -54,7 +54,7 @@ descendants() { # of process $1; Flower and Ray put theirs into sessions of thei
 stop() {
     status=$?
     trap - EXIT INT TERM
-    started="$superlink $(descendants "$superlink" || true)"
+    started="$superlink $(descendants "$superlink" || true) ${run:-}"
     kill -TERM "$superlink" 2> /dev/null || true
     for _ in $(seq 75); do
         # shellcheck disable=SC2086
@@ -89,8 +89,11 @@ if [ -z "${ready:-}" ]; then
     exit 1
 fi
 
+# In the background: a signal would else be heard only once the run is over.
 flwr run "$app" --stream "$@" \
-    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1 ${FEDERATION_CONFIG:-}"
+    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1 ${FEDERATION_CONFIG:-}" &
+run=$!
+wait "$run"
 status=$(flwr list --format json | python -c 'import json, sys; print(json.load(sys.stdin)["runs"][0]["status"])')
 echo "status of the run: $status"
 [ "$status" = "finished:completed" ]

@@ -33,7 +33,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
         notes=[*recipe.notes, *_notes(recipe)],
         comparisons=comparisons,
         figures=recipe.figures,
-        settings={key: _listed(values) for key, values in recipe.settings.items()},
+        settings={k: _listed(v) for k, v in recipe.settings.items() if k != "data-dir"},
     )
 
 
