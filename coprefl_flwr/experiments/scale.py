@@ -26,7 +26,6 @@ CUTS: dict[str, Value] = {
     "local-epochs": "",
     "local-steps": 5,
     "learning-rate": 0.1,
-    "meta-learning-rate": 0.01,
     "momentum": 0.0,
     "weight-decay": 0.0,
     "task-local-epochs": "",
