@@ -4,6 +4,7 @@ from coprefl_flwr.clients.app import client_app, query_reply
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.feddyn import FedDynClient
 from coprefl_flwr.clients.fedmeta import FedMetaClient
+from coprefl_flwr.clients.fedpcl import FedPCLClient
 from coprefl_flwr.clients.fedprox import FedProxClient
 from coprefl_flwr.clients.moon import MOONClient
 from coprefl_flwr.clients.per_fedavg import PerFedAvgClient
@@ -16,6 +17,7 @@ __all__ = [
     "CoPreFLClient",
     "FedDynClient",
     "FedMetaClient",
+    "FedPCLClient",
     "FedProxClient",
     "MOONClient",
     "PerFedAvgClient",

@@ -8,6 +8,7 @@ from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.fedavg import FedAvg
 from coprefl_flwr.strategies.feddyn import FedDyn
 from coprefl_flwr.strategies.fedmeta import FedMeta
+from coprefl_flwr.strategies.fedpcl import FedPCL
 from coprefl_flwr.strategies.fedprox import FedProx
 from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL
 from coprefl_flwr.strategies.moon import MOON
@@ -28,6 +29,7 @@ __all__ = [
     "FedAvg",
     "FedDyn",
     "FedMeta",
+    "FedPCL",
     "FedProx",
     "HybridCoPreFL",
     "PerFedAvg",
