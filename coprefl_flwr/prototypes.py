@@ -28,10 +28,11 @@ def aggregated(sets: Sequence[Arrays]) -> Arrays:
     Eq. 6 as printed divides by |N_j| once more. The weights already add up to 1, and FedPCL
     normalises the result, in which a factor makes no difference; it is left out.
     """
-    counts = np.sum([one["counts"] for one in sets], axis=0, dtype=np.float64)
-    total = np.sum(
-        [np.float64(one["counts"])[:, None] * one["prototypes"] for one in sets], axis=0
-    )
+    counts = np.zeros(sets[0]["counts"].shape, np.float64)
+    total = np.zeros(sets[0]["prototypes"].shape, np.float64)
+    for one in sets:
+        counts += one["counts"]
+        total += one["counts"][:, None] * np.asarray(one["prototypes"], np.float64)
     return {"prototypes": total / np.maximum(counts, 1)[:, None], "counts": counts}
 
 

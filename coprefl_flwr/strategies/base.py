@@ -174,7 +174,7 @@ class RoundStrategy(Strategy, ABC):
         drawn = seeds.generator(*key).choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
 
-    def evaluation(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates `arrays`: on each client, the global model.
 
         Where every client is evaluated with a model of its own, the exchange is `stateful`.
@@ -346,11 +346,9 @@ class RoundStrategy(Strategy, ABC):
         )
         if not due:
             return []
-        exchange = self.evaluation(from_record(arrays), self._link().clients())
+        exchange = self.evaluation_exchange(from_record(arrays), self._link().clients())
         self._round, self._attempt = absolute, 0
-        return self._link().prepare(
-            exchange, self._message_config(dict(config)), self.versions.of
-        )
+        return self._link().prepare(exchange, self._message_config(dict(config)), self.versions.of)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

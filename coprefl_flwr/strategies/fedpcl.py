@@ -66,6 +66,6 @@ class FedPCL(RoundStrategy):
         }
         return cast_like(shared, arrays), replies.mean_metrics()
 
-    def evaluation(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates each client with its head and its prototypes."""
-        return replace(super().evaluation(arrays, clients), stateful=True)
+        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

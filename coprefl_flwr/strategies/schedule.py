@@ -57,9 +57,9 @@ class Schedule(RoundStrategy):
         strategy.join(self)
         return (yield from strategy.round(server_round, arrays))
 
-    def evaluation(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""
-        return self.phase(self._round)[0].evaluation(arrays, clients)
+        return self.phase(self._round)[0].evaluation_exchange(arrays, clients)
 
     def _check_participants(self) -> None:
         """Refuse a phase that wants more clients than there are before the first one has begun."""

@@ -55,9 +55,9 @@ class ServerRefined(RoundStrategy):
         refined, loss = self.server.refine(arrays, self.training, 1, *key)
         return refined, metrics | {"server-loss": loss}
 
-    def evaluation(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the inner method's evaluation."""
-        return self.inner.evaluation(arrays, clients)
+        return self.inner.evaluation_exchange(arrays, clients)
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""
