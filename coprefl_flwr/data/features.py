@@ -37,6 +37,8 @@ class FeatureDataset:
     classes: tuple[str, ...]
     groups: None = None
     test: None = None
+    domains: None = None
+    domain_names: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -39,6 +39,21 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     )
 
 
+def load_domains(path: Path) -> tuple[npt.NDArray[np.int64], tuple[str, ...]]:
+    """Return each image's domain, as a number, and the domains' names.
+
+    The .npz holds `domains`, integers (N,), and may hold `domain_names`. SettingsError where it has
+    no domains.
+    """
+    arrays = _read(path)
+    parts = _parts(path, arrays)
+    if f"{parts[0]}domains" not in arrays:
+        raise SettingsError(f"{path}: has no domains; its keys are {', '.join(sorted(arrays))}")
+    numbers = _column(path, arrays, parts, "domains").astype(np.int64)
+    names = arrays.get("domain_names", np.arange(numbers.max() + 1))
+    return numbers, tuple(map(str, names))
+
+
 def _read(path: Path) -> _Arrays:
     try:
         with np.load(path, allow_pickle=False) as stored:

@@ -220,7 +220,7 @@ def local_training(settings: Settings) -> LocalTraining:
         learning_rate=settings.learning_rate,
         learning_rate_decay=settings.learning_rate_decay,
         momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.weight_decay or 0.0,
         clip_norm=settings.clip_norm,
     )
 

@@ -119,7 +119,7 @@ def prepare(settings: Settings) -> Study:
     _check_server_share(settings, chosen)
     _check_support_sets(settings, chosen)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    _check_folder(folder, settings)
+    check_folder(folder, settings)
     config = settings.to_config()
     write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
     return Study(settings, chosen, folder, head, shape, len(classes))
@@ -150,7 +150,7 @@ def _check_support_sets(settings: Settings, chosen: list[Start]) -> None:
             split_in_two(fewest, fraction, np.random.default_rng(0))
 
 
-def _check_folder(folder: Path, settings: Settings) -> None:
+def check_folder(folder: Path, settings: Settings) -> None:
     """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
     kept = folder / "settings.yaml"
     for place in (folder, *folder.parents):
@@ -225,7 +225,7 @@ def pretrain(study: Study, grid: Grid, start: Start, progress: Progress) -> Arra
         {"phase": "pretraining", "start": start.name, "task": None, "round": number, **metrics}
         for number, metrics in strategy.history.rounds().items()
     ]
-    _write_lines(folder / "rounds.jsonl", rounds)
+    write_lines(folder / "rounds.jsonl", rounds)
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     save_model(folder, arrays, about(study, start))
     checkpoint.unlink()
@@ -392,7 +392,7 @@ def write_results(study: Study) -> None:
             part = json.loads(file.read_text())
             rows += part["rows"]
             rounds += part["rounds"]
-    _write_lines(study.folder / "rounds.jsonl", rounds)
+    write_lines(study.folder / "rounds.jsonl", rounds)
     names = ("phase", "start", "task", "round", "loss")
     curves: list[Any] = [
         {name: row[name] for name in names}
@@ -405,24 +405,25 @@ def write_results(study: Study) -> None:
     if entries:
         table = pretraining_table(entries, markdown=True)
         write_atomically(study.folder / "pretraining.md", table.encode())
-        _show(pretraining_table(entries))
+        show(pretraining_table(entries))
     if rows:
         tables.write_rows(study.folder / "rows.jsonl", rows)
         tables.write_summary_csv(study.folder / "summary.csv", rows)
         table = tables.markdown_table(rows)
         write_atomically(study.folder / "summary.md", table.encode())
         figures.accuracy_histogram(rows, study.folder / "client_accuracies.png")
-        _show(tables.format_table(rows))
+        show(tables.format_table(rows))
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", study.folder)
 
 
-def _show(table: str) -> None:
+def show(table: str) -> None:
     """Log a table, after an empty line."""
     for line in ["", *table.splitlines()]:
         logger.info("%s", line)
 
 
-def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write rows as JSON Lines, atomically."""
     text = "".join(json.dumps(row) + "\n" for row in rows)
     write_atomically(path, text.encode())
