@@ -98,12 +98,13 @@ def prepare(settings: Settings) -> PersonalStudy:
 def run_method(study: PersonalStudy, grid: Grid, name: str, progress: Progress) -> None:
     """Run a method and write its result, unless that is done."""
     folder, method = study.folder_of(name), study.methods[name]
-    result = folder / "result.json"
+    result, checkpoint = folder / "result.json", folder / "checkpoint.safetensors"
     if result.exists():
+        checkpoint.unlink(missing_ok=True)
         progress.skip(name)
         return
     progress.begin(name)
-    one, checkpoint = strategy(method), folder / "checkpoint.safetensors"
+    one = strategy(method)
     resume = checkpoint.exists()
     if not resume:
         shutil.rmtree(folder / "client-state", ignore_errors=True)
