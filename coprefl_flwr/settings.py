@@ -202,11 +202,11 @@ class Settings:
     personal_clients: int | None = setting(
         None, "clients of it; not set: one a dataset, or 5 where there is only one", minimum=1
     )
-    shift: str = setting(
-        "",
+    shift: str | None = setting(
+        None,
         "how its clients differ: by dataset (`feature`), by the Dirichlet partition of classes "
         "(`label`, one dataset), or `both`; not set: feature, of one dataset label",
-        choices=("", "feature", "label", "both"),
+        choices=("feature", "label", "both"),
     )
     train_per_class: int = setting(
         10, "samples of a class that a client of it trains on, in the mean", minimum=1
@@ -220,14 +220,15 @@ class Settings:
         "folder), `resnet18` or another of torchvision, `resnet18=FILE`; `pixels`: none, and "
         "`scratch`: none, and `model` is trained in place of the head",
     )
-    head_norm: str = setting(
-        "", "normalisation in its heads; not set: FedPCL none, all others batch",
-        choices=("", "none", "batch"),
+    head_norm: str | None = setting(
+        None, "normalisation in its heads; not set: FedPCL none, all others batch",
+        choices=("none", "batch"),
     )  # fmt: skip
-    noise_on: str = setting(
-        "", "what noise is laid over: the training images or FedPCL's prototypes; not set: nothing",
-        choices=("", "prototypes", "images"),
-    )  # fmt: skip
+    noise_on: str | None = setting(
+        None,
+        "what noise is laid over: the training images or FedPCL's prototypes; not set: nothing",
+        choices=("prototypes", "images"),
+    )
     noise_kind: str = setting("laplace", "its distribution", choices=("laplace", "gaussian"))
     noise_scale: float = setting(0.05, "its scale s, of pixels from 0 to 1", minimum=0)
     noise_share: float = setting(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1)

@@ -64,6 +64,16 @@ PERSONAL_METHODS = {
 }
 """FedPCL and the six it is compared with (section 5.1), by name."""
 
+_DESCRIBED = {
+    "fedpcl": ("prototypes: up one's own, down all", "its head, its own prototypes"),
+    "fedavg": ("the whole model", "the global model"),
+    "pfedme": ("the whole model", "its own model theta"),
+    "per-fedavg": ("the whole model", "the global model after a step on its own samples"),
+    "fedrep": ("all but the last layer", "that under its own last layer"),
+    "fedproto": ("prototypes: up one's own, down the global", "its model, the global prototypes"),
+    "solo": ("nothing", "its own model"),
+}
+
 
 def is_personalised(settings: Settings) -> bool:
     """Tell whether a personalised study is set: by its datasets, or by a method only it has."""
@@ -185,3 +195,11 @@ def personal_client(settings: Settings, client: int, config: Mapping[str, Any]) 
     if issubclass(client_class, FedPCLClient) and settings.noise_on == "prototypes":
         more["noise"] = noise(settings)
     return client_class(model, data.train, **more)
+
+
+def personal_methods_table() -> str:
+    """Return the methods of a personalised study as a Markdown table."""
+    lines = ["| `method` | its own settings | what travels | evaluated with |", "| --- " * 4 + "|"]
+    for name, (travels, tested) in _DESCRIBED.items():
+        lines.append(f"| `{name}` | {PERSONAL_METHODS[name].shown()} | {travels} | {tested} |")
+    return "\n".join(lines) + "\n"

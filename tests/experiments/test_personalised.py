@@ -19,6 +19,7 @@ from coprefl_flwr.experiments.personal_methods import (
     training,
 )
 from coprefl_flwr.experiments.personalised import main, prepare, run_personalised
+from coprefl_flwr.experiments.study import run_study
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import AdamTraining
 from coprefl_flwr.models import build_model, model_arrays, save_model
@@ -171,6 +172,16 @@ def test_features_of_this_packages_models(settings, tmp_path):
     assert start["projection.weight"].shape == (256, sum(sizes.values()))
     accuracies = tables.accuracies(tables.read_rows(run(settings) / "rows.jsonl"))
     assert list(accuracies) == ["fedpcl", "fedavg"]
+
+
+def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings):
+    """From the folder that a study wrote to features of the 8 numbers before its last layer."""
+    study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
+    folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
+    settings = replace(settings, backbones=str(folder))
+    fedavg = initial_arrays(personal_phase(settings, "fedavg"))
+    assert fedavg["projection.weight"].shape == (256, 8)
+    assert len(tables.read_rows(run(settings) / "rows.jsonl")) == 3
 
 
 def test_training_from_scratch(settings):
