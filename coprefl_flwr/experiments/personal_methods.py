@@ -76,9 +76,11 @@ _DESCRIBED = {
 
 
 def is_personalised(settings: Settings) -> bool:
-    """Tell whether a personalised study is set: by its datasets, or by a method only it has."""
+    """Tell whether a personalised study is set: its datasets, backbones, or a method of its own."""
     names = {entry.partition(":")[0] for entry in settings.method.replace(";", " ").split()}
-    return bool(settings.personal_datasets or names & (PERSONAL_METHODS.keys() - METHODS.keys()))
+    only_there = names & (PERSONAL_METHODS.keys() - METHODS.keys())
+    frozen = settings.backbones != Settings.backbones
+    return bool(settings.personal_datasets or only_there or frozen)
 
 
 def personal_phases(settings: Settings) -> dict[str, Phase]:
@@ -89,18 +91,31 @@ def personal_phases(settings: Settings) -> dict[str, Phase]:
     SettingsError
         For a method that is not one of a personalised study, or a setting that none here has.
     """
+    _check_meant(settings)
     names = named(settings, list(PERSONAL_METHODS))
     found = {name: personal_phase(settings, name) for name in names}
     check_all_used(settings, list(found.values()))
     return found
 
 
+def _check_meant(settings: Settings) -> None:
+    """Raise a SettingsError for a setting that a personalised study does not heed."""
+    if settings.clients != Settings.clients:
+        raise SettingsError(
+            f"clients = {settings.clients}: how many a personalised study has is personal-clients"
+        )
+    if settings.participants != Settings.participants:
+        raise SettingsError(
+            f"participants = {settings.participants}: all clients of a personalised study take part"
+        )
+    if settings.momentum:
+        raise SettingsError(f"momentum = {settings.momentum}: a personalised study trains by Adam")
+
+
 @functools.lru_cache(maxsize=16)
 def personal_phase(settings: Settings, name: str) -> Phase:
     """Read one entry of `method`."""
     found = phase("method", settings, name, PERSONAL_METHODS)
-    if settings.momentum:
-        raise SettingsError(f"momentum = {settings.momentum}: a personalised study trains by Adam")
     if found.name == "fedpcl" and settings.backbones.strip() == SCRATCH:
         raise SettingsError("backbones = scratch: fedpcl trains a head on features, no network")
     return found

@@ -216,6 +216,7 @@ def test_which_settings_make_a_personalised_study():
     assert not is_personalised(Settings(method="fedavg per-fedavg"))
     assert is_personalised(Settings(method="random fedpcl:temperature=1"))
     assert is_personalised(Settings(method="fedavg", personal_datasets="glyphs"))
+    assert is_personalised(Settings(method="fedavg", backbones="resnet18"))
 
 
 @pytest.mark.parametrize(
@@ -228,6 +229,8 @@ def test_which_settings_make_a_personalised_study():
         ({"method": "fedpcl fedpcl"}, "method names 'fedpcl' twice"),
         ({"method": "fedpcl:mu=1"}, "method, fedpcl:mu=1: fedpcl has no 'mu' here"),
         ({"q": 2.0}, "q = 2.0: no method here has this setting; fedpcl has variant, temperature"),
+        ({"clients": 40}, "clients = 40: how many a personalised study has is personal-clients"),
+        ({"participants": 3}, "participants = 3: all clients of a personalised study take part"),
         ({"momentum": 0.9}, "momentum = 0.9: a personalised study trains by Adam"),
         ({"shift": "label"}, "shift = label: takes one dataset, personal-datasets has 3"),
         (
