@@ -6,6 +6,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     features/CLIENT-{train,test}.npy       while the study runs: what the backbones made of images
     methods/METHOD/result.json             rows per client, metrics per round, numbers sent
     methods/METHOD/global.safetensors      the global arrays: a model, a body, prototypes
+    methods/fedpcl/local.safetensors       every client's padded prototypes, by client
     methods/METHOD/client-state/           what the clients keep: their heads and models
     methods/METHOD/checkpoint.safetensors  while the method runs
     rows.jsonl, rounds.jsonl, summary.md   all of these, and the comparison
@@ -42,6 +43,8 @@ from coprefl_flwr.experiments.study import check_folder, client_rows, show, writ
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import Settings
 from coprefl_flwr.strategies import RoundReport
+
+GLOBAL, LOCAL = "global.safetensors", "local.safetensors"
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -117,10 +120,10 @@ def run_method(study: PersonalStudy, grid: Grid, name: str, progress: Progress) 
         rows = client_rows(name, 0, report.evaluation, clients)
         history = one.history.rounds().items()
         rounds = [{"method": name, "round": number, **metrics} for number, metrics in history]
-        if report.arrays:
-            arrays = {name: np.asarray(a, order="C") for name, a in report.arrays.items()}
-            stored = safetensors.numpy.save(arrays)
-            write_atomically(folder / "global.safetensors", stored)
+        for file, arrays in ((GLOBAL, report.arrays), (LOCAL, one.kept_arrays("local", {}))):
+            if arrays:
+                plain = {number: np.asarray(a, order="C") for number, a in arrays.items()}
+                write_atomically(folder / file, safetensors.numpy.save(plain))
         content = {"rows": rows, "rounds": rounds, **numbers_sent(report.arrays)}
         write_atomically(result, json.dumps(content, indent=1).encode())
 
