@@ -1,8 +1,7 @@
 """What frozen features save: a round's time with and without the cache, and the bytes it sends.
 
 `python -m benchmarks.features` measures FedPCL with 5 clients of 100 images of 32x32 pixels, one
-and three ResNet-18 backbones, on the local grid, and FedAvg on the same features; it writes
-docs/features.md.
+and three backbones, on the local grid, and FedAvg on the same features; it writes docs/features.md.
 """
 
 import argparse
@@ -87,10 +86,10 @@ def random_images() -> ImageDataset:
     return ImageDataset.of("random", pixels, np.arange(n) % CLASSES, None)
 
 
-def random_backbones(number: int) -> list[Backbone]:
-    """Return ResNet-18s with random weights."""
-    networks = [build_model("resnet18", CLASSES, SHAPE, seed_key=(k,)) for k in range(number)]
-    return [Backbone.of("resnet18", network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
+def random_backbones(model: str, number: int) -> list[Backbone]:
+    """Return networks with random weights."""
+    networks = [build_model(model, CLASSES, SHAPE, seed_key=(k,)) for k in range(number)]
+    return [Backbone.of(model, network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
 
 
 def held(dataset: Dataset, client: int) -> Samples:
@@ -134,30 +133,30 @@ def measure(
     return Measured(median(seconds[1:]), traffic["bytes-down"], traffic["bytes-up"])
 
 
-def compare(number: int, rounds: int) -> dict[str, Measured]:
+def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     """Measure FedPCL with and without the cache, and FedAvg with it, on `number` backbones."""
-    images, backbones = random_images(), random_backbones(number)
+    images, backbones = random_images(), random_backbones(model, number)
     encoded = Encoded(images, backbones)
     uncached = [held(encoded, client) for client in range(CLIENTS)]
     encoders = [backbone.features for backbone in backbones]
     cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
-    model = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
+    start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
     return {
         "FedPCL, cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), cached, rounds),
         "FedPCL, not cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), uncached, rounds),
-        "FedAvg, cached": measure(FedAvg(), model, cached, rounds),
+        "FedAvg, cached": measure(FedAvg(), start, cached, rounds),
     }
 
 
-def page(found: dict[int, dict[str, Measured]], rounds: int) -> str:
+def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
     """Return the page of what was measured, by number of backbones."""
     about = machine()
     lines = [
         "# What frozen features save",
         "",
         f"{CLIENTS} clients, each a node with {SAMPLES} images of 32x32 pixels in {CLASSES} "
-        f"classes, one epoch of Adam in batches of 32 a round; median of {rounds} rounds in one "
-        "process on the local grid. Bytes are those of the arrays in all messages of a round.",
+        f"classes, backbones {model}, one epoch of Adam in batches of 32 a round; median of {rounds} "
+        "rounds in one process on the local grid. Bytes are those of the arrays in all messages of a round.",
         "",
         "| backbones | method | s/round | MB to clients | MB from clients |",
         "| --: | --- | --: | --: | --: |",
@@ -169,7 +168,8 @@ def page(found: dict[int, dict[str, Measured]], rounds: int) -> str:
     lines += [
         "",
         f"{about['processor']}, {torch.get_num_threads()} thread(s), torch {about['torch']}, load "
-        f"{about['load_before']:.1f} before, {about['date']}. `python -m benchmarks.features`",
+        f"{about['load_before']:.1f} before, {about['date']}. "
+        f"`python -m benchmarks.features --model {model} --rounds {rounds}`",
     ]
     return "\n".join(lines) + "\n"
 
@@ -178,13 +178,14 @@ def main(given: Sequence[str] | None = None) -> None:
     """Measure one and three backbones and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--model", default="resnet18", help="the backbones (default resnet18)")
     parser.add_argument("--output", type=Path, default=PAGE, help="the page (docs/features.md)")
     chosen = parser.parse_args(given)
     if chosen.rounds < 1:
         parser.error(f"--rounds {chosen.rounds}: at least 1 is needed")
-    found = {number: compare(number, chosen.rounds) for number in (1, 3)}
+    found = {number: compare(chosen.model, number, chosen.rounds) for number in (1, 3)}
     chosen.output.parent.mkdir(parents=True, exist_ok=True)
-    chosen.output.write_text(page(found, chosen.rounds), encoding="utf-8")
+    chosen.output.write_text(page(chosen.model, found, chosen.rounds), encoding="utf-8")
     print(chosen.output)
 
 
