@@ -155,8 +155,9 @@ def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
         "# What frozen features save",
         "",
         f"{CLIENTS} clients, each a node with {SAMPLES} images of 32x32 pixels in {CLASSES} "
-        f"classes, backbones {model}, one epoch of Adam in batches of 32 a round; median of {rounds} "
-        "rounds in one process on the local grid. Bytes are those of the arrays in all messages of a round.",
+        f"classes; backbones: {model}; a round is one epoch of Adam in batches of 32, the median "
+        f"of {rounds}, in one process on the local grid. Bytes are those of the arrays in all "
+        "messages of a round.",
         "",
         "| backbones | method | s/round | MB to clients | MB from clients |",
         "| --: | --- | --: | --: | --: |",
