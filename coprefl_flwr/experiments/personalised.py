@@ -33,6 +33,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.personal_data import domain_of, images, num_clients
 from coprefl_flwr.experiments.personal_methods import initial_arrays, personal_phases, strategy
@@ -182,7 +183,9 @@ def write_results(study: PersonalStudy) -> None:
 
 
 def read_run(folder: Path) -> Run:
-    """Return what the methods of a finished run came to."""
+    """Return what the methods of a finished run came to; SettingsError where it is none."""
+    if not (folder / "rows.jsonl").is_file():
+        raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
     settings = Settings.from_config(yaml.safe_load((folder / "settings.yaml").read_text()))
     names = [domain_of(settings, client).name for client in range(num_clients(settings))]
     results = {}
@@ -198,4 +201,7 @@ def main(folders: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(str(error))

@@ -70,6 +70,9 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) < 4:
         raise SettingsError("name a figure, the runs of single backbones, and the run of all")
     path, *folders = map(Path, arguments)
+    for folder in folders:
+        if not (folder / "methods" / "fedpcl" / LOCAL).is_file():
+            raise SettingsError(f"{folder} holds no finished run of fedpcl")
     prototypes = [load_file(folder / "methods" / "fedpcl" / LOCAL) for folder in folders]
     scores = similarities(prototypes[:-1], prototypes[-1])
     names = [folder.name for folder in folders[:-1]]
@@ -78,4 +81,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    try:
+        main(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(str(error))

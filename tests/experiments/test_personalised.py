@@ -274,3 +274,5 @@ def test_tables_over_runs(settings, capsys):
     assert line in capsys.readouterr().out
     with pytest.raises(SettingsError, match="there is no run to compare"):
         main([])
+    with pytest.raises(SettingsError, match=r"nowhere holds no finished run"):
+        main(["nowhere"])
