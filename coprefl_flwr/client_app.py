@@ -11,6 +11,8 @@ from torch import nn
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.experiments.methods import local_training, task_training
+from coprefl_flwr.experiments.personal_data import PERSONAL, num_clients
+from coprefl_flwr.experiments.personal_methods import personal_client
 from coprefl_flwr.experiments.populations import (
     PRETRAINING,
     input_shape,
@@ -41,6 +43,8 @@ def _model(settings: Settings, num_classes: int) -> nn.Module:
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
     """Return a client of the method the message is about: a phase of a start, or a task's."""
     settings = settings_of(context)
+    if config["population"] == PERSONAL:
+        return personal_client(settings, client_id, config)
     group = population(settings, str(config["population"]))
     if group.name == PRETRAINING:
         phase = start(settings, str(config["start"])).phase(int(config["server-round"]))
@@ -57,6 +61,12 @@ def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> Nu
     )
 
 
-app = client_app(
-    client_fn, clients=lambda context, name: number_of_clients(settings_of(context), name)
-)
+def hosted(context: Context, population_name: str) -> int:
+    """Return how many clients a population has, each of which any node can run."""
+    settings = settings_of(context)
+    if population_name == PERSONAL:
+        return num_clients(settings)
+    return number_of_clients(settings, population_name)
+
+
+app = client_app(client_fn, clients=hosted)

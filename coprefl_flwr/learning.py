@@ -134,12 +134,33 @@ class LocalTraining:
             trained = [p for p in model.parameters() if p.requires_grad]
             nn.utils.clip_grad_norm_(trained, self.clip_norm)
 
-    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.SGD:
+    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a fresh optimiser for round `server_round`."""
         return torch.optim.SGD(
             [p for p in model.parameters() if p.requires_grad],
             lr=self.rate(server_round),
             momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdamTraining(LocalTraining):
+    """Local training by Adam, as FedPCL's experiments have it; `momentum` must stay 0."""
+
+    weight_decay: float = 1e-4
+
+    def __post_init__(self) -> None:
+        """Refuse a momentum besides Adam's own."""
+        super().__post_init__()
+        if self.momentum:
+            raise SettingsError(f"momentum = {self.momentum}: Adam has its own, leave it 0")
+
+    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
+        """Return a fresh Adam for round `server_round`."""
+        return torch.optim.Adam(
+            [p for p in model.parameters() if p.requires_grad],
+            lr=self.rate(server_round),
             weight_decay=self.weight_decay,
         )
 
@@ -284,3 +305,38 @@ def evaluate(
     if count == 0:
         raise ValueError("no samples to evaluate on")
     return {"num-examples": count, "correct": correct, "loss": total / count}
+
+
+@torch.no_grad()
+def class_means(
+    represent: Callable[[Tensor], Tensor], samples: Samples, like: Arrays, device: torch.device
+) -> Arrays:
+    """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
+
+    Parameters
+    ----------
+    represent : Callable
+        Gives z, (b, d), of a batch; in eval mode, or z would depend on the batch.
+    like : Arrays
+        A set of prototypes (see `coprefl_flwr.prototypes`), which says how many classes there are
+        and how long a row is.
+
+    Returns
+    -------
+    Arrays
+        A set of the shapes and dtypes of `like`, zeros for a class without samples.
+    """
+    classes, size = like["prototypes"].shape
+    sums = torch.zeros(classes, size, dtype=torch.float64, device=device)
+    counts = torch.zeros(classes, dtype=torch.float64, device=device)
+    for inputs, targets in samples.batches(EVALUATION_BATCH, device):
+        z = represent(inputs)
+        if z.shape[1] != size:
+            raise SettingsError(f"a representation has {z.shape[1]} numbers, prototypes {size}")
+        sums.index_add_(0, targets, z.double())
+        counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
+    means = sums / counts.clamp(min=1)[:, None]
+    return {
+        "prototypes": means.cpu().numpy().astype(like["prototypes"].dtype),
+        "counts": counts.cpu().numpy().astype(like["counts"].dtype),
+    }

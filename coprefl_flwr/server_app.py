@@ -1,9 +1,11 @@
-"""The ServerApp that `flwr run` loads: pre-train starting models and compare them."""
+"""The ServerApp that `flwr run` loads: a study of starting models, or a personalised one."""
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.experiments.personal_methods import is_personalised
+from coprefl_flwr.experiments.personalised import run_personalised
 from coprefl_flwr.experiments.study import run_study
 from coprefl_flwr.flower import end_log_with
 from coprefl_flwr.settings import Settings
@@ -15,7 +17,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run-config describes."""
     try:
-        run_study(grid, Settings.from_config(context.run_config))
+        settings = Settings.from_config(context.run_config)
+        run = run_personalised if is_personalised(settings) else run_study
+        run(grid, settings)
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise

@@ -156,7 +156,9 @@ class Settings:
     momentum: float = setting(
         0.0, "momentum of local SGD in the pre-training", minimum=0, maximum=0.9999
     )
-    weight_decay: float = setting(0.0, "weight decay of local SGD in the pre-training", minimum=0)
+    weight_decay: float | None = setting(
+        None, "weight decay of local training; not set: 0, in a personalised study 1e-4", minimum=0
+    )
     clip_norm: float | None = setting(
         None, "largest l2 norm of a gradient in the pre-training", above=0
     )
@@ -169,24 +171,33 @@ class Settings:
         None, "CoPreFL's balance: 1 the sum of query losses, 0 their variance", minimum=0, maximum=1
     )
     meta_learning_rate: float | None = setting(
-        None, "step size of the meta update (CoPreFL's zeta, FedMeta's beta)", minimum=0
+        None,
+        "step size of the meta update (CoPreFL's zeta, FedMeta's beta, pFedMe's eta)",
+        minimum=0,
     )
     support_fraction: float | None = setting(
         None, "part of a client's samples that is the support set", above=0, maximum=0.99
     )
     resplit: bool | None = setting(None, "draw support and query sets anew every round")
     mu: float | None = setting(
-        None, "weight of FedProx's proximal term, and of MOON's contrastive one", minimum=0
+        None,
+        "weight of FedProx's proximal term, MOON's contrastive one, FedProto's distance, and "
+        "pFedMe's lambda",
+        minimum=0,
     )
     q: float | None = setting(None, "q-FFL's exponent of the losses", minimum=0)
-    temperature: float | None = setting(None, "MOON's temperature tau", above=0)
+    temperature: float | None = setting(None, "temperature tau of MOON and FedPCL", above=0)
     feddyn_alpha: float | None = setting(None, "weight of FedDyn's regulariser", above=0)
     variant: str = setting("", "which form of a method that has several")
-    global_learning_rate: float | None = setting(None, "SCAFFOLD's server step eta_g", above=0)
+    global_learning_rate: float | None = setting(
+        None, "server step: SCAFFOLD's eta_g, pFedMe's beta", above=0
+    )
     inner_learning_rate: float | None = setting(
         None, "step size of the adaptation in FedMeta and Per-FedAvg", minimum=0
     )
-    inner_steps: int | None = setting(None, "steps of FedMeta's adaptation", minimum=1)
+    inner_steps: int | None = setting(
+        None, "steps of FedMeta's adaptation, and of pFedMe's own model on a batch", minimum=1
+    )
     server_steps: int | None = setting(
         None, "SGD steps on the server's data per round, by the refined methods", minimum=0
     )
@@ -223,6 +234,45 @@ class Settings:
     task_evaluate_every: int = setting(
         1, "rounds between evaluations in a task; 0: after the last only", unit="rounds", minimum=0
     )
+
+    personal_datasets: str = setting(
+        "",
+        "datasets of the same classes, separated by spaces, for a personalised study; of one with "
+        "domains `DATASET@NAME` is one and `DATASET@*` are all; not set: `dataset`",
+    )
+    personal_clients: int | None = setting(
+        None, "clients of it; not set: one a dataset, or 5 where there is only one", minimum=1
+    )
+    shift: str | None = setting(
+        None,
+        "how its clients differ: by dataset (`feature`), by the Dirichlet partition of classes "
+        "(`label`, one dataset), or `both`; not set: feature, of one dataset label",
+        choices=("feature", "label", "both"),
+    )
+    train_per_class: int = setting(
+        10, "samples of a class that a client of it trains on, in the mean", minimum=1
+    )
+    test_per_class: int = setting(
+        90, "most that it is tested on, in the same proportions of classes", minimum=1
+    )
+    backbones: str = setting(
+        "pixels",
+        "frozen networks that make its features, separated by spaces: a model of this package (its "
+        "folder), `resnet18` or another of torchvision, `resnet18=FILE`; `pixels`: none, and "
+        "`scratch`: none, and `model` is trained in place of the head",
+    )
+    head_norm: str | None = setting(
+        None, "normalisation in its heads; not set: FedPCL none, all others batch",
+        choices=("none", "batch"),
+    )  # fmt: skip
+    noise_on: str | None = setting(
+        None,
+        "what noise is laid over: the training images or FedPCL's prototypes; not set: nothing",
+        choices=("prototypes", "images"),
+    )
+    noise_kind: str = setting("laplace", "its distribution", choices=("laplace", "gaussian"))
+    noise_scale: float = setting(0.05, "its scale s, of pixels from 0 to 1", minimum=0)
+    noise_share: float = setting(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1)
 
     min_nodes: int = setting(1, "nodes to wait for before the first round", minimum=1)
     min_replies: int = setting(1, "good replies an exchange needs", minimum=1)

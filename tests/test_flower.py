@@ -9,9 +9,12 @@ import subprocess
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
+from safetensors.numpy import load_file
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.experiments.methods import METHODS
+from coprefl_flwr.experiments.personal_methods import PERSONAL_METHODS
+from coprefl_flwr.experiments.personalised import run_personalised
 from coprefl_flwr.experiments.study import run_study
 from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
@@ -65,6 +68,32 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
         for array in flower:
             np.testing.assert_allclose(
                 local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{folder}, {array}"
+            )
+
+
+def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """By name alone, on the embedded glyphs; each client's accuracy, and what travels."""
+    config = {
+        "method": " ".join(PERSONAL_METHODS),
+        "rounds": 2,
+        "train-per-class": 2,
+        "test-per-class": 4,
+        "output-dir": str(tmp_path),
+    }
+    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    assert "| fedpcl | " in done.stdout
+    config |= {"run-name": "local"}
+    run_personalised(LocalGrid(app, 1, config), Settings.from_config(config))
+    for name in PERSONAL_METHODS:
+        flower, local = (tmp_path / run / "methods" / name for run in ("flower", "local"))
+        assert (flower / "client-state").exists() == (local / "client-state").exists()
+        if name == "solo":
+            continue
+        ours = load_file(local / "global.safetensors")
+        for array, theirs in load_file(flower / "global.safetensors").items():
+            np.testing.assert_allclose(
+                theirs, ours[array], rtol=0, atol=1e-4, err_msg=f"{name}, {array}"
             )
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
+    AdamTraining,
     LocalTraining,
     endless_batches,
     evaluate,
@@ -419,3 +420,28 @@ def test_nothing_to_measure_is_an_error():
         evaluate(tiny_model(), [])
     with pytest.raises(ValueError, match="no samples to compute a loss of"):
         loss_and_gradient(tiny_model(), [])
+
+
+def test_adam_by_hand():
+    """Two full-batch steps: m and v with bias correction, weight decay added to the gradient."""
+    rate, decay = 0.01, 0.1
+    model = torch.nn.Linear(2, 1, bias=False).double()
+    w = model.weight.detach().clone()
+    optimiser = AdamTraining(learning_rate=rate, weight_decay=decay).optimiser(model, 1)
+    x, m, v = torch.tensor([[1.0, -3.0]]).double(), 0.0, 0.0
+    for step in (1, 2):
+        optimiser.zero_grad()
+        (model(x) ** 2).sum().backward()
+        optimiser.step()
+        gradient = 2 * (w @ x.T) * x + decay * w
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        w = w - rate * (m / (1 - 0.9**step)) / ((v / (1 - 0.999**step)).sqrt() + 1e-8)
+        assert model.weight.detach().numpy() == pytest.approx(w.numpy(), rel=1e-9)
+
+
+def test_adams_rate_decays_by_the_round_and_a_momentum_is_refused():
+    model = torch.nn.Linear(2, 1)
+    training = AdamTraining(learning_rate=0.5, learning_rate_decay=0.1)
+    assert training.optimiser(model, 3).param_groups[0]["lr"] == pytest.approx(0.005)
+    with pytest.raises(SettingsError, match=r"momentum = 0\.5: Adam has its own, leave it 0"):
+        AdamTraining(momentum=0.5)

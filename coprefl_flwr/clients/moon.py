@@ -13,7 +13,7 @@ from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
-from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
 
 _COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
 """Per network, two copies of it for the global and the previous model: made once a process."""
@@ -67,28 +67,3 @@ class MOONClient(StatefulClient):
             return cross_entropy(outputs, targets) + mu * term
 
         return contrast
-
-
-def outputs_and_representation(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a network's outputs and what entered the linear layer it called last, per sample flat.
-
-    Raises
-    ------
-    SettingsError
-        If the network calls no `nn.Linear`.
-    """
-    entered: list[Tensor] = []
-
-    def keep(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        entered.append(arguments[0])
-
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_pre_hook(keep) for module in linear]
-    try:
-        outputs = model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not entered:
-        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no representation")
-    return outputs, entered[-1].flatten(start_dim=1)

@@ -6,7 +6,12 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import endless_batches, torch_seeded
+from coprefl_flwr.learning import (
+    EVALUATION_BATCH,
+    endless_batches,
+    loss_and_gradient,
+    torch_seeded,
+)
 
 DELTA = 1e-3
 """Step of the finite difference that stands for the Hessian's product (HF)."""
@@ -48,6 +53,22 @@ class PerFedAvgClient(TorchClient):
                 losses.append(adapted)
         loss = float(torch.stack(losses).mean()) if losses else 0.0
         return self.weights(), len(samples), {"loss": loss}
+
+    def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
+        """Return loss, n and {"correct"} of the model after the client's own step of adaptation.
+
+        The model is meant to be used so: w - alpha grad f(w), here over all training samples, in
+        eval mode. A request without "inner-learning-rate" is for the model as it is.
+        """
+        self.load(parameters)
+        alpha = float(config.get("inner-learning-rate", 0.0))
+        if alpha:
+            batches = self.train.batches(EVALUATION_BATCH, self.device)
+            slope = loss_and_gradient(self.model, batches).gradient
+            with torch.no_grad():
+                for name, p in self.parameters().items():
+                    p.sub_(torch.as_tensor(slope[name], device=p.device), alpha=alpha)
+        return self.tested(self.model)
 
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]

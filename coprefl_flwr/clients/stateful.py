@@ -4,9 +4,11 @@ from typing import Any
 
 from torch import nn
 
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
-from coprefl_flwr.clients.torch_client import TorchClient
+from coprefl_flwr.clients.torch_client import Config, TorchClient
 from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError
 
 
 class StatefulClient(TorchClient):
@@ -16,8 +18,27 @@ class StatefulClient(TorchClient):
     ----------
     state : ClientState
         Where its state is kept: `ClientState(folder)`, on a disk that outlives the process.
+    initial : Arrays, optional
+        The weights that its own begin with, where the state is weights that stay with the client;
+        as `model` may be shared, not what that holds at the moment.
     """
 
-    def __init__(self, model: nn.Module, train: Samples, state: ClientState, **more: Any) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Samples,
+        state: ClientState,
+        *,
+        initial: Arrays | None = None,
+        **more: Any,
+    ) -> None:
         super().__init__(model, train, **more)
         self.state = state
+        self.initial = initial
+
+    def own_weights(self, config: Config) -> Arrays:
+        """Return the weights that stay with the client, `initial` while it has no state."""
+        found = self.state.read(config) or self.initial
+        if not found:
+            raise SettingsError(f"{type(self).__name__} keeps weights of its own: give it initial")
+        return found

@@ -100,10 +100,14 @@ class TorchClient(NumPyClient):
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
+        self.load(parameters)
+        return self.tested(self.model)
+
+    def tested(self, model: nn.Module) -> tuple[float, int, Config]:
+        """Return the mean loss of a model on the test samples, n and {"correct"}."""
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client holds no test samples")
-        self.load(parameters)
-        found = evaluate(self.model, self.test.batches(EVALUATION_BATCH, self.device))
+        found = evaluate(model, self.test.batches(EVALUATION_BATCH, self.device))
         return found["loss"], int(found["num-examples"]), {"correct": int(found["correct"])}
 
     def load(self, parameters: Parameters) -> None:

@@ -104,6 +104,10 @@ class Method:
         """Every setting the method has."""
         return list(dict.fromkeys([*self.own, *self.common]))
 
+    def shown(self) -> str:
+        """Return its own settings with their defaults, as a table shows them."""
+        return ", ".join(f"`{key}` {_shown(self, key)}" for key in self.own) or "none"
+
     @property
     def uses_server_data(self) -> bool:
         """Whether it is one of scenario II."""
@@ -220,7 +224,7 @@ def local_training(settings: Settings) -> LocalTraining:
         learning_rate=settings.learning_rate,
         learning_rate_decay=settings.learning_rate_decay,
         momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
+        weight_decay=settings.weight_decay or 0.0,
         clip_norm=settings.clip_norm,
     )
 
@@ -241,7 +245,7 @@ def methods_table() -> str:
     for name, method in METHODS.items():
         if name.endswith("-refined"):
             continue
-        own = ", ".join(f"`{key}` {_shown(method, key)}" for key in method.own) or "none"
+        own = method.shown()
         scenario = "II" if method.uses_server_data else "I"
         tasks = "yes" if method.downstream else ""
         lines.append(f"| `{name}` | {own} | {scenario} | {tasks} |")

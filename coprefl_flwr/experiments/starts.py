@@ -3,7 +3,7 @@
 import difflib
 import functools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,11 +23,7 @@ class Phase:
 
     name: str
     settings: Settings
-
-    @property
-    def method(self) -> Method:
-        """What the name stands for."""
-        return METHODS[self.name]
+    method: Method
 
     def own_settings(self) -> dict[str, Value]:
         """Return the values of all settings that the method has."""
@@ -53,7 +49,7 @@ class Start:
     @property
     def folder(self) -> str:
         """The name as part of a path."""
-        return re.sub(r"[^A-Za-z0-9.]+", "-", self.name)
+        return folder_of(self.name)
 
     @property
     def rounds(self) -> int:
@@ -77,7 +73,7 @@ class Start:
                     phase.settings,
                     server,
                     participants=phase.settings.participants,
-                    **_run_options(phase.settings, PRETRAINING),
+                    **run_options(phase.settings, PRETRAINING),
                 ),
                 phase.settings.rounds,
             )
@@ -86,7 +82,7 @@ class Start:
         return strategies[0][0] if len(strategies) == 1 else Schedule(strategies)
 
 
-def _run_options(settings: Settings, population: str) -> dict[str, Any]:
+def run_options(settings: Settings, population: str) -> dict[str, Any]:
     """Return the options that all strategies take."""
     return {
         "seed": settings.seed,
@@ -105,7 +101,7 @@ def task_strategy(settings: Settings, population: str) -> RoundStrategy:
         raise AssertionError("tasks have no data at the server")
 
     # The comparison is paired: all clients answer, or the round is repeated.
-    run = _run_options(settings, population) | {"min_replies": settings.task_clients}
+    run = run_options(settings, population) | {"min_replies": settings.task_clients}
     every = settings.task_evaluate_every or settings.task_rounds
     phase = task_phase(settings)
     return phase.method.strategy(phase.settings, no_server, evaluate_every=every, **run)
@@ -120,20 +116,30 @@ def starts(settings: Settings) -> list[Start]:
         For an unknown method or setting, a start named twice, or a method's setting that none of
         the methods has.
     """
+    chosen = [start(settings, name) for name in named(settings, [RANDOM, *METHODS])]
+    phases = [phase for one in chosen for phase in one.phases]
+    check_all_used(settings, [*phases, task_phase(settings)])
+    return chosen
+
+
+def named(settings: Settings, allowed: Sequence[str]) -> list[str]:
+    """Return the entries of the setting `method`: at least one, none twice, a folder for each."""
     names = settings.method.replace(";", " ").split()
     if not names:
-        raise SettingsError(f"method is empty: name some of {', '.join([RANDOM, *METHODS])}")
+        raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise SettingsError(f"method names '{twice}' twice")
-    chosen = [start(settings, name) for name in names]
-    folders = [one.folder for one in chosen]
-    for one in chosen:
-        if folders.count(one.folder) > 1:
-            raise SettingsError(f"method: '{one.name}' and another would share {one.folder}/")
-    phases = [phase for one in chosen for phase in one.phases]
-    _check_all_used(settings, [*phases, task_phase(settings)])
-    return chosen
+    folders = [folder_of(name) for name in names]
+    for name, folder in zip(names, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise SettingsError(f"method: '{name}' and another would share {folder}/")
+    return names
+
+
+def folder_of(name: str) -> str:
+    """Return an entry of `method` as part of a path."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
 
 
 @functools.lru_cache(maxsize=64)
@@ -141,26 +147,26 @@ def start(settings: Settings, name: str) -> Start:
     """Read one entry of `method`: METHOD, METHOD:setting=value,..., or several joined by "+"."""
     if name == RANDOM:
         return Start(name)
-    phases = [_phase("method", settings, text, METHODS) for text in name.split("+")]
+    phases = [phase("method", settings, text, METHODS) for text in name.split("+")]
     return Start(name, tuple(phases))
 
 
 @functools.lru_cache(maxsize=8)
 def task_phase(settings: Settings) -> Phase:
     """Read the setting `task-method`."""
-    allowed = [name for name, method in METHODS.items() if method.downstream]
-    return _phase("task-method", settings, settings.task_method.strip(), allowed)
+    allowed = {name: method for name, method in METHODS.items() if method.downstream}
+    return phase("task-method", settings, settings.task_method.strip(), allowed)
 
 
-def _phase(what: str, settings: Settings, text: str, allowed: Iterable[str]) -> Phase:
-    """Read METHOD or METHOD:setting=value,setting=value."""
+def phase(what: str, settings: Settings, text: str, methods: Mapping[str, Method]) -> Phase:
+    """Read METHOD or METHOD:setting=value,setting=value, of these methods."""
     name, _, options = text.partition(":")
     if name == RANDOM:
         raise SettingsError(f"{what}: '{text}': random is not trained and has no settings")
-    if name not in allowed:
-        known = [*([RANDOM] if what == "method" else []), *allowed]
+    if name not in methods:
+        known = [*([RANDOM] if methods is METHODS else []), *methods]
         raise SettingsError(f"{what}: {unknown('method', name, known)}")
-    method = METHODS[name]
+    method = methods[name]
     # In tasks, local training is what the settings task-... say, for every method alike.
     has = method.settings if what == "method" else list(method.own)
     given = _options(f"{what}, {text}: ", name, options, has)
@@ -184,7 +190,7 @@ def _phase(what: str, settings: Settings, text: str, allowed: Iterable[str]) -> 
             f"{what}, {text}: clip-norm = {config['clip-norm']}: cannot be set with variant II"
         )
     try:
-        return Phase(name, Settings.from_config(config))
+        return Phase(name, Settings.from_config(config), method)
     except SettingsError as error:
         raise SettingsError(f"{what}, {text}: {error}") from error
 
@@ -218,14 +224,14 @@ def own_settings() -> tuple[str, ...]:
     return tuple(key for key in keys if key not in LOCAL_SETTINGS)
 
 
-def _check_all_used(settings: Settings, phases: Sequence[Phase]) -> None:
+def check_all_used(settings: Settings, phases: Sequence[Phase]) -> None:
     """Raise a SettingsError for a method's setting that was set and that no method here has."""
     for key in own_settings():
         value = getattr(settings, field_of(key))
         if value in (None, "") or any(key in phase.method.own for phase in phases):
             continue
-        names = list(dict.fromkeys(phase.name for phase in phases))
-        own = [f"{name} has {', '.join(METHODS[name].own) or 'none of its own'}" for name in names]
+        has = {phase.name: ", ".join(phase.method.own) or "none of its own" for phase in phases}
+        own = [f"{name} has {settings}" for name, settings in has.items()]
         raise SettingsError(f"{key} = {value}: no method here has this setting; {'; '.join(own)}")
 
 

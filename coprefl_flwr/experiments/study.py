@@ -119,7 +119,7 @@ def prepare(settings: Settings) -> Study:
         settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
     setup, chosen = check(settings)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    _check_folder(folder, settings)
+    check_folder(folder, settings)
     config = settings.to_config()
     write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
     return Study(setup, chosen, folder)
@@ -161,7 +161,7 @@ def _check_support_sets(settings: Settings, chosen: list[Start]) -> None:
             split_in_two(fewest, fraction, np.random.default_rng(0))
 
 
-def _check_folder(folder: Path, settings: Settings) -> None:
+def check_folder(folder: Path, settings: Settings) -> None:
     """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
     kept = folder / "settings.yaml"
     for place in (folder, *folder.parents):
@@ -212,19 +212,19 @@ def write_results(study: Study) -> None:
     if entries:
         table = pretraining_table(entries, markdown=True)
         write_atomically(study.folder / "pretraining.md", table.encode())
-        _show(pretraining_table(entries))
+        show(pretraining_table(entries))
     if rows:
         tables.write_rows(study.folder / "rows.jsonl", rows)
         tables.write_summary_csv(study.folder / "summary.csv", rows)
         table = tables.markdown_table(rows)
         write_atomically(study.folder / "summary.md", table.encode())
         figures.accuracy_histogram(rows, study.folder / "client_accuracies.png")
-        _show(tables.format_table(rows))
+        show(tables.format_table(rows))
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", study.folder)
 
 
-def _show(table: str) -> None:
+def show(table: str) -> None:
     """Log a table, after an empty line."""
     for line in ["", *table.splitlines()]:
         logger.info("%s", line)

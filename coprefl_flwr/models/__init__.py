@@ -2,6 +2,7 @@
 
 from coprefl_flwr.models.arrays import load_arrays, model_arrays, with_fresh_head
 from coprefl_flwr.models.build import build_model, head_names
+from coprefl_flwr.models.representation import outputs_and_representation
 from coprefl_flwr.models.saved import load_saved_model, save_model
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "load_arrays",
     "load_saved_model",
     "model_arrays",
+    "outputs_and_representation",
     "save_model",
     "with_fresh_head",
 ]

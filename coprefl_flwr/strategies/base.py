@@ -174,6 +174,13 @@ class RoundStrategy(Strategy, ABC):
         drawn = seeds.generator(*key).choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
 
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates `arrays`: on each client, the global model.
+
+        Where every client is evaluated with a model of its own, the exchange is `stateful`.
+        """
+        return Exchange("evaluate", arrays, clients, combine=Nothing(), needed=1)
+
     def options(self) -> dict[str, Any]:
         """Return what makes two runs the same: the method and its options."""
         return {"strategy": type(self).__name__} | {
@@ -339,11 +346,9 @@ class RoundStrategy(Strategy, ABC):
         )
         if not due:
             return []
-        clients = self._link().clients()
-        model = from_record(arrays)
-        exchange = Exchange("evaluate", model, clients, combine=Nothing(), needed=1)
+        exchange = self.evaluation_exchange(from_record(arrays), self._link().clients())
         self._round, self._attempt = absolute, 0
-        return self._link().prepare(exchange, self._message_config(dict(config)))
+        return self._link().prepare(exchange, self._message_config(dict(config)), self.versions.of)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]

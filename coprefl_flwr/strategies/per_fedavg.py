@@ -1,10 +1,11 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.combine import Mean
+from coprefl_flwr.protocol import Config
 from coprefl_flwr.strategies.base import Round, RoundStrategy
 from coprefl_flwr.strategies.exchange import Exchange
 
@@ -48,3 +49,8 @@ class PerFedAvg(RoundStrategy):
             },
         )
         return replies.arrays, replies.mean_metrics()
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates the model after each client's own adaptation."""
+        config: Config = {"inner-learning-rate": self.inner_learning_rate}
+        return replace(super().evaluation_exchange(arrays, clients), config=config)

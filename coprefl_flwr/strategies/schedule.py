@@ -6,6 +6,7 @@ from typing import Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies.base import RUN_OPTIONS, Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
 
 
 class Schedule(RoundStrategy):
@@ -55,6 +56,10 @@ class Schedule(RoundStrategy):
             self.versions.committed.clear()
         strategy.join(self)
         return (yield from strategy.round(server_round, arrays))
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the evaluation of the strategy whose turn it is."""
+        return self.phase(self._round)[0].evaluation_exchange(arrays, clients)
 
     def _check_participants(self) -> None:
         """Refuse a phase that wants more clients than there are before the first one has begun."""

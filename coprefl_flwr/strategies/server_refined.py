@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
 
 if TYPE_CHECKING:
     from coprefl_flwr.server_data import ServerData
@@ -53,6 +54,10 @@ class ServerRefined(RoundStrategy):
         key = (self.seed, self.population, server_round, "server-refinement")
         refined, loss = self.server.refine(arrays, self.training, 1, *key)
         return refined, metrics | {"server-loss": loss}
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the inner method's evaluation."""
+        return self.inner.evaluation_exchange(arrays, clients)
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""

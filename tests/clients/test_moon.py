@@ -7,9 +7,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import MOONClient
-from coprefl_flwr.clients.moon import outputs_and_representation
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.models import model_arrays
+from coprefl_flwr.models import model_arrays, outputs_and_representation
 from tests.clients.stateful import CONFIG, later, make
 from tests.tiny import CLASSES, ToDouble, double_model
 

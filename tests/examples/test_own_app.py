@@ -13,6 +13,7 @@ import torch
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.experiments.methods import methods_table
+from coprefl_flwr.experiments.personal_methods import personal_methods_table
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import settings_table
 from coprefl_flwr.strategies import CoPreFL
@@ -86,6 +87,7 @@ def test_the_readme_shows_the_settings():
     readme = (EXAMPLES.parent / "README.md").read_text()
     assert settings_table() in readme
     assert methods_table() in readme
+    assert personal_methods_table() in readme
 
 
 def test_the_readme_shows_the_diff():

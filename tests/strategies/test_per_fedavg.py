@@ -100,3 +100,14 @@ def test_inner_rate_0_is_local_sgd(exact_federation, variant):
 def test_options_are_checked(options, message):
     with pytest.raises(SettingsError, match=f"^{message}"):
         PerFedAvg(**options)
+
+
+def test_a_client_is_evaluated_after_its_own_adaptation(exact_federation):
+    start, alpha = exact_federation.arrays(), 0.7
+    strategy = PerFedAvg(inner_learning_rate=alpha, evaluate_every=1)
+    end, _ = run(strategy, exact_federation.app(PerFedAvgClient), start, rounds=1)
+    for client in range(4):
+        model, data = loaded(end).eval(), exact_federation.whole(client)
+        move(model, gradient(model, data), -alpha)
+        loss = float(loss_of(model, data))
+        assert strategy.evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)

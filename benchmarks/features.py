@@ -1,0 +1,194 @@
+"""What frozen features save: a round's time with and without the cache, and the bytes it sends.
+
+`python -m benchmarks.features` measures FedPCL with 5 clients of 100 images of 32x32 pixels, one
+and three backbones, on the local grid, and FedAvg on the same features; it writes docs/features.md.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from flwr.app import Context
+from torch import Tensor
+
+from benchmarks.measure import machine
+from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import FedPCLClient, TorchClient, client_app
+from coprefl_flwr.data import Dataset, ImageDataset, Samples
+from coprefl_flwr.data.features import features_of
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.models import build_model, model_arrays
+from coprefl_flwr.models.backbones import Backbone
+from coprefl_flwr.models.lightweight import WIDTH, lightweight_model, projection_head
+from coprefl_flwr.prototypes import no_prototypes
+from coprefl_flwr.strategies import FedAvg, FedPCL, RoundStrategy
+
+CLIENTS, SAMPLES, CLASSES, SHAPE = 5, 100, 10, (3, 32, 32)
+CPU = torch.device("cpu")
+PAGE = Path(__file__).parent.parent / "docs" / "features.md"
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """A `Dataset` that runs the backbones again whenever a batch is asked for: no cache."""
+
+    images: ImageDataset
+    backbones: Sequence[Backbone]
+    groups: None = None
+    test: None = None
+    domains: None = None
+    domain_names: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """Labels (N,)."""
+        return self.images.labels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes."""
+        return self.images.classes
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample's features."""
+        return (sum(backbone.size for backbone in self.backbones),)
+
+    def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+        """Return the features of `rows`, computed now."""
+        images = self.images.images[torch.from_numpy(rows)].to(device).float() / 255
+        return torch.cat([backbone.features(images) for backbone in self.backbones], dim=1)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Seconds of a round, and the bytes of the arrays it sends to and from all clients."""
+
+    seconds: float
+    bytes_down: float
+    bytes_up: float
+
+
+def random_images() -> ImageDataset:
+    """Return images and labels at random: neither time nor bytes depend on them."""
+    rng = np.random.default_rng(0)
+    n = CLIENTS * SAMPLES
+    pixels = torch.from_numpy(rng.integers(0, 256, (n, *SHAPE), dtype=np.uint8))
+    return ImageDataset.of("random", pixels, np.arange(n) % CLASSES, None)
+
+
+def random_backbones(model: str, number: int) -> list[Backbone]:
+    """Return networks with random weights."""
+    networks = [build_model(model, CLASSES, SHAPE, seed_key=(k,)) for k in range(number)]
+    return [Backbone.of(model, network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
+
+
+def held(dataset: Dataset, client: int) -> Samples:
+    """Return a client's samples: each has ten of a class."""
+    rows = np.arange(client * SAMPLES, (client + 1) * SAMPLES)
+    return Samples(dataset, rows, dataset.labels[rows])
+
+
+def measure(
+    strategy: RoundStrategy, start: Arrays, samples: Sequence[Samples], rounds: int
+) -> Measured:
+    """Run a first round, which takes no step, and `rounds` more; return their median."""
+    features = samples[0].dataset.shape[0]
+    pcl = isinstance(strategy, FedPCL)
+    network = projection_head(features) if pcl else lightweight_model(features, CLASSES)
+    initial, seconds = model_arrays(network), []
+    with tempfile.TemporaryDirectory() as folder:
+
+        def client(_: Context, client_id: int) -> TorchClient:
+            training, train = AdamTraining(local_epochs=1), samples[client_id]
+            if not pcl:
+                return TorchClient(network, train, training=training, device=CPU)
+            return FedPCLClient(
+                network,
+                train,
+                ClientState(folder),
+                initial=initial,
+                training=training,
+                device=CPU,
+            )
+
+        grid = LocalGrid(client_app(client, clients=CLIENTS), nodes=CLIENTS)
+        began = [time.monotonic()]
+
+        def after_round(_: object) -> None:
+            seconds.append(time.monotonic() - began[0])
+            began[0] = time.monotonic()
+
+        strategy.start(grid, to_record(start), rounds + 1, hooks=[after_round])
+    traffic = strategy.history.traffic[rounds + 1]
+    return Measured(median(seconds[1:]), traffic["bytes-down"], traffic["bytes-up"])
+
+
+def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
+    """Measure FedPCL with and without the cache, and FedAvg with it, on `number` backbones."""
+    images, backbones = random_images(), random_backbones(model, number)
+    encoded = Encoded(images, backbones)
+    uncached = [held(encoded, client) for client in range(CLIENTS)]
+    encoders = [backbone.features for backbone in backbones]
+    cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
+    start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
+    return {
+        "FedPCL, cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), cached, rounds),
+        "FedPCL, not cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), uncached, rounds),
+        "FedAvg, cached": measure(FedAvg(), start, cached, rounds),
+    }
+
+
+def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
+    """Return the page of what was measured, by number of backbones."""
+    about = machine()
+    lines = [
+        "# What frozen features save",
+        "",
+        f"{CLIENTS} clients, each a node with {SAMPLES} images of 32x32 pixels in {CLASSES} "
+        f"classes; backbones: {model}; a round is one epoch of Adam in batches of 32, the median "
+        f"of {rounds}, in one process on the local grid. Bytes are those of the arrays in all "
+        "messages of a round.",
+        "",
+        "| backbones | method | s/round | MB to clients | MB from clients |",
+        "| --: | --- | --: | --: | --: |",
+    ]
+    for number, methods in found.items():
+        for name, one in methods.items():
+            sent = f"{one.bytes_down / 1e6:.3f} | {one.bytes_up / 1e6:.3f}"
+            lines.append(f"| {number} | {name} | {one.seconds:.3f} | {sent} |")
+    lines += [
+        "",
+        f"{about['processor']}, {torch.get_num_threads()} thread(s), torch {about['torch']}, load "
+        f"{about['load_before']:.1f} before, {about['date']}. "
+        f"`python -m benchmarks.features --model {model} --rounds {rounds}`",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure one and three backbones and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.features", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5, help="measured rounds (default 5)")
+    parser.add_argument("--model", default="resnet18", help="the backbones (default resnet18)")
+    parser.add_argument("--output", type=Path, default=PAGE, help="the page (docs/features.md)")
+    chosen = parser.parse_args(given)
+    if chosen.rounds < 1:
+        parser.error(f"--rounds {chosen.rounds}: at least 1 is needed")
+    found = {number: compare(chosen.model, number, chosen.rounds) for number in (1, 3)}
+    chosen.output.parent.mkdir(parents=True, exist_ok=True)
+    chosen.output.write_text(page(chosen.model, found, chosen.rounds), encoding="utf-8")
+    print(chosen.output)
+
+
+if __name__ == "__main__":
+    main()

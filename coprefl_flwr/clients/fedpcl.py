@@ -1,0 +1,175 @@
+"""FedPCL's client: a head of its own, trained against everybody's prototypes."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize, one_hot
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.clients.stateful import StatefulClient
+from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import Objective, class_means
+from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.noise import Noise
+from coprefl_flwr.prototypes import padded, unit_rows
+
+FAR = -1e9
+"""Score of a class that nobody holds, finite so that a loss stays a number."""
+
+
+class FedPCLClient(StatefulClient):
+    """Minimises L_g + L_p over its projection head, which is its state (Algorithm 1).
+
+    `model` is the head: it takes features and gives z, which is scaled to length 1 here; without
+    that exp(z . c / 0.07) overflows. `fit` is sent the global set of prototypes, and in the record
+    "local" every client's; it returns the client's own set. tau and the loss are the request's
+    "temperature" and "fedpcl-variant".
+
+    Parameters
+    ----------
+    noise : Noise, optional
+        What is laid over the prototypes before they are sent.
+    """
+
+    def __init__(
+        self, model: nn.Module, *positional: Any, noise: Noise | None = None, **more: Any
+    ) -> None:
+        super().__init__(model, *positional, **more)
+        self.noise = noise
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return (the client's prototypes and their counts, n, {"loss"})."""
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        local = config.get("extra", {}).get("local", {})
+        # A class that only this client holds, and that it brought with it, has no prototype yet.
+        known = np.flatnonzero(shared["counts"][self.train.labels] > 0)
+        loss = 0.0
+        if local and len(known):
+            objective = self.objective(shared, local, config)
+            loss = self.train_locally(self.train.take(known), config, objective=objective)
+        self.state.write(config, model_arrays(self.model))
+        own = self.prototypes(shared)
+        if self.noise:
+            held = own["counts"] > 0
+            rng = seeds.generator(*self.key(config, "prototype-noise"))
+            own["prototypes"][held] = self.noise.on(own["prototypes"][held], rng)
+        return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Return z of features, (b, d), each of length 1."""
+        return normalize(self.model(inputs))
+
+    def prototypes(self, like: Arrays) -> Arrays:
+        """Return the client's set of prototypes (eq. 5), each of length 1."""
+        self.model.eval()
+        own = class_means(self.represent, self.train, like, self.device)
+        own["prototypes"] = unit_rows(own["prototypes"])
+        return own
+
+    def objective(self, shared: Arrays, local: dict[str, Any], config: Config) -> Objective:
+        """Return the loss of a batch, given the global set and every client's prototypes."""
+        temperature = float(config["temperature"])
+        everyone = np.stack(list(local.values()))
+        groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
+        groups["both"] = [*groups["global"], *groups["local"]]
+        variant = str(config["fedpcl-variant"])
+        chosen = [torch.as_tensor(group, device=self.device) for group in groups[variant]]
+        exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
+
+        def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            z = self.represent(inputs)
+            if not chosen:
+                return supervised_contrast(z, targets, temperature)
+            terms = [prototype_contrast(z, targets, sets, exists, temperature) for sets in chosen]
+            return torch.stack(terms).sum()
+
+        return loss
+
+    def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
+        """Return (loss, n, {"correct"}) on the test samples, by the client's padded prototypes.
+
+        The class is that of the largest dot product with z; the loss is the cross-entropy of these
+        products as logits.
+        """
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        own = self.prototypes(shared)
+        rows = torch.as_tensor(padded(own, shared), device=self.device)
+        exists = torch.as_tensor(own["counts"] + shared["counts"] > 0, device=self.device)
+        return self.tested(nn.Sequential(self.model, Similarity(rows, exists)))
+
+
+class Similarity(nn.Module):
+    """Scores classes by the dot product of z, at length 1, with their prototypes.
+
+    Parameters
+    ----------
+    rows : Tensor
+        A prototype a class, (C, d).
+    exists : Tensor
+        Which classes have one, bool (C,).
+    """
+
+    def __init__(self, rows: Tensor, exists: Tensor) -> None:
+        super().__init__()
+        self.rows, self.exists = rows, exists
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return the scores, (b, C)."""
+        return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, FAR)
+
+
+def prototype_set(parameters: Parameters) -> Arrays:
+    """Return the set of prototypes that a client was sent."""
+    if len(parameters) != 2:
+        raise SettingsError(f"{len(parameters)} arrays for a set of prototypes and their counts")
+    return dict(zip(("prototypes", "counts"), parameters, strict=True))
+
+
+def prototype_contrast(
+    z: Tensor, targets: Tensor, sets: Tensor, exists: Tensor, temperature: float
+) -> Tensor:
+    """Return the mean over a batch of eq. 8, for one set, or eq. 9, for m.
+
+    -1/m sum_p log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)]: as printed, the
+    denominator has the other classes only, so the loss may be negative.
+
+    Parameters
+    ----------
+    z : Tensor
+        Representations, (b, d).
+    targets : Tensor
+        Labels, int64 (b,), of classes that exist.
+    sets : Tensor
+        Prototypes, (m, C, d).
+    exists : Tensor
+        Which classes anybody holds, bool (C,); the others are no negatives.
+    """
+    scores = torch.einsum("bd,pcd->bpc", z, sets.to(z.dtype)) / temperature
+    own = one_hot(targets, len(exists)).bool()
+    negatives = scores.masked_fill((own | ~exists)[:, None], -torch.inf)
+    positives = scores[own[:, None].expand_as(scores)].view(scores.shape[:2])
+    return (negatives.logsumexp(dim=2) - positives).mean()
+
+
+def supervised_contrast(z: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return the supervised contrastive loss of a batch (Khosla et al. 2020, eq. 2).
+
+    The mean over the samples i that have others of their class, P(i), of
+    -1/|P(i)| sum_{p in P(i)} log[exp(z_i . z_p / tau) / sum_{a != i} exp(z_i . z_a / tau)]; 0 where
+    none has.
+    """
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    scores = (z @ z.T / temperature).masked_fill(itself, FAR)
+    logs = scores - scores.logsumexp(dim=1, keepdim=True)
+    alike = (targets[:, None] == targets) & ~itself
+    anchors = alike.any(dim=1)
+    if not anchors.any():
+        return z.sum() * 0
+    terms = (logs * alike).sum(dim=1)[anchors] / alike.sum(dim=1)[anchors]
+    return -terms.mean()

@@ -1,0 +1,69 @@
+"""FedProto's client: a model of its own whose representations stay near everybody's."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.clients.fedpcl import FAR, prototype_set
+from coprefl_flwr.clients.stateful import StatefulClient
+from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.learning import class_means
+from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+
+
+class FedProtoClient(StatefulClient):
+    """Minimises cross-entropy + lambda x mean squared distance of z to the class's prototype.
+
+    Its model is its state; z is what enters the `nn.Linear` that the network calls last. `fit` is
+    sent the global set of prototypes and returns the client's own, as means, not normalised. The
+    mean is over a batch and the numbers of z; a sample whose class has no global prototype counts
+    as at distance 0. lambda is the request's "fedproto-mu".
+    """
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return (the client's prototypes and their counts, n, {"loss"})."""
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
+        weight = float(config["fedproto-mu"])
+
+        def objective(inputs: Tensor, targets: Tensor) -> Tensor:
+            outputs, z = outputs_and_representation(self.model, inputs)
+            squares = (z - rows[targets].to(z.dtype)) ** 2 * exists[targets][:, None]
+            return cross_entropy(outputs, targets) + weight * squares.mean()
+
+        loss = self.train_locally(self.train, config, objective=objective)
+        self.state.write(config, model_arrays(self.model))
+        self.model.eval()
+        own = class_means(self.represent, self.train, shared, self.device)
+        return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
+
+    def represent(self, inputs: Tensor) -> Tensor:
+        """Return z, (b, d)."""
+        return outputs_and_representation(self.model, inputs)[1]
+
+    def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
+        """Return (loss, n, {"correct"}) on the test samples, by the nearest global prototype.
+
+        The loss is the cross-entropy of the negative squared distances as logits.
+        """
+        shared = prototype_set(parameters)
+        load_arrays(self.model, self.own_weights(config))
+        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
+        return self.tested(Nearness(self.model, rows, exists))
+
+
+class Nearness(nn.Module):
+    """Scores classes by how near their prototypes, (C, d), are to a network's z."""
+
+    def __init__(self, network: nn.Module, rows: Tensor, exists: Tensor) -> None:
+        super().__init__()
+        self.network, self.rows, self.exists = network, rows, exists
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the negative squared distances, (b, C)."""
+        _, z = outputs_and_representation(self.network, inputs)
+        squares = (z[:, None] - self.rows.to(z.dtype)).square().sum(dim=2)
+        return (-squares).masked_fill(~self.exists, FAR)

@@ -1,0 +1,62 @@
+"""pFedMe's client: an own model near the global one, which follows it."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr import seeds
+from coprefl_flwr.clients.stateful import StatefulClient
+from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.learning import torch_seeded
+from coprefl_flwr.models import load_arrays, model_arrays
+
+
+class PFedMeClient(StatefulClient):
+    """On every batch, K steps of theta on f(theta) + lambda/2 ||theta - w||^2, then one of w.
+
+    Both start from the global model; theta goes on from batch to batch and is the client's state.
+    lambda, K and eta are the request's "pfedme-lambda", "inner-steps" and "meta-learning-rate";
+    batches and theta's optimiser are those of the client's `training`.
+    """
+
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+        """Return (w, n, {"loss"}), theta's mean loss without the penalty."""
+        self.load(parameters)
+        penalty, rate = float(config["pfedme-lambda"]), float(config["meta-learning-rate"])
+        own = list(self.parameters().values())
+        w = [p.detach().clone() for p in own]
+        key = self.key(config, "batches")
+        optimiser = self.training.optimiser(self.model, int(config["server-round"]))
+        losses = []
+        self.model.train()
+        with torch_seeded(*key):
+            for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
+                inputs, targets = self.train.batch(positions, self.device)
+                for _ in range(int(config["inner-steps"])):
+                    optimiser.zero_grad(set_to_none=True)
+                    loss = cross_entropy(self.model(inputs), targets)
+                    torch.autograd.backward(loss)
+                    for p, centre in zip(own, w, strict=True):
+                        spring = penalty * (p.detach() - centre)
+                        p.grad = spring if p.grad is None else p.grad + spring
+                    self.training.clip(self.model)
+                    optimiser.step()
+                    losses.append(loss.detach())
+                for p, centre in zip(own, w, strict=True):
+                    centre.sub_(centre - p.detach(), alpha=rate * penalty)
+        self.state.write(config, model_arrays(self.model))
+        with torch.no_grad():
+            for p, centre in zip(own, w, strict=True):
+                p.copy_(centre)
+        found = float(torch.stack(losses).mean()) if losses else 0.0
+        return self.weights(), len(self.train), {"loss": found}
+
+    def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
+        """Return the mean loss of theta on the test samples, n and {"correct"}.
+
+        A client that has not taken part yet has the global model for theta.
+        """
+        self.load(parameters)
+        own = self.state.read(config)
+        if own:
+            load_arrays(self.model, own)
+        return self.tested(self.model)

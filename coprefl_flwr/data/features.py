@@ -1,0 +1,110 @@
+"""Features of frozen networks: computed once from images, and read in their place ever after."""
+
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.samples import Samples, batch_slices
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
+
+Encoder = Callable[[Tensor], Tensor]
+"""Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
+
+Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
+"""What is done to images from 0 to 1 before they are encoded (noise)."""
+
+IN_MEMORY = 64 * 2**20
+"""Most bytes of one client's features that a process holds; more stay in their file, mapped."""
+
+ENCODING_BATCH = 64
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureDataset:
+    """A `Dataset` of features, float32 (N, ...), in memory or a mapped file."""
+
+    values: npt.NDArray[np.float32]
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    groups: None = None
+    test: None = None
+    domains: None = None
+    domain_names: tuple[str, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one sample's features."""
+        return tuple(self.values.shape[1:])
+
+    def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+        """Return the features of `rows`, float32 (b, ...), on `device`."""
+        return torch.from_numpy(np.array(self.values[rows])).to(device)
+
+
+def features_of(
+    samples: Samples,
+    encoders: Sequence[Encoder],
+    device: torch.device,
+    file: Path | None = None,
+    change: Change | None = None,
+) -> Samples:
+    """Return the same samples with features in place of images, those of all encoders in a row.
+
+    Parameters
+    ----------
+    samples : Samples
+        Of an `ImageDataset`.
+    encoders : Sequence[Encoder]
+        Several give vectors, which are concatenated (FedPCL, eq. 2).
+    file : Path, optional
+        An .npy to keep the features in, so that another process, or the next message in a
+        deployment, need not compute them; what is there is used. None keeps them in memory only.
+    change : Change, optional
+        Applied to the images, all at once.
+    """
+    if file is not None and file.is_file():
+        values = _stored(file)
+    else:
+        values = _computed(samples, encoders, device, change)
+        if file is not None:
+            content = io.BytesIO()
+            np.save(content, values)
+            write_atomically(file, content.getvalue())
+            values = _stored(file)
+    if len(values) != len(samples):
+        raise SettingsError(f"{file} holds features of {len(values)} samples, not {len(samples)}")
+    dataset = FeatureDataset(values, samples.labels, samples.dataset.classes)
+    return Samples(dataset, np.arange(len(samples)), samples.labels)
+
+
+def _stored(file: Path) -> npt.NDArray[np.float32]:
+    large = file.stat().st_size > IN_MEMORY
+    values: npt.NDArray[np.float32] = np.load(file, "r" if large else None, allow_pickle=False)
+    return values
+
+
+def _computed(
+    samples: Samples, encoders: Sequence[Encoder], device: torch.device, change: Change | None
+) -> npt.NDArray[np.float32]:
+    source = samples.dataset
+    if not isinstance(source, ImageDataset):
+        raise SettingsError(f"features are made of images, not of a {type(source).__name__}")
+    images = source.images[torch.from_numpy(samples.indices)]
+    if change is not None:
+        images = torch.from_numpy(change(images.numpy().astype(np.float32) / np.float32(255)))
+    parts = []
+    for part in batch_slices(len(images), ENCODING_BATCH):
+        batch = images[part].to(device)
+        batch = batch if change is not None else batch.float() / 255
+        found = [encode(batch) for encode in encoders]
+        parts.append((found[0] if len(found) == 1 else torch.cat(found, dim=1)).cpu().numpy())
+    return np.concatenate(parts)

@@ -1,0 +1,204 @@
+"""Frozen networks that turn images into features: torchvision's, or what this package pre-trained.
+
+A backbone's features are what enters the linear layer it calls last; how many there are is read
+from the network.
+"""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.arrays import load_arrays
+from coprefl_flwr.models.build import build_model
+from coprefl_flwr.models.representation import outputs_and_representation
+from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
+
+LUMA = (0.299, 0.587, 0.114)
+"""How much red, green and blue count in grey (ITU-R BT.601)."""
+
+FORMS = (
+    "the folder or model.safetensors of a model this package made, a torchvision model such as "
+    "resnet18, or resnet18=FILE for weights of your own"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A frozen network and the images it was trained on.
+
+    Parameters
+    ----------
+    network : nn.Module
+        In eval mode, its parameters without gradients.
+    shape : tuple[int, int, int]
+        (channels, height, width) of its images, 1 or 3 channels.
+    mean, std : Tensor
+        What its images, from 0 to 1, were normalised by, (channels,).
+    size : int
+        Numbers in a feature.
+    """
+
+    network: nn.Module
+    shape: tuple[int, int, int]
+    mean: Tensor
+    std: Tensor
+    size: int
+
+    @classmethod
+    def of(
+        cls, name: str, network: nn.Module, shape: Sequence[int], mean: Any, std: Any
+    ) -> "Backbone":
+        """Freeze a network, and read the size of its features from the one of an empty image."""
+        if len(shape) != 3 or shape[0] not in (1, 3):
+            raise SettingsError(
+                f"backbone '{name}' takes inputs of shape {tuple(shape)}; images of 1 or 3 "
+                "channels are needed"
+            )
+        network.eval().requires_grad_(False)
+        with torch.no_grad():
+            _, features = outputs_and_representation(network, torch.zeros(1, *shape))
+        channels, height, width = shape
+        return cls(
+            network,
+            (channels, height, width),
+            torch.as_tensor(mean, dtype=torch.float32),
+            torch.as_tensor(std, dtype=torch.float32),
+            features.shape[1],
+        )
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """Return the features, float32 (b, size), of images from 0 to 1, (b, C, H, W)."""
+        device = images.device
+        mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
+        inputs = (fitted(images, self.shape) - mean) / std
+        _, features = outputs_and_representation(self.network.to(device), inputs)
+        return features
+
+
+def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return images, (b, C, H, W), in another number of channels, 1 or 3, and another size."""
+    channels, *size = shape
+    if images.shape[1] == 3 and channels == 1:
+        images = (images * torch.tensor(LUMA, device=images.device)[:, None, None]).sum(1, True)
+    elif images.shape[1] == 1 and channels == 3:
+        images = images.expand(-1, 3, -1, -1)
+    elif images.shape[1] != channels:
+        raise SettingsError(f"images have {images.shape[1]} channels; allowed are 1 and 3")
+    if list(images.shape[2:]) == size:
+        return images
+    return interpolate(images, size=size, mode="bilinear", antialias=True)
+
+
+def load_backbone(name: str) -> Backbone:
+    """Return the frozen network that `name` stands for.
+
+    Parameters
+    ----------
+    name : str
+        "resnet18", a torchvision model with the weights torchvision has for it, downloaded where
+        they are missing; "resnet18=FILE", with those of a file (.pth, .pt or .safetensors), whose
+        images are taken to be of the size and normalisation of torchvision's; or the path of a
+        model that `save_model` wrote, its folder or the file in it.
+
+    Raises
+    ------
+    SettingsError
+        An unknown name, or weights that cannot be had or are another network's.
+    """
+    architecture, equals, file = name.partition("=")
+    path = Path(name).expanduser()
+    if path.exists() and not equals:
+        return _saved(name, path)
+    # torchvision takes two seconds to import.
+    from torchvision import models
+
+    known = models.list_models(module=models)
+    if architecture not in known:
+        near = difflib.get_close_matches(architecture, known, n=1)
+        hint = f"did you mean '{near[0]}'?" if near else "no such path and no such model;"
+        raise SettingsError(f"backbone '{name}': {hint} allowed are {FORMS}")
+    weights = models.get_model_weights(architecture).DEFAULT
+    how = weights.transforms()
+    shape = (3, *(how.crop_size * 2)[:2])
+    network = _from_file(name, file) if equals else _downloaded(name, weights)
+    return Backbone.of(name, network, shape, how.mean, how.std)
+
+
+def _saved(name: str, path: Path) -> Backbone:
+    """Return a model of this package's, by its folder or the weights in it."""
+    if path.is_file() and path.name != WEIGHTS:
+        raise SettingsError(f"backbone '{name}': a file {path.name}; allowed are {FORMS}")
+    arrays, about = load_saved_model(path if path.is_dir() else path.parent)
+    missing = [key for key in ("model", "num-classes", "input-shape", "norm") if key not in about]
+    if missing or "pixel-mean" not in about:
+        lacks = missing[0] if missing else "pixel-mean: it was not trained on images"
+        raise SettingsError(f"backbone '{name}': its model.json has no {lacks}")
+    shape = tuple(about["input-shape"])
+    network = build_model(about["model"], about["num-classes"], shape, about["norm"])
+    load_arrays(network, arrays)
+    return Backbone.of(name, network, shape, about["pixel-mean"], about["pixel-std"])
+
+
+def _downloaded(name: str, weights: Any) -> nn.Module:
+    """Return a torchvision model with torchvision's weights."""
+    from torchvision import models
+
+    try:
+        network: nn.Module = models.get_model(name, weights=weights)
+    except OSError as error:
+        raise SettingsError(
+            f"backbone '{name}': its weights could not be downloaded ({error}); put "
+            f"{weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
+        ) from error
+    return network
+
+
+def _from_file(name: str, file: str) -> nn.Module:
+    """Return a torchvision model, of as many classes as they are for, with the file's weights."""
+    from torchvision import models
+
+    architecture = name.partition("=")[0]
+    tensors = _tensors(name, Path(file).expanduser())
+    with torch.device("meta"):
+        layers = models.get_model(architecture, weights=None).named_modules()
+    linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]
+    if not linear:
+        raise SettingsError(f"backbone '{name}': {architecture} has no nn.Linear, so no features")
+    head = linear[-1]
+    if f"{head}.weight" not in tensors:
+        raise SettingsError(f"backbone '{name}': the file has no array '{head}.weight'")
+    network: nn.Module = models.get_model(
+        architecture, weights=None, num_classes=len(tensors[f"{head}.weight"])
+    )
+    try:
+        load_arrays(network, {n: np.asarray(tensor) for n, tensor in tensors.items()})
+    except SettingsError as error:
+        raise SettingsError(f"backbone '{name}': {error}") from error
+    return network
+
+
+def _tensors(name: str, file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of weights; nothing in it is executed."""
+    if not file.is_file():
+        raise SettingsError(f"backbone '{name}': there is no file {file}")
+    try:
+        if file.suffix == ".safetensors":
+            found: dict[str, Tensor] = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # Whatever the file holds, the user is told in one line.
+        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SettingsError(f"backbone '{name}': {file} cannot be read ({line})") from error
+    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+        raise SettingsError(f"backbone '{name}': {file} holds no state_dict")
+    return found

@@ -1,0 +1,49 @@
+"""What is trained on top of frozen backbones: FedPCL's head, and its baselines' two layers."""
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+
+from coprefl_flwr import seeds
+
+WIDTH = 256
+"""Numbers in a fused representation z (FedPCL, section 5.1)."""
+
+HEAD_NORMS = ("none", "batch")
+
+
+def projection_head(
+    features: int, norm: str = "none", seed_key: tuple[str | int, ...] = ("head",)
+) -> nn.Module:
+    """Return FedPCL's head: FC(features, 256), ReLU, and BN(256) if `norm` is "batch".
+
+    Table 7 has the BatchNorm, the authors' code has not. The weights are a function of `seed_key`.
+    Takes (b, features) float32, gives z, (b, 256), which the client scales to length 1.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seeds.integer(*seed_key))
+        return nn.Sequential(OrderedDict(_projection(features, norm)))
+
+
+def lightweight_model(
+    features: int,
+    num_classes: int,
+    norm: str = "batch",
+    seed_key: tuple[str | int, ...] = ("model",),
+) -> nn.Module:
+    """Return the baselines' network: the same projection and FC(256, num_classes) (Table 7).
+
+    Takes (b, features) float32, gives (b, num_classes) logits.
+    """
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seeds.integer(*seed_key))
+        layers = _projection(features, norm)
+        return nn.Sequential(OrderedDict(layers | {"classifier": nn.Linear(WIDTH, num_classes)}))
+
+
+def _projection(features: int, norm: str) -> dict[str, nn.Module]:
+    layers: dict[str, nn.Module] = {"projection": nn.Linear(features, WIDTH), "relu": nn.ReLU()}
+    if norm == "batch":
+        layers["norm"] = nn.BatchNorm1d(WIDTH)
+    return layers

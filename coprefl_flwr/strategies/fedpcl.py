@@ -1,0 +1,71 @@
+"""FedPCL: clients share class prototypes, and each keeps a head of its own."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, cast_like
+from coprefl_flwr.combine import Apart
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.prototypes import aggregated, padded, unit_rows
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedPCL(RoundStrategy):
+    """FedPCL (Tan et al. 2022, arxiv.org/abs/2209.10083), Algorithm 1.
+
+    The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
+    `no_prototypes`. Round 1 only collects those of the untrained heads: without prototypes there is
+    no loss. The local sets that a round sends are those of the clients that answered the last one.
+
+    Parameters
+    ----------
+    variant : str
+        What clients minimise: "both" L_g + L_p (eq. 10), one of them alone, "global" or "local"
+        (Table 6), or "contrastive", the supervised contrastive loss within a batch (Table 5, whose
+        other two losses are FedAvg and FedProto).
+    temperature : float
+        tau of eq. 8 and 9.
+    """
+
+    variant: str = "both"
+    temperature: float = 0.07
+
+    variants: ClassVar[tuple[str, ...]] = ("both", "global", "local", "contrastive")
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.one_of("variant", self.variant, self.variants)
+        self.positive("temperature", self.temperature)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Send the global and all local prototypes, collect the new ones (eq. 6 and 7)."""
+        clients = self.sample(server_round)
+        replies = yield Exchange(
+            "train",
+            arrays,
+            clients,
+            combine=Apart(),
+            extra={"local": self.kept_arrays("local", {})},
+            config={"fedpcl-variant": self.variant, "temperature": self.temperature},
+            stateful=True,
+        )
+        own = {client: replies.sums[str(client)] for client in replies.clients}
+        shared = aggregated(list(own.values()))
+        shared["prototypes"] = unit_rows(shared["prototypes"])
+        if np.count_nonzero(shared["counts"]) < 2:
+            raise SettingsError("the clients hold fewer than two classes: there is no contrast")
+        self.state["local"] = {
+            str(client): padded(one, shared).astype(arrays["prototypes"].dtype)
+            for client, one in own.items()
+        }
+        return cast_like(shared, arrays), replies.mean_metrics()
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates each client with its head and its prototypes."""
+        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

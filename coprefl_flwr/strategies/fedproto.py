@@ -1,0 +1,51 @@
+"""FedProto: clients share class prototypes, and each keeps a model of its own."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays, cast_like
+from coprefl_flwr.combine import Apart
+from coprefl_flwr.prototypes import aggregated
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedProto(RoundStrategy):
+    """FedProto (Tan et al. 2022, arxiv.org/abs/2105.00243), Algorithm 1.
+
+    The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
+    `no_prototypes`. In round 1, without any, clients minimise the cross-entropy alone.
+
+    Parameters
+    ----------
+    mu : float
+        lambda, the weight of the distance to the global prototypes.
+    """
+
+    mu: float = 1.0
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        super().__post_init__()
+        self.positive("mu", self.mu, or_zero=True)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
+        clients = self.sample(server_round)
+        replies = yield Exchange(
+            "train",
+            arrays,
+            clients,
+            combine=Apart(),
+            config={"fedproto-mu": self.mu},
+            stateful=True,
+        )
+        shared = aggregated([replies.sums[str(client)] for client in replies.clients])
+        return cast_like(shared, arrays), replies.mean_metrics()
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates each client's own model on the global prototypes."""
+        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

@@ -1,0 +1,30 @@
+"""FedRep: the mean of the participants' bodies; each client keeps a head of its own."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import Mean
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class FedRep(RoundStrategy):
+    """FedRep (Collins et al. 2021, arxiv.org/abs/2102.07078), Algorithm 1.
+
+    The global arrays are the body: the first arrays of the clients' network, as many as the run
+    starts with. The others are the head.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return the unweighted mean of the participants' bodies."""
+        clients = self.sample(server_round)
+        replies = yield Exchange("train", arrays, clients, combine=Mean(""), stateful=True)
+        return replies.arrays, replies.mean_metrics()
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates the global body under each client's own head."""
+        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

@@ -1,0 +1,29 @@
+"""Solo: every client trains by itself."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.combine import Nothing
+from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.strategies.exchange import Exchange
+
+
+@dataclass(kw_only=True, eq=False)
+class Solo(RoundStrategy):
+    """Local training without any exchange, as a bound: what taking part must be better than.
+
+    Rounds only keep the clients in step with other methods; start with no arrays at all.
+    """
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Let every client train on what it has."""
+        clients = self.sample(server_round)
+        replies = yield Exchange("train", arrays, clients, combine=Nothing(), stateful=True)
+        return arrays, replies.mean_metrics()
+
+    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+        """Return the exchange that evaluates each client's own model."""
+        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

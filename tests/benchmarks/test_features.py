@@ -1,0 +1,39 @@
+"""The benchmark of cached features: what it holds against each other is the same learning."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import features
+from benchmarks.features import Encoded, Measured, held, page, random_backbones, random_images
+from coprefl_flwr.data.features import features_of
+
+
+def test_without_the_cache_the_same_features_come():
+    images, backbones = random_images(), random_backbones("lenet5", 2)
+    encoded = held(Encoded(images, backbones), 3)
+    cached = features_of(held(images, 3), [b.features for b in backbones], torch.device("cpu"))
+    rows = np.array([5, 0, 99])
+    now, then = (part.batch(rows, torch.device("cpu")) for part in (encoded, cached))
+    assert torch.allclose(now[0], then[0], atol=1e-5)
+    assert torch.equal(now[1], then[1])
+    assert encoded.dataset.shape == cached.dataset.shape == (168,)
+
+
+def test_bytes_by_hand(monkeypatch):
+    """FedPCL: up a prototype set a client, down the global one and every client's."""
+    monkeypatch.setattr(features, "SAMPLES", 10)
+    found = features.compare("lenet5", 1, 1)
+    rows, counts = 10 * 256 * 4, 10 * 4
+    assert found["FedPCL, cached"].bytes_up == pytest.approx(5 * (rows + counts), rel=0.1)
+    assert found["FedPCL, cached"].bytes_down == pytest.approx(
+        5 * (rows + counts + 5 * rows), rel=0.1
+    )
+    model = 84 * 256 + 256 * 10
+    assert found["FedAvg, cached"].bytes_up == pytest.approx(5 * 4 * model, rel=0.1)
+
+
+def test_the_page_has_a_row_a_method():
+    text = page("lenet5", {1: {"FedPCL, cached": Measured(0.5, 2e6, 1e6)}}, 4)
+    assert "| 1 | FedPCL, cached | 0.500 | 2.000 | 1.000 |" in text
+    assert "`python -m benchmarks.features --model lenet5 --rounds 4`" in text

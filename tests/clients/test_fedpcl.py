@@ -1,0 +1,182 @@
+"""FedPCL's losses against eq. 8 and 9 written out as loops, and its client's odd cases."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from coprefl_flwr.clients import FedPCLClient
+from coprefl_flwr.clients.fedpcl import prototype_contrast, supervised_contrast
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.noise import Noise
+from tests.clients.stateful import CONFIG, later, make
+from tests.tiny import CLASSES, CPU, ToDouble
+
+TAU = 0.3
+REQUEST = {**CONFIG, "temperature": TAU, "fedpcl-variant": "both"}
+
+
+def unit(rng, *shape):
+    values = torch.from_numpy(rng.normal(size=shape))
+    return values / values.norm(dim=-1, keepdim=True)
+
+
+def by_loops(z, targets, sets, classes):
+    """Sum eq. 9 over samples, sets and classes, one number at a time; eq. 8 has one set."""
+    total = 0.0
+    for sample, y in zip(z, targets, strict=True):
+        for prototypes in sets:
+            similar = [math.exp(float(sample @ prototypes[a]) / TAU) for a in classes]
+            own = similar[classes.index(int(y))]
+            total -= math.log(own / (sum(similar) - own)) / len(sets)
+    return total / len(z)
+
+
+@pytest.mark.parametrize("m", [1, 4])
+@pytest.mark.parametrize("absent", [None, 2])
+def test_the_losses_are_eq_8_and_9(m, absent):
+    rng = np.random.default_rng(3)
+    classes = [j for j in range(5) if j != absent]
+    targets = torch.tensor(rng.choice(classes, 12))
+    z, sets = unit(rng, 12, 6), unit(rng, m, 5, 6)
+    exists = torch.tensor([j in classes for j in range(5)])
+    if absent is not None:
+        sets[:, absent] = 0
+    found = prototype_contrast(z, targets, sets, exists, TAU)
+    assert float(found) == pytest.approx(by_loops(z, targets, sets, classes), rel=1e-12)
+
+
+def test_a_loss_may_be_negative_as_the_denominator_has_the_other_classes_only():
+    sets = torch.eye(2)[None]
+    loss = prototype_contrast(torch.eye(2)[:1], torch.tensor([0]), sets, torch.ones(2) > 0, TAU)
+    assert float(loss) == pytest.approx(-1 / TAU)
+
+
+def test_the_supervised_contrastive_loss_by_loops():
+    """Samples 0, 1, 4 are of class 0, 2 and 3 of class 1; 5 is alone and no anchor."""
+    z, targets = unit(np.random.default_rng(5), 6, 4), torch.tensor([0, 0, 1, 1, 0, 2])
+    total = 0.0
+    for i in range(5):
+        others = [a for a in range(6) if a != i]
+        every = sum(math.exp(float(z[i] @ z[a]) / TAU) for a in others)
+        alike = [p for p in others if targets[p] == targets[i]]
+        logs = [math.log(math.exp(float(z[i] @ z[p]) / TAU) / every) for p in alike]
+        total -= sum(logs) / len(alike)
+    found = supervised_contrast(z, targets, TAU)
+    assert float(found) == pytest.approx(total / 5, rel=1e-12)
+    assert float(supervised_contrast(z[4:], targets[4:], TAU)) == 0
+
+
+def head():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        return nn.Sequential(ToDouble(), nn.Flatten(), nn.Linear(16, 6), nn.ReLU()).double()
+
+
+@pytest.fixture
+def client(federation, tmp_path):
+    model = head()
+    made, _ = make(FedPCLClient, model, federation, tmp_path)
+    made.initial = model_arrays(model)
+    made.test = federation.samples[2]
+    return made
+
+
+def a_set(rng, held):
+    """Return random prototypes of the classes in `held`, zeros elsewhere."""
+    rows = unit(rng, CLASSES, 6).numpy()
+    counts = np.array([5.0 * (j in held) for j in range(CLASSES)])
+    return [rows * (counts[:, None] > 0), counts]
+
+
+def test_without_prototypes_no_step_is_taken(client):
+    (own, counts), n, metrics = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+    labels = client.train.labels
+    assert (n, metrics) == (len(labels), {"loss": 0.0})
+    assert counts.tolist() == np.bincount(labels, minlength=3).tolist()
+    model = head().eval()
+    inputs, _ = client.train.batch(slice(None), CPU)
+    z = torch.nn.functional.normalize(model(inputs)).detach().numpy()
+    for j in range(3):
+        mean = z[labels == j].mean(axis=0)
+        assert own[j] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
+    kept = client.state.read(later(REQUEST))
+    assert all(np.array_equal(kept[n], a) for n, a in client.initial.items())
+
+
+def test_a_class_without_a_prototype_is_left_out_of_the_loss(client):
+    """What is learnt is what is learnt without its samples; the client sends it all the same."""
+    rng = np.random.default_rng(1)
+    shared = a_set(rng, {0, 2})
+    request = {**REQUEST, "extra": {"local": {"0": shared[0], "7": a_set(rng, {0, 2})[0]}}}
+    (own, counts), _, _ = client.fit(shared, request)
+    learnt = client.state.read(later(REQUEST))
+    assert counts[1] > 0
+    assert np.linalg.norm(own[1]) == pytest.approx(1)
+    client.train = client.train.take(np.flatnonzero(client.train.labels != 1))
+    client.fit(shared, request)
+    without = client.state.read(later(REQUEST))
+    assert all(np.array_equal(learnt[name], without[name]) for name in learnt)
+    assert not np.array_equal(learnt["2.weight"], client.initial["2.weight"])
+
+
+def test_a_client_of_one_class_learns(client):
+    client.train = client.train.take(np.flatnonzero(client.train.labels == 2))
+    shared = a_set(np.random.default_rng(1), {0, 1, 2})
+    (own, counts), _, metrics = client.fit(
+        shared, {**REQUEST, "extra": {"local": {"4": shared[0]}}}
+    )
+    assert counts.tolist() == [0, 0, len(client.train)]
+    assert not own[:2].any()
+    assert metrics["loss"] != 0
+
+
+def test_inference_by_the_largest_product_with_its_padded_prototypes(client):
+    """The client holds classes 0 and 1; 2 is the global one; a class of nobody cannot win."""
+    client.train = client.train.take(np.flatnonzero(client.train.labels < 2))
+    rng = np.random.default_rng(9)
+    rows, counts = a_set(rng, {0, 1, 2})
+    loss, n, metrics = client.evaluate([rows, counts], REQUEST)
+    model = head().eval()
+
+    def z(samples):
+        inputs, _ = samples.batch(slice(None), CPU)
+        return torch.nn.functional.normalize(model(inputs)).detach().numpy()
+
+    own = np.stack([z(client.train)[client.train.labels == j].mean(axis=0) for j in (0, 1)])
+    own /= np.linalg.norm(own, axis=1, keepdims=True)
+    scores = z(client.test) @ np.vstack([own, rows[2:]]).T
+    labels = client.test.labels
+    assert n == len(labels)
+    assert metrics == {"correct": int((scores.argmax(axis=1) == labels).sum())}
+    logs = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
+    assert loss == pytest.approx(-logs[np.arange(n), labels].mean(), rel=1e-9)
+    _, _, alone = client.evaluate([rows * [[1], [1], [0]], counts * [1, 1, 0]], REQUEST)
+    scores = z(client.test) @ own.T
+    assert alone == {"correct": int((scores.argmax(axis=1) == labels).sum())}
+
+
+def test_noise_is_laid_over_what_is_sent_and_not_over_what_nobody_holds(client):
+    client.train = client.train.take(np.flatnonzero(client.train.labels < 2))
+    (plain, _), _, _ = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+    client.noise = Noise(kind="gaussian", scale=0.0, share=0.25)
+    (faded, _), _, _ = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+    assert faded[:2] == pytest.approx(0.75 * plain[:2], rel=1e-6)
+    client.noise = Noise(kind="laplace", scale=0.5, share=0.25)
+    (noisy, _), _, _ = client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+    assert abs(noisy[:2] - faded[:2]).min() > 1e-6
+    assert not noisy[2].any()
+
+
+def test_without_initial_weights_it_says_so(client):
+    client.initial = None
+    with pytest.raises(SettingsError, match="keeps weights of its own: give it initial"):
+        client.fit([np.zeros((3, 6)), np.zeros(3)], REQUEST)
+
+
+def test_prototypes_of_another_length_are_refused(client):
+    with pytest.raises(SettingsError, match="a representation has 6 numbers, prototypes 5"):
+        client.fit([np.zeros((3, 5)), np.zeros(3)], REQUEST)

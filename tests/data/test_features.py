@@ -1,0 +1,79 @@
+"""Features: computed once, in the samples' order, and kept where another process finds them."""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.data import ImageDataset, Samples, TextDataset, features
+from coprefl_flwr.data.features import features_of
+from coprefl_flwr.errors import SettingsError
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def samples():
+    """Rows 3, 130, 7, ... of 200 images, under labels of their own."""
+    rng = np.random.default_rng(3)
+    images = torch.from_numpy(rng.integers(0, 256, (200, 3, 2, 2), dtype=np.uint8))
+    dataset = ImageDataset.of("test", images, rng.integers(0, 4, 200), None)
+    rows = rng.permutation(200)[:150]
+    return Samples(dataset, rows, rng.integers(0, 3, 150))
+
+
+def flat(batch):
+    return batch.flatten(1)
+
+
+def brightest(batch):
+    return batch.flatten(1).amax(dim=1, keepdim=True)
+
+
+def refuse(batch):
+    raise AssertionError("the features were there")
+
+
+def test_features_of_two_encoders_in_a_row(samples):
+    found = features_of(samples, [flat, brightest], CPU)
+    images = samples.dataset.images[samples.indices].float().flatten(1) / 255
+    expected = torch.cat([images, images.amax(dim=1, keepdim=True)], dim=1)
+    inputs, labels = found.batch(np.array([5, 0, 149]), CPU)
+    assert torch.equal(inputs, expected[[5, 0, 149]])
+    assert labels.tolist() == samples.labels[[5, 0, 149]].tolist()
+    assert found.dataset.shape == (13,)
+
+
+@pytest.mark.parametrize("limit", [10**9, 0])
+def test_what_is_kept_is_used(samples, tmp_path, monkeypatch, limit):
+    """In memory or mapped, and no encoder runs again."""
+    monkeypatch.setattr(features, "IN_MEMORY", limit)
+    file = tmp_path / "deep" / "0.npy"
+    first = features_of(samples, [flat], CPU, file)
+    again = features_of(samples, [refuse], CPU, file)
+    assert isinstance(again.dataset.values, np.memmap) == (limit == 0)
+    for part in (first, again):
+        assert np.array_equal(part.dataset.values, features_of(samples, [flat], CPU).dataset.values)
+    some = again.take(np.array([9, 2])).batch(slice(None), CPU)
+    assert torch.equal(some[0], first.batch(np.array([9, 2]), CPU)[0])
+
+
+def test_images_may_keep_their_shape(samples):
+    assert features_of(samples, [lambda batch: batch], CPU).dataset.shape == (3, 2, 2)
+
+
+def test_noise_is_laid_over_images_from_0_to_1(samples):
+    plain = features_of(samples, [flat], CPU).dataset.values
+    faded = features_of(samples, [flat], CPU, change=lambda x: 0.5 * x + 1)
+    assert faded.dataset.values == pytest.approx(0.5 * plain + 1, rel=1e-6)
+
+
+def test_features_of_other_samples_are_not_taken(samples, tmp_path):
+    features_of(samples, [flat], CPU, tmp_path / "0.npy")
+    with pytest.raises(SettingsError, match="holds features of 150 samples, not 3"):
+        features_of(samples.take(np.arange(3)), [flat], CPU, tmp_path / "0.npy")
+
+
+def test_texts_have_none():
+    text = object.__new__(TextDataset)
+    with pytest.raises(SettingsError, match="features are made of images, not of a TextDataset"):
+        features_of(Samples(text, np.arange(2), np.arange(2)), [flat], CPU)

@@ -1,0 +1,97 @@
+"""Frozen networks: what they make of images is what the same network makes without us."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import build_model, model_arrays, save_model
+from coprefl_flwr.models.backbones import fitted, load_backbone
+
+
+def saved(folder, name="resnet8", shape=(3, 12, 12), **changes):
+    model = build_model(name, 5, shape)
+    channels = shape[0]
+    about = {
+        "model": name,
+        "num-classes": 5,
+        "input-shape": list(shape),
+        "norm": "batch",
+        "pixel-mean": [0.4] * channels,
+        "pixel-std": [0.2] * channels,
+        **changes,
+    }
+    save_model(folder, model_arrays(model), {k: v for k, v in about.items() if v is not None})
+    return model.eval()
+
+
+@pytest.mark.parametrize("file", ["", "model.safetensors"])
+def test_a_model_this_package_made(tmp_path, file):
+    model = saved(tmp_path)
+    model.fc = nn.Identity()
+    backbone = load_backbone(str(tmp_path / file))
+    images = torch.rand(4, 3, 12, 12)
+    assert (backbone.size, backbone.shape) == (64, (3, 12, 12))
+    assert torch.equal(backbone.features(images), model((images - 0.4) / 0.2))
+    assert not backbone.network.training
+    assert not any(p.requires_grad for p in backbone.network.parameters())
+
+
+def test_images_are_brought_to_what_the_network_was_trained_on(tmp_path):
+    """A grey network takes coloured images of another size, and a coloured one grey ones."""
+    saved(tmp_path / "grey", "lenet5", (1, 28, 28))
+    assert load_backbone(str(tmp_path / "grey")).features(torch.rand(2, 3, 32, 32)).shape == (2, 84)
+    saved(tmp_path / "colour")
+    colour = load_backbone(str(tmp_path / "colour"))
+    grey = torch.rand(2, 1, 12, 12)
+    assert torch.equal(colour.features(grey), colour.features(grey.repeat(1, 3, 1, 1)))
+
+
+def test_fitted_by_hand():
+    red = torch.zeros(1, 3, 2, 2)
+    red[:, 0] = 1
+    assert fitted(red, (1, 2, 2)).flatten().tolist() == pytest.approx([0.299] * 4)
+    checked = torch.tensor([[0.0, 1.0], [1.0, 0.0]])[None, None]
+    assert fitted(checked, (1, 1, 1)).flatten().tolist() == pytest.approx([0.5])
+    with pytest.raises(SettingsError, match="images have 2 channels; allowed are 1 and 3"):
+        fitted(torch.zeros(1, 2, 4, 4), (3, 4, 4))
+
+
+def test_a_torchvision_model_with_a_users_weights(tmp_path):
+    """Of as many classes as the file is for; images are enlarged to ImageNet's 224 pixels."""
+    model = models.resnet18(num_classes=7).eval()
+    torch.save(model.state_dict(), tmp_path / "weights.pth")
+    backbone = load_backbone(f"resnet18={tmp_path / 'weights.pth'}")
+    assert (backbone.size, backbone.shape) == (512, (3, 224, 224))
+    images = torch.rand(2, 3, 224, 224)
+    model.fc = nn.Identity()
+    mean, std = (torch.tensor(v)[:, None, None] for v in ([0.485, 0.456, 0.406],
+                                                        [0.229, 0.224, 0.225]))  # fmt: skip
+    with torch.no_grad():
+        assert torch.equal(backbone.features(images), model((images - mean) / std))
+
+
+def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
+    weights = tmp_path / "weights.pth"
+    torch.save(models.resnet18(num_classes=3).state_dict(), weights)
+    (tmp_path / "broken.pth").write_bytes(b"nothing")
+    saved(tmp_path / "text", **{"pixel-mean": None})
+    np.savez(tmp_path / "images.npz", images=np.zeros(1))
+    lines = {
+        "resnet19": r"backbone 'resnet19': did you mean 'resnet18'\?",
+        "nowhere/model": "no such path and no such model; allowed are the folder",
+        f"resnet18={tmp_path}/no.pth": "there is no file",
+        f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",
+        f"resnet34={weights}": "a checkpoint of another model: it has no array",
+        f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so no features",
+        f"resnet18={tmp_path}/broken.pth": "cannot be read",
+        str(tmp_path / "text"): "its model.json has no pixel-mean",
+        str(tmp_path / "images.npz"): "a file images.npz; allowed are",
+        str(tmp_path): "it has no file model.safetensors",
+    }
+    for name, line in lines.items():
+        with pytest.raises(SettingsError, match=line) as caught:
+            load_backbone(name)
+        assert "\n" not in str(caught.value), name

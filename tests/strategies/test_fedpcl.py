@@ -1,0 +1,230 @@
+"""FedPCL by hand: three rounds in float64, and clients and classes that come and go."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import normalize
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import FedPCLClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.prototypes import no_prototypes
+from coprefl_flwr.strategies import FedPCL
+from tests.strategies.by_hand import Leaving, assert_equal, descend, run_on, states_of
+from tests.tiny import CLASSES, HOSTINGS, ToDouble
+
+SIZE, TAU = 6, 0.5
+
+
+def head():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        return nn.Sequential(ToDouble(), nn.Flatten(), nn.Linear(16, SIZE), nn.ReLU()).double()
+
+
+@pytest.fixture
+def federation(exact_federation):
+    """The exact federation with a head for a model; client 0 holds class 1 only, nobody 2."""
+    found = exact_federation
+    found.model = head()
+    for client, classes in enumerate([(1,), (0, 1), (0,), (0, 1)]):
+        samples = found.samples[client]
+        found.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))
+    return found
+
+
+def options(folder):
+    return {"states": folder, "initial": model_arrays(head())}
+
+
+def start():
+    return {name: array.astype(np.float64) for name, array in no_prototypes(CLASSES, SIZE).items()}
+
+
+def unit(row):
+    return row / np.linalg.norm(row)
+
+
+def own_prototypes(model, samples):
+    """Return {class: (unit prototype, count)} of one client."""
+    inputs, targets = samples.batch(slice(None), torch.device("cpu"))
+    z = normalize(model(inputs)).detach().numpy()
+    labels = targets.numpy()
+    return {j: (unit(z[labels == j].mean(axis=0)), (labels == j).sum()) for j in set(labels)}
+
+
+def loss_by_hand(model, samples, sets):
+    """L_g + L_p: the mean over `sets[0]`, the global one, plus that over the others."""
+    inputs, targets = samples.batch(slice(None), torch.device("cpu"))
+    z = normalize(model(inputs))
+    terms = []
+    for prototypes in sets:
+        scores = {j: z @ torch.from_numpy(row) / TAU for j, row in prototypes.items()}
+        total = 0.0
+        for i, y in enumerate(targets.tolist()):
+            others = sum(torch.exp(score[i]) for j, score in scores.items() if j != y)
+            total = total - (scores[y][i] - torch.log(others))
+        terms.append(total / len(targets))
+    return terms[0] + sum(terms[1:]) / len(terms[1:])
+
+
+def by_hand(federation, rounds):
+    """Return the global set and every client's head after rounds with these participants."""
+    heads = {client: head() for client in range(4)}
+    shared, local = {}, []
+    for clients in rounds:
+        if local:
+            for i in clients:
+                descend(
+                    heads[i],
+                    lambda i=i, sets=(shared, *local): loss_by_hand(
+                        heads[i], federation.samples[i], sets
+                    ),
+                    i + 1,
+                )
+        own = {i: own_prototypes(heads[i], federation.samples[i]) for i in clients}
+        classes = sorted({j for one in own.values() for j in one})
+        counts = {j: sum(one[j][1] for one in own.values() if j in one) for j in classes}
+        shared = {
+            j: unit(sum(one[j][1] / counts[j] * one[j][0] for one in own.values() if j in one))
+            for j in classes
+        }
+        local = [{j: one[j][0] if j in one else shared[j] for j in classes} for one in own.values()]
+    rows = np.zeros((CLASSES, SIZE))
+    for j, row in shared.items():
+        rows[j] = row
+    return {"prototypes": rows, "counts": np.array([counts.get(j, 0.0) for j in range(3)])}, heads
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_three_rounds_by_hand(federation, tmp_path, hosting):
+    """All four clients, hosted in every way; class 2 is nobody's and keeps its row of zeros."""
+    grid = federation.grid(hosting, FedPCLClient, **options(tmp_path))
+    strategy = FedPCL(temperature=TAU, min_nodes=len(list(grid.get_node_ids())))
+    found, _ = run_on(strategy, grid, start(), 3)
+    expected, heads = by_hand(federation, [range(4)] * 3)
+    assert_equal(found, expected, 1e-11)
+    states = {} if hosting == "plain" else states_of(strategy, tmp_path)
+    for client, state in states.items():
+        weights = {name: t.numpy() for name, t in heads[client].state_dict().items()}
+        assert_equal(state, dict(sorted(weights.items())), 1e-11)
+
+
+def test_heads_stay_with_their_clients_who_take_part_now_and_then(federation, tmp_path):
+    grid = federation.grid("2", FedPCLClient, **options(tmp_path))
+    strategy = FedPCL(temperature=TAU, participants=3, seed=2)
+    found, rounds = run_on(strategy, grid, start(), 4)
+    assert len({tuple(clients) for clients in rounds}) > 1
+    expected, _ = by_hand(federation, rounds)
+    assert_equal(found, expected, 1e-11)
+
+
+@pytest.mark.parametrize("variant", FedPCL.variants)
+def test_the_loss_counts(federation, tmp_path, variant):
+    ends = {}
+    for name in ("both", variant):
+        grid = federation.grid("1", FedPCLClient, **options(tmp_path / name))
+        strategy = FedPCL(temperature=TAU, variant=name)
+        ends[name], _ = run_on(strategy, grid, start(), 2)
+    same = np.array_equal(ends["both"]["prototypes"], ends[variant]["prototypes"])
+    assert same == (variant == "both")
+
+
+def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_path):
+    """Node 4 is client 3; only clients 0 to 2 count afterwards."""
+    nodes = Leaving(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    strategy = FedPCL(temperature=TAU, min_nodes=4)
+    found, rounds = run_on(strategy, nodes, start(), 3)
+    assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
+    assert list(strategy.state["local"]) == ["0", "1", "2"]
+    assert_equal(found, by_hand(federation, rounds)[0], 1e-11)
+
+
+def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, tmp_path):
+    """Class 2 is client 3's alone: in round 1 it has a prototype, afterwards a row of zeros."""
+    labels = federation.samples[3].labels.copy()
+    labels[:] = 2
+    object.__setattr__(federation.samples[3], "labels", labels)
+    nodes = Leaving(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    strategy = FedPCL(temperature=TAU, min_nodes=4)
+    counts = []
+    strategy.start(
+        nodes,
+        to_record(start()),
+        3,
+        hooks=[lambda report: counts.append(report.arrays["counts"].tolist())],
+    )
+    assert counts[0][2] == len(labels)
+    assert [count[2] for count in counts[1:]] == [0, 0]
+    assert counts[0][1] == counts[1][1] == counts[2][1] > 0
+
+
+class Joining(LocalGrid):
+    """A grid whose last node is there from round 3 on."""
+
+    rounds = 0
+
+    def get_node_ids(self):
+        nodes = super().get_node_ids()
+        return nodes if self.rounds >= 2 else nodes[:-1]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        self.rounds += any(m.metadata.message_type == "train" for m in messages)
+        return replies
+
+
+def test_a_client_that_joins_with_a_class_of_its_own(federation, tmp_path):
+    """Client 3 brings class 2 in round 3: nothing to learn from it then, a prototype afterwards."""
+    labels = federation.samples[3].labels.copy()
+    labels[:5] = 2
+    object.__setattr__(federation.samples[3], "labels", labels)
+    nodes = Joining(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    strategy = FedPCL(temperature=TAU, evaluate_every=1)
+    reports = []
+    result = strategy.start(nodes, to_record(start()), 4, hooks=[reports.append])
+    counts = [report.arrays["counts"].tolist() for report in reports]
+    assert [count[2] for count in counts] == [0, 0, 5, 5]
+    assert [len(report.evaluation.clients) for report in reports] == [3, 4, 4, 4]
+    end = from_record(result.arrays)["prototypes"]
+    assert np.linalg.norm(end, axis=1) == pytest.approx([1, 1, 1])
+
+
+def test_every_client_is_evaluated_with_its_own_head(federation, tmp_path):
+    """Hits by hand: the largest product of z with the client's padded prototypes."""
+    grid = federation.grid("2", FedPCLClient, **options(tmp_path))
+    strategy = FedPCL(temperature=TAU, evaluate_every=3)
+    run_on(strategy, grid, start(), 3)
+    shared, heads = by_hand(federation, [range(4)] * 3)
+    for client in range(4):
+        samples = federation.samples[client]
+        own = own_prototypes(heads[client], samples)
+        rows = [own[j][0] if j in own else shared["prototypes"][j] for j in (0, 1)]
+        inputs, targets = samples.batch(slice(None), torch.device("cpu"))
+        z = normalize(heads[client](inputs)).detach().numpy()
+        hits = ((z @ np.array(rows).T).argmax(axis=1) == targets.numpy()).sum()
+        assert strategy.evaluation.metrics["correct"][client] == hits
+
+
+def test_one_class_in_all_is_refused(federation, tmp_path):
+    for samples in federation.samples:
+        object.__setattr__(samples, "labels", np.ones_like(samples.labels))
+    grid = federation.grid("1", FedPCLClient, **options(tmp_path))
+    with pytest.raises(SettingsError, match="hold fewer than two classes"):
+        run_on(FedPCL(), grid, start())
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"variant": "all"}, "variant = 'all': must be one of both, global, local, contrastive"),
+        ({"temperature": 0.0}, "temperature = 0.0: must be a finite number above 0"),
+    ],
+)
+def test_options_are_checked(given, line):
+    with pytest.raises(SettingsError, match=f"^{line}$"):
+        FedPCL(**given)
