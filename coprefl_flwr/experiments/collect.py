@@ -7,12 +7,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from coprefl_flwr import fairness
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.around import loss_around
 from coprefl_flwr.experiments.pretraining import pretraining_summary
 from coprefl_flwr.experiments.recipe import VALIDATION, Candidate, PaperTable, Recipe
 from coprefl_flwr.experiments.report import Comparison, Measured, Report
+from coprefl_flwr.experiments.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
 from coprefl_flwr.experiments.store import Run, Store
 from coprefl_flwr.experiments.sweep import Cell, Failures, cells
 from coprefl_flwr.settings import Value
@@ -63,7 +66,7 @@ def _comparison(
         f"{cell.row.label}: no value could be chosen" for cell in group if not cell.shown(store)
     ]
     lost += [
-        f"{run.start.name}, seed {run.settings.seed}: {failed.get(run.key, 'not run yet')}"
+        f"{run.name}, seed {run.settings.seed}: {failed.get(run.key, 'not run yet')}"
         for cell, one in shown
         for run in cell.reported(one)
         if not store.done(run)
@@ -72,7 +75,7 @@ def _comparison(
         name=_name(recipe, combination),
         title=_title(recipe, combination),
         metrics=recipe.metrics,
-        units=_units(recipe, combination),
+        units=_units(group[0]),
         measured=[row for cell in group for row in _of_cell(recipe, store, group, cell)],
         reference=recipe.reference,
         paper=printed.rows if printed else {},
@@ -102,21 +105,14 @@ def _source(recipe: Recipe, printed: PaperTable | None) -> str:
     return f"{paper}, Table {printed.table}" if printed.table else recipe.source
 
 
-def _units(recipe: Recipe, combination: Mapping[str, Value]) -> list[str]:
-    tasks = _tasks(combination)
-    if not tasks:
-        return [f"seed {seed}" for seed in recipe.seeds]
-    return [f"seed {seed}, task {task}" for seed in recipe.seeds for task in range(tasks)]
-
-
-def _tasks(combination: Mapping[str, Value]) -> int:
-    return Run.of(dict(combination), "random", 0).settings.tasks
+def _units(cell: Cell) -> list[str]:
+    return [unit for run in cell.reported(cell.row.candidates()[0]) for unit in run.units]
 
 
 def _of_cell(recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell) -> list[Measured]:
     """Return the rows of a cell: one that is all missing where no value could be chosen."""
     shown = [_measured(recipe, store, group, cell, one) for one in cell.shown(store)]
-    missing = [math.nan] * len(_units(recipe, cell.combination))
+    missing = [math.nan] * len(_units(cell))
     return shown or [Measured(cell.row.label, "", dict.fromkeys(recipe.metrics, missing))]
 
 
@@ -126,7 +122,6 @@ def _measured(
     runs = cell.reported(chosen)
     rows = [row for run in runs for row in _client_rows(store, run, cell.row.label)]
     rounds = {run.settings.seed: store.rounds(run) for run in runs}
-    phases = runs[0].start.phases
     first = recipe.figures and "landscape" in recipe.figures and store.done(runs[0])
     return Measured(
         label=cell.row.label,
@@ -135,7 +130,7 @@ def _measured(
         rows=rows,
         rounds=rounds,
         curves=[row for run in runs for row in _curves(store, run, cell.row.label)],
-        switch=phases[0].settings.rounds if len(phases) > 1 else 0,
+        switch=runs[0].switch,
         landscape=loss_around(store, runs[0]) if first else None,
     )
 
@@ -146,7 +141,7 @@ def _numbered(run: Run, task: int) -> int:
 
 def _client_rows(store: Store, run: Run, label: str) -> list[tables.ClientRow]:
     found: list[tables.ClientRow] = []
-    for number in range(run.settings.tasks):
+    for number in range(run.tasks):
         if store.task_file(run, number).exists():
             rows = store.task(run, number)["rows"]
             found += [row | {"start": label, "task": _numbered(run, number)} for row in rows]
@@ -157,7 +152,7 @@ def _curves(store: Store, run: Run, label: str) -> list[Any]:
     names = ("phase", "round", "loss", "accuracy")
     return [
         {name: row.get(name) for name in names} | {"start": label, "task": _numbered(run, number)}
-        for number in range(run.settings.tasks)
+        for number in range(run.tasks)
         if store.task_file(run, number).exists()
         for row in store.task(run, number)["rounds"]
     ]
@@ -170,22 +165,31 @@ def _values(
     found: dict[str, list[float]] = {metric: [] for metric in recipe.metrics}
     for position, run in enumerate(cell.reported(chosen)):
         of_seed = _pretraining(store, group, position, chosen)
-        for number in range(run.settings.tasks or 1):
-            of_task = _of_task(store, run, number)
+        for number in range(run.tasks or 1):
+            # One figure a seed stands at its first task.
+            here = _of_task(store, run, number) | ({} if number else of_seed)
             for metric, values in found.items():
-                if metric in fairness.METRICS:
-                    values.append(of_task.get(metric, math.nan))
-                else:  # One figure a seed stands at its first task.
-                    values.append(of_seed.get(metric, math.nan) if number == 0 else math.nan)
+                values.append(here.get(metric, math.nan))
     return found
 
 
 def _of_task(store: Store, run: Run, number: int) -> dict[str, float]:
-    if not run.settings.tasks or not store.task_file(run, number).exists():
+    if not run.tasks or not store.task_file(run, number).exists():
         return {}
-    ((_, tasks),) = tables.accuracies(store.task(run, number)["rows"]).items()
+    task = store.task(run, number)
+    ((_, tasks),) = tables.accuracies(task["rows"]).items()
     (values,) = tasks.values()
-    return fairness.summarise_task(values)
+    found = fairness.summarise_task(values)
+    found[STD_CLIENTS] = math.sqrt(found["variance"])
+    return found | _of_domains(task, values) | {key: task[key] for key in SENT if key in task}
+
+
+def _of_domains(task: Mapping[str, Any], values: Sequence[float]) -> dict[str, float]:
+    """Return the mean accuracy of the clients of each dataset, where a study names theirs."""
+    of: dict[str, list[float]] = {}
+    for name, value in zip(task.get("domains", ()), values, strict=False):
+        of.setdefault(f"{ACCURACY_OF}{name}", []).append(value)
+    return {metric: float(np.mean(found)) for metric, found in of.items()}
 
 
 def _pretraining(

@@ -15,9 +15,12 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.experiments.collect import collect
+from coprefl_flwr.experiments.personal_runs import ABOUT
+from coprefl_flwr.experiments.personalised import RESULT
 from coprefl_flwr.experiments.progress import quiet_flower
 from coprefl_flwr.experiments.recipe import Recipe, read_recipe
 from coprefl_flwr.experiments.report import text_tables, write_report
@@ -155,19 +158,37 @@ def _list(given: argparse.Namespace) -> int:
         tasks = len(list(model.parent.glob("tasks/*.json")))
         start = json.loads(model.read_text())["start"]
         print(f"  {model.parent.name}  {start}  {tasks} tasks")
+    for result in sorted(given.outputs.glob(f"models/*/{RESULT}")):
+        print(f"  {result.parent.name}  {_about(result)['settings']['method']}  personalised")
     return 0
 
 
+def _about(result: Path) -> dict[str, Any]:
+    """Return how a personalised result was made."""
+    found: dict[str, Any] = json.loads((result.parent / ABOUT).read_text())
+    return found
+
+
 def _show(given: argparse.Namespace) -> int:
-    names = sorted(path.parent.name for path in given.models.glob("*/model.json"))
+    kept = [*given.models.glob("*/model.json"), *given.models.glob(f"*/{RESULT}")]
+    names = sorted(path.parent.name for path in kept)
     found = [name for name in names if name.startswith(given.name)]
     if not found:
         raise SettingsError(unknown("run", given.name, names))
     if len(found) > 1:
         raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
     folder = given.models / found[0]
-    about = json.loads((folder / "model.json").read_text())
     print(f"{folder}")
+    if (folder / RESULT).exists():
+        _show_personal(folder / RESULT)
+    else:
+        _show_start(folder)
+    return 0
+
+
+def _show_start(folder: Path) -> None:
+    """Print how a starting model was made, and what its tasks came to."""
+    about = json.loads((folder / "model.json").read_text())
     for phase in about["phases"] or [{"method": "random"}]:
         print("  " + ", ".join(f"{key} = {value}" for key, value in phase.items() if value != ""))
     print(f"  {about['model']}, {about['num-classes']} classes, seed {about['settings']['seed']}")
@@ -182,7 +203,17 @@ def _show(given: argparse.Namespace) -> int:
         accuracies = [100 * row["correct"] / row["n"] for row in rows]
         mean = sum(accuracies) / len(accuracies)
         print(f"  task {file.stem.partition('-')[0]}: {mean:.1f} % over {len(rows)} clients")
-    return 0
+
+
+def _show_personal(result: Path) -> None:
+    """Print how a personalised result was made, and each client's accuracy."""
+    about, found = _about(result), json.loads(result.read_text())
+    settings = about.pop("settings")
+    own = {key: value for key, value in about.items() if key != "versions" and value != ""}
+    print("  " + ", ".join(f"{key} = {value}" for key, value in own.items()))
+    print(f"  backbones {settings['backbones']}, seed {settings['seed']}")
+    for row, domain in zip(found["rows"], found["domains"], strict=True):
+        print(f"  client {row['client']}, {domain}: {100 * row['correct'] / row['n']:.1f} %")
 
 
 if __name__ == "__main__":

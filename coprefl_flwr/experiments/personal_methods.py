@@ -91,14 +91,14 @@ def personal_phases(settings: Settings) -> dict[str, Phase]:
     SettingsError
         For a method that is not one of a personalised study, or a setting that none here has.
     """
-    _check_meant(settings)
+    check_meant(settings)
     names = named(settings, list(PERSONAL_METHODS))
     found = {name: personal_phase(settings, name) for name in names}
     check_all_used(settings, list(found.values()))
     return found
 
 
-def _check_meant(settings: Settings) -> None:
+def check_meant(settings: Settings) -> None:
     """Raise a SettingsError for a setting that a personalised study does not heed."""
     if settings.clients != Settings.clients:
         raise SettingsError(

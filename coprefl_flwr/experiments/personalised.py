@@ -38,26 +38,26 @@ from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.personal_data import domain_of, images, num_clients
 from coprefl_flwr.experiments.personal_methods import initial_arrays, personal_phases, strategy
 from coprefl_flwr.experiments.personal_tables import Run, comparison
-from coprefl_flwr.experiments.progress import Progress, quiet_flower
+from coprefl_flwr.experiments.progress import PERSONAL_KIND, Progress, quiet_flower
 from coprefl_flwr.experiments.runs import client_rows, write_lines
 from coprefl_flwr.experiments.starts import Phase, folder_of
 from coprefl_flwr.experiments.study import check_folder, show
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import Settings
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.strategies.base import Hook
 
-GLOBAL, LOCAL = "global.safetensors", "local.safetensors"
+RESULT, GLOBAL, LOCAL = "result.json", "global.safetensors", "local.safetensors"
 
 logger = logging.getLogger("flwr.coprefl")
 
 
 @dataclass(frozen=True)
 class PersonalStudy:
-    """A checked study, ready to run; `starts` are the global arrays each method begins with."""
+    """A checked study, ready to run."""
 
     settings: Settings
     methods: dict[str, Phase]
-    starts: dict[str, Arrays]
     folder: Path
 
     def folder_of(self, name: str) -> Path:
@@ -78,10 +78,12 @@ def run_personalised(grid: Grid, settings: Settings) -> Path:
     study = prepare(settings)
     logger.info("results go to %s", study.folder)
     with quiet_flower():
-        progress = Progress(len(study.methods))
-        for name in study.methods:
-            run_method(study, grid, name, progress)
-    shutil.rmtree(study.folder / "features", ignore_errors=True)
+        rounds = sum(method.settings.rounds for method in study.methods.values())
+        progress = Progress(len(study.methods), {PERSONAL_KIND: rounds})
+        features = study.folder / "features"
+        for name, method in study.methods.items():
+            run_method(method, name, grid, study.folder_of(name), features, progress)
+    shutil.rmtree(features, ignore_errors=True)
     write_results(study)
     return study.folder
 
@@ -90,25 +92,48 @@ def prepare(settings: Settings) -> PersonalStudy:
     """Check everything the study needs and make its folder; nothing is written before that."""
     if not settings.run_name:
         settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
-    methods = personal_phases(settings)
-    images(settings)
-    starts = {name: initial_arrays(method) for name, method in methods.items()}
+    methods = check(settings)
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     check_folder(folder, settings)
     config = settings.to_config()
     write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
-    return PersonalStudy(settings, methods, starts, folder)
+    return PersonalStudy(settings, methods, folder)
 
 
-def run_method(study: PersonalStudy, grid: Grid, name: str, progress: Progress) -> None:
-    """Run a method and write its result, unless that is done."""
-    folder, method = study.folder_of(name), study.methods[name]
-    result, checkpoint = folder / "result.json", folder / "checkpoint.safetensors"
+def check(settings: Settings) -> dict[str, Phase]:
+    """Return the methods by entry, or raise a SettingsError; nothing is written."""
+    methods = personal_phases(settings)
+    images(settings)
+    for method in methods.values():
+        initial_arrays(method)
+    return methods
+
+
+def run_method(
+    method: Phase,
+    name: str,
+    grid: Grid,
+    folder: Path,
+    features: Path,
+    progress: Progress,
+    hooks: Sequence[Hook] = (),
+) -> None:
+    """Run a method and write its result into its folder, unless that is done.
+
+    Parameters
+    ----------
+    name : str
+        The method as it was written, with its options.
+    features : Path
+        The folder that keeps features from run to run.
+    """
+    settings = method.settings
+    result, checkpoint = folder / RESULT, folder / "checkpoint.safetensors"
     if result.exists():
         checkpoint.unlink(missing_ok=True)
-        progress.skip(name)
+        progress.skip(name, PERSONAL_KIND, settings.rounds)
         return
-    progress.begin(name)
+    progress.begin(name, PERSONAL_KIND, settings.rounds)
     one = strategy(method)
     resume = checkpoint.exists()
     if not resume:
@@ -118,41 +143,37 @@ def run_method(study: PersonalStudy, grid: Grid, name: str, progress: Progress) 
         """Write the result before the last checkpoint, which has no evaluation to resume with."""
         if report.round < report.num_rounds:
             return
-        clients = num_clients(study.settings)
+        clients = num_clients(settings)
         rows = client_rows(name, 0, report.evaluation, clients)
+        domains = [domain_of(settings, client).name for client in range(clients)]
         history = one.history.rounds().items()
         rounds = [{"method": name, "round": number, **metrics} for number, metrics in history]
         for file, arrays in ((GLOBAL, report.arrays), (LOCAL, one.kept_arrays("local", {}))):
             if arrays:
                 plain = {number: np.asarray(a, order="C") for number, a in arrays.items()}
                 write_atomically(folder / file, safetensors.numpy.save(plain))
-        content = {"rows": rows, "rounds": rounds, **numbers_sent(report.arrays)}
+        content = {"rows": rows, "rounds": rounds, "domains": domains}
+        content |= numbers_sent(report.arrays)
         write_atomically(result, json.dumps(content, indent=1).encode())
+
+    def folders() -> ConfigRecord:
+        """Return what tells a client its method, and where its state and its features are."""
+        state = str(folder / "client-state")
+        return ConfigRecord({"method": name, "state-dir": state, "feature-dir": str(features)})
 
     one.start(
         grid,
-        to_record(study.starts[name]),
-        method.settings.rounds,
-        study.settings.timeout,
-        _folders(study, name),
-        _folders(study, name),
+        to_record(initial_arrays(method)),
+        settings.rounds,
+        settings.timeout,
+        folders(),
+        folders(),
         checkpoint=checkpoint,
-        checkpoint_every=study.settings.checkpoint_every,
+        checkpoint_every=settings.checkpoint_every,
         resume=resume,
-        hooks=[progress, keep],
+        hooks=[progress, keep, *hooks],
     )
     checkpoint.unlink()
-
-
-def _folders(study: PersonalStudy, name: str) -> ConfigRecord:
-    """Return what tells a client its method, and where its state and its features are."""
-    return ConfigRecord(
-        {
-            "method": name,
-            "state-dir": str(study.folder_of(name) / "client-state"),
-            "feature-dir": str(study.folder / "features"),
-        }
-    )
 
 
 def numbers_sent(arrays: Arrays) -> dict[str, int]:
@@ -171,7 +192,7 @@ def write_results(study: PersonalStudy) -> None:
     rows: list[tables.ClientRow] = []
     rounds: list[dict[str, Any]] = []
     for name in study.methods:
-        part = json.loads((study.folder_of(name) / "result.json").read_text())
+        part = json.loads((study.folder_of(name) / RESULT).read_text())
         rows += part["rows"]
         rounds += part["rounds"]
     tables.write_rows(study.folder / "rows.jsonl", rows)
@@ -188,12 +209,12 @@ def read_run(folder: Path) -> Run:
     if not (folder / "rows.jsonl").is_file():
         raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
     settings = Settings.from_config(yaml.safe_load((folder / "settings.yaml").read_text()))
-    names = [domain_of(settings, client).name for client in range(num_clients(settings))]
     results = {}
     for name in personal_phases(settings):
-        file = folder / "methods" / folder_of(name) / "result.json"
+        file = folder / "methods" / folder_of(name) / RESULT
         results[name] = json.loads(file.read_text())
-    return Run(tuple(names), results)
+    (first, *_) = results.values()
+    return Run(tuple(first["domains"]), results)
 
 
 def main(folders: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ logger = logging.getLogger("flwr.coprefl")
 LOG_INTERVAL = 5.0
 """Seconds between two lines of one part of the work in a log."""
 
-PRETRAINING_KIND, TASK_KIND = "pre-training", "task"
+PRETRAINING_KIND, TASK_KIND, PERSONAL_KIND = "pre-training", "task", "personalised"
 """Kinds of parts: a round of one takes another time than a round of the other."""
 
 SHOWN = (

@@ -33,12 +33,13 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.methods import METHODS
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.methods import Method
+from coprefl_flwr.experiments.personal_runs import PersonalRun, personalised
+from coprefl_flwr.experiments.report.columns import COLUMNS, is_column
 from coprefl_flwr.experiments.report.comparison import FIGURES
 from coprefl_flwr.experiments.scale import FULL, SMALL, cut
-from coprefl_flwr.experiments.starts import RANDOM, own_settings, settings_of
-from coprefl_flwr.experiments.starts import start as read_start
+from coprefl_flwr.experiments.starts import own_settings, settings_of
+from coprefl_flwr.experiments.store import Run
 from coprefl_flwr.experiments.yaml_file import Located, parse_yaml, read_yaml
 from coprefl_flwr.settings import Settings, Value, checked, unknown
 
@@ -101,12 +102,15 @@ class Row:
         Settings of its own; several values are searched.
     place : str
         Where it stands.
+    methods : Mapping[str, Method]
+        All methods of the recipe's kind of run.
     """
 
     label: str
     method: str
     options: Mapping[str, tuple[Value, ...]]
     place: str
+    methods: Mapping[str, Method] = field(repr=False)
 
     def candidates(self) -> list[Candidate]:
         """Return the row with each combination of the values that are searched."""
@@ -122,7 +126,7 @@ class Row:
         phases = []
         for phase in self.method.split("+"):
             name, _, options = phase.partition(":")
-            has = METHODS[name].settings if name in METHODS else []
+            has = self.methods[name].settings if name in self.methods else []
             added = [f"{key}={_shown(value)}" for key, value in given.items() if key in has]
             own = [options] if options else []
             phases.append(":".join([name, *([",".join(own + added)] if own + added else [])]))
@@ -150,6 +154,8 @@ class Recipe:
 
     Parameters
     ----------
+    kind : type[Run]
+        Of its runs: starting models and tasks, or personalised.
     settings : Mapping[str, tuple[Value, ...]]
         Run-config keys; several values are compared.
     effective : Mapping[str, Any]
@@ -160,6 +166,7 @@ class Recipe:
 
     title: str
     source: str
+    kind: type[Run]
     settings: Mapping[str, tuple[Value, ...]]
     rows: tuple[Row, ...]
     select: str
@@ -248,8 +255,10 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if key not in tree:
             raise SettingsError(f"{name}: there is no '{key}'")
     settings = _settings(tree["settings"])
+    kind = PersonalRun if personalised(tree) else Run
     select = _one_of(tree.get("select"), VALIDATION, (VALIDATION, TEST, ALL), "select")
-    rows = _rows(tree["methods"], _options(tree["search"], "search") if "search" in tree else {})
+    search = _options(tree["search"], "search") if "search" in tree else {}
+    rows = _rows(tree["methods"], search, kind)
     names = _names(rows, select)
     reference = _one_of(tree.get("reference"), names[-1], names, "reference")
     if changed and "paper" in tree:
@@ -259,6 +268,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
+        kind=kind,
         settings=settings,
         rows=rows,
         select=select,
@@ -266,7 +276,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_seed=_whole(tree.get("validation-seed"), 100, 0, "validation-seed"),
         reference=reference,
         seeds=_seeds(tree.get("seeds")),
-        metrics=_chosen(tree.get("metrics"), METRICS, "metric") or _default_metrics(settings),
+        metrics=_metrics(tree["metrics"]) if "metrics" in tree else _default_metrics(settings),
         figures=_chosen(tree.get("figures"), FIGURES, "figure"),
         paper=_paper(tree["paper"], settings, names) if "paper" in tree else (),
         notes=_notes(tree),
@@ -317,9 +327,11 @@ def _values(key: str, entry: Located) -> tuple[Value, ...]:
     return tuple(found)
 
 
-def _rows(entry: Located, search: Mapping[str, tuple[Value, ...]]) -> tuple[Row, ...]:
+def _rows(
+    entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]
+) -> tuple[Row, ...]:
     """Read the list of methods."""
-    rows = [_row(one, search) for one in entry.listed("methods")]
+    rows = [_row(one, search, kind) for one in entry.listed("methods")]
     labels = [row.label for row in rows]
     for row in rows:
         if labels.count(row.label) > 1:
@@ -327,7 +339,7 @@ def _rows(entry: Located, search: Mapping[str, tuple[Value, ...]]) -> tuple[Row,
     return tuple(rows)
 
 
-def _row(entry: Located, search: Mapping[str, tuple[Value, ...]]) -> Row:
+def _row(entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]) -> Row:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
     if isinstance(entry.value, str):
         label, options = entry.value, dict[str, Located]()
@@ -340,15 +352,16 @@ def _row(entry: Located, search: Mapping[str, tuple[Value, ...]]) -> Row:
     named = options.pop("method", Located(label, entry.place))
     method = named.text("method").replace(" ", "")
     own = {key: _values(key, value) for key, value in options.items()}
+    known = [*kind.untrained, *kind.methods]
     for phase in method.split("+"):
-        if phase.partition(":")[0] not in (RANDOM, *METHODS):
-            raise named.error(unknown("method", phase.partition(":")[0], [RANDOM, *METHODS]))
-    has = settings_of(method)
+        if phase.partition(":")[0] not in known:
+            raise named.error(unknown("method", phase.partition(":")[0], known))
+    has = settings_of(method, kind.methods)
     for key, value in options.items():
         if key not in has:
             raise value.error(f"{label}: {unknown('setting', key, sorted(has))}")
     searched = {key: values for key, values in search.items() if key in has and key not in own}
-    return Row(label, method, own | searched, entry.place)
+    return Row(label, method, own | searched, entry.place, kind.methods)
 
 
 def _names(rows: Sequence[Row], select: str) -> list[str]:
@@ -399,6 +412,16 @@ def _chosen(entry: Located | None, allowed: Sequence[str], what: str) -> tuple[s
     return tuple(dict.fromkeys(found))
 
 
+def _metrics(entry: Located) -> tuple[str, ...]:
+    found = [_metric(one, "metric") for one in entry.listed("metrics")]
+    return tuple(dict.fromkeys(found))
+
+
+def _metric(entry: Located, what: str) -> str:
+    metric = str(entry.value)
+    return metric if is_column(metric) else _one_of(entry, "", METRICS, what)
+
+
 def _default_metrics(settings: Mapping[str, tuple[Value, ...]]) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
@@ -445,7 +468,7 @@ def _paper(
     _known(given, ("columns", "tables"), "key")
     if "columns" not in given or "tables" not in given:
         raise entry.error("paper needs 'columns' and 'tables'")
-    columns = [_one_of(one, "", METRICS, "column") for one in given["columns"].listed("columns")]
+    columns = [_metric(one, "column") for one in given["columns"].listed("columns")]
     return tuple(
         _paper_table(one, columns, settings, names) for one in given["tables"].listed("tables")
     )
@@ -498,6 +521,11 @@ def _printed(entry: Located, columns: Sequence[str]) -> dict[str, tuple[float, f
 def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if something is searched that nothing can choose."""
     searched = [row for row in recipe.rows if len(row.candidates()) > 1]
+    if searched and recipe.select == VALIDATION and recipe.kind is PersonalRun:
+        raise SettingsError(
+            f"{recipe.places.get('select', searched[0].place)}: '{searched[0].label}' is searched, "
+            f"and a personalised study has no validation tasks; set select: {TEST}, or {ALL}"
+        )
     if searched and recipe.select == VALIDATION and 0 in recipe.settings.get("tasks", ()):
         raise SettingsError(
             f"{searched[0].place}: '{searched[0].label}' is searched on validation tasks, and "
@@ -512,11 +540,11 @@ def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
     """Raise a SettingsError for a method's setting that no method here has."""
     tasks = recipe.settings.get("task-method", ("fedavg",))
     names = [*(row.method for row in recipe.rows), *map(str, tasks)]
-    has = {key for name in names for key in settings_of(name)}
+    has = {key for name in names for key in settings_of(name, recipe.kind.methods)}
     for key, entry in tree["settings"].mapping("settings").items():
         if key in own_settings() and key not in has:
             raise entry.error(f"{key}: no method here has this setting")
-    trained = {key for row in recipe.rows for key in settings_of(row.method)}
+    trained = {key for row in recipe.rows for key in settings_of(row.method, row.methods)}
     for key, entry in tree["search"].mapping("search").items() if "search" in tree else ():
         if key not in trained:
             raise entry.error(f"search: {key}: no method here has this setting")
@@ -532,7 +560,7 @@ def _check_starts(recipe: Recipe) -> None:
         for row in recipe.rows:
             for candidate in row.candidates():
                 try:
-                    read_start(settings, candidate.start)
+                    recipe.kind.read(settings, candidate.start)
                 except SettingsError as error:
                     raise SettingsError(f"{row.place}: {error}") from error
 

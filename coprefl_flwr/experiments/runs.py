@@ -188,11 +188,17 @@ def about(setup: Setup, start: Start) -> dict[str, Any]:
         "classes": [source.classes[number] for number in pretraining],
         **_pixels(source),
         "settings": setup.settings.to_config(),
-        "versions": {
-            "coprefl-flwr": coprefl_flwr.__version__,
-            "python": platform.python_version(),
-            **{name: importlib.metadata.version(name) for name in ("flwr", "torch")},
-        },
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what results depend on."""
+    others = {name: importlib.metadata.version(name) for name in ("flwr", "torch")}
+    return {
+        "coprefl-flwr": coprefl_flwr.__version__,
+        "python": platform.python_version(),
+        **others,
     }
 
 

@@ -6,14 +6,20 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from coprefl_flwr.experiments.personal_data import PIXELS, SCRATCH
+from coprefl_flwr.experiments.personal_runs import personalised
+from coprefl_flwr.experiments.report.columns import ACCURACY_OF
 from coprefl_flwr.experiments.starts import own_settings, settings_of
 from coprefl_flwr.experiments.yaml_file import Located
 from coprefl_flwr.settings import Settings, Value
 
 FULL, SMALL = "full", "small"
 
-CLIENTS, ROUNDS = 20, 6
-"""Most clients and rounds; participants, and the rounds of methods, are cut in proportion."""
+CLIENTS, ROUNDS, PERSONAL_ROUNDS = 20, 6, 20
+"""Most clients and rounds; participants, and the rounds of methods, are cut in proportion.
+
+A personalised run trains a small head on few samples: its rounds take less, and it needs more.
+"""
 
 AT_MOST = {"tasks": 2, "task-rounds": 5, "task-clients": 5}
 
@@ -34,6 +40,16 @@ CUTS: dict[str, Value] = {
 }
 """What stands in the place of the paper's data, model and training; it is not searched either."""
 
+PERSONAL_CUTS: dict[str, Value] = {
+    "dataset": "glyphs",
+    "data-dir": "",
+    "image-size": 0,
+    "model": "femnist-cnn",
+    "train-per-class": 5,
+    "test-per-class": 10,
+}
+"""The same in a personalised recipe, whose datasets and backbones are replaced one by one."""
+
 _OPTION = re.compile(r"\b(rounds|participants)=(\d+)")
 Change = Callable[[Any], Any]
 
@@ -42,11 +58,13 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     """Return the recipe cut down; its key `scale` says what was done."""
     place = f"{name}, --scale small"
     settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
-    changes = _changes(settings)
+    personal = personalised(tree)
+    changes = _personal_changes(settings) if personal else _changes(settings)
+    cuts = PERSONAL_CUTS if personal else _cuts(tree)
     defaults = Settings().to_config()
     for key, change in changes.items():
         settings[key] = _each(settings.get(key, Located(defaults[key], place)), change)
-    settings |= {key: Located(value, place) for key, value in _cuts(tree).items()}
+    settings |= {key: Located(value, place) for key, value in cuts.items()}
     own = tree["small"].mapping("small") if "small" in tree else {}
     settings |= own
     parts = {key: entry for key, entry in tree.items() if key != "small"}
@@ -55,14 +73,18 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
         parts["seeds"] = Located(parts["seeds"].listed("seeds")[:1], parts["seeds"].place)
     for key in ("methods", "search"):
         if key in parts:
-            parts[key] = _cut_methods(parts[key], changes)
+            parts[key] = _cut_methods(parts[key], changes, PERSONAL_CUTS if personal else CUTS)
     if parts.get("search", Located(None, "")).value == {}:
         del parts["search"]
     if ":" in str(parts["reference"].value if "reference" in parts else ""):
         del parts["reference"]  # One of the values that are shown, which may be gone.
     if "paper" in parts:
-        parts["paper"] = _cut_where(parts["paper"], changes, {*CUTS, *own})
-    parts["scale"] = Located(_account(settings), place)
+        replaced = {*(PERSONAL_CUTS if personal else CUTS), *own}
+        parts["paper"] = _once(_cut_where(parts["paper"], changes, replaced))
+    if personal and "metrics" in parts:
+        parts["metrics"] = _of_all(parts["metrics"])
+    account = _personal_account(settings) if personal else _account(settings)
+    parts["scale"] = Located(account, place)
     return parts
 
 
@@ -80,31 +102,59 @@ def _changes(settings: Mapping[str, Located]) -> dict[str, Change]:
     factors = {"clients": clients, "participants": clients}
     factors |= {"rounds": rounds, "test-every": rounds}
     in_proportion = {key: functools.partial(_part, factor) for key, factor in factors.items()}
-    return in_proportion | {key: functools.partial(min, most) for key, most in AT_MOST.items()}
+    return in_proportion | {key: functools.partial(_at_most, most) for key, most in AT_MOST.items()}
 
 
-def _part(factor: float, value: float) -> int:
+def _personal_changes(settings: Mapping[str, Located]) -> dict[str, Change]:
+    """Return the same of a personalised recipe: what it sets of these."""
+    most = {"personal-clients": CLIENTS, "rounds": PERSONAL_ROUNDS}
+    factors = {key: min(1.0, n / _largest(settings, key)) for key, n in most.items()}
+    factors["test-every"] = factors["rounds"]
+    changes: dict[str, Change] = {key: functools.partial(_part, f) for key, f in factors.items()}
+    changes |= {"personal-datasets": _embedded, "backbones": _none_frozen}
+    return {key: change for key, change in changes.items() if key in {*settings, "rounds"}}
+
+
+def _embedded(names: Any) -> str:
+    """Return the embedded data that takes the place of one dataset, or of several."""
+    several = len(str(names).split()) > 1 or str(names).endswith("@*")
+    return "glyphs:domains@*" if several else "glyphs"
+
+
+def _none_frozen(names: Any) -> str:
+    """Return what takes the place of backbones."""
+    return SCRATCH if str(names).strip() == SCRATCH else PIXELS
+
+
+def _part(factor: float, value: Any) -> Any:
     """Return a part of a number, rounded up but for what floating point added."""
-    return math.ceil(value * factor - 1e-9)
+    return math.ceil(value * factor - 1e-9) if isinstance(value, int | float) else value
+
+
+def _at_most(most: int, value: Any) -> Any:
+    """Return a number, or the most that it may be."""
+    return min(most, value) if isinstance(value, int | float) else value
 
 
 def _largest(settings: Mapping[str, Located], key: str) -> float:
-    default = Settings().to_config()[key]
+    default: Any = Settings().to_config()[key]
     entries = settings[key].items() if key in settings else [Located(default, "")]
     return max((e.value for e in entries if isinstance(e.value, int | float)), default=1) or 1
 
 
 def _each(entry: Located, change: Change) -> Located:
-    """Return an entry with each of its numbers changed; what becomes equal stands once."""
+    """Return an entry with each of its values changed; what becomes equal stands once."""
     found: dict[Any, Located] = {}
     for one in entry.items():
-        value = change(one.value) if isinstance(one.value, int | float) else one.value
+        value = change(one.value)
         found.setdefault(value, Located(value, one.place))
     values = list(found.values())
     return Located(values, entry.place) if isinstance(entry.value, list) else values[0]
 
 
-def _cut_methods(entry: Located, changes: Mapping[str, Change]) -> Located:
+def _cut_methods(
+    entry: Located, changes: Mapping[str, Change], replaced: Mapping[str, Value]
+) -> Located:
     """Cut rounds and participants within methods, and each searched list to its first two."""
     if isinstance(entry.value, str):
         text = _OPTION.sub(lambda m: f"{m[1]}={changes[m[1]](int(m[2]))}", entry.value)
@@ -114,11 +164,12 @@ def _cut_methods(entry: Located, changes: Mapping[str, Change]) -> Located:
         for key, value in entry.value.items():
             if key in changes:
                 inner[key] = _each(value, changes[key])
-            elif key not in CUTS:
-                inner[key] = _cut_methods(_first_two(value), changes)
+            elif key not in replaced:
+                inner[key] = _cut_methods(_first_two(value), changes, replaced)
         return Located(inner, entry.place)
     if isinstance(entry.value, list):
-        return Located([_cut_methods(one, changes) for one in entry.value], entry.place)
+        cut_down = [_cut_methods(one, changes, replaced) for one in entry.value]
+        return Located(cut_down, entry.place)
     return entry
 
 
@@ -146,6 +197,36 @@ def _cut_where(entry: Located, changes: Mapping[str, Change], replaced: set[str]
         if left:
             inner[key] = Located(left, value.place)
     return Located(inner, entry.place)
+
+
+def _once(paper: Located) -> Located:
+    """Leave out a table of the paper whose combination another one stands beside now."""
+    if not isinstance(paper.value, dict) or "tables" not in paper.value:
+        return paper
+    tables = paper.value["tables"]
+    found: dict[str, Located] = {}
+    for table in tables.items():
+        where = table.value.get("where") if isinstance(table.value, dict) else None
+        found.setdefault(str(where.plain()) if where else "", table)
+    kept = Located(list(found.values()), tables.place)
+    return Located(paper.value | {"tables": kept}, paper.place)
+
+
+def _of_all(metrics: Located) -> Located:
+    """Leave out the accuracies on single datasets, which are others now."""
+    left = [one for one in metrics.items() if not str(one.value).startswith(ACCURACY_OF)]
+    return Located(left or "accuracy", metrics.place)
+
+
+def _personal_account(settings: Mapping[str, Located]) -> str:
+    """Return what the report says of the cut of a personalised recipe."""
+    names = ["personal-datasets" if "personal-datasets" in settings else "dataset"]
+    names += [key for key in ("backbones", "rounds", "personal-clients") if key in settings]
+    said = [f"{key} {', '.join(str(one.value) for one in settings[key].items())}" for key in names]
+    return (
+        f"Cut down (--scale small), in the place of the paper's: {'; '.join(said)}; one seed, two "
+        "values of what is searched. The figures of the paper stand beside it for orientation only."
+    )
 
 
 def _account(settings: Mapping[str, Located]) -> str:

@@ -211,10 +211,10 @@ def _options(where: str, name: str, text: str, has: Sequence[str]) -> dict[str, 
     return given
 
 
-def settings_of(names: str) -> set[str]:
+def settings_of(names: str, methods: Mapping[str, Method] = METHODS) -> set[str]:
     """Return the settings that any phase of a start has: "cyclic:rounds=5+fedavg"."""
-    methods = [phase.partition(":")[0] for phase in names.split("+")]
-    return {key for name in methods if name in METHODS for key in METHODS[name].settings}
+    phases = [phase.partition(":")[0] for phase in names.split("+")]
+    return {key for name in phases if name in methods for key in methods[name].settings}
 
 
 @functools.cache

@@ -4,6 +4,8 @@ MODELS/KEY/model.safetensors, model.json    a starting model, and how it was mad
 MODELS/KEY/rounds.jsonl                     metrics of its pre-training
 MODELS/KEY/tasks/KEY.json                   a task from it: rows per client, metrics per round
 MODELS/KEY/checkpoint.safetensors, ...      while it is under way
+
+What a personalised run leaves there is in `personal_runs`.
 """
 
 import fcntl
@@ -11,25 +13,31 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar, TextIO
+
+from flwr.serverapp import Grid
 
 import coprefl_flwr
-from coprefl_flwr.experiments.methods import LOCAL_SETTINGS
+from coprefl_flwr.experiments.methods import LOCAL_SETTINGS, METHODS, Method
 from coprefl_flwr.experiments.populations import class_split, input_shape
-from coprefl_flwr.experiments.runs import read_lines
+from coprefl_flwr.experiments.progress import PRETRAINING_KIND, TASK_KIND, Progress
+from coprefl_flwr.experiments.runs import Setup, pretrain, read_lines, run_task
 from coprefl_flwr.experiments.starts import (
     RANDOM,
     Start,
     own_settings,
     settings_of,
+    start,
     starts,
     task_phase,
 )
+from coprefl_flwr.experiments.study import check
 from coprefl_flwr.settings import Settings, Value
+from coprefl_flwr.strategies.base import Hook
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -52,6 +60,9 @@ OF_TASKS = ("downstream-domains", "head")
 
 OF_CLASSES = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
 
+Track = Callable[[str], Sequence[Hook]]
+"""Gives the hooks that follow a part of a run, by the part's name."""
+
 
 @dataclass(frozen=True)
 class Run:
@@ -65,15 +76,57 @@ class Run:
 
     settings: Settings
 
+    methods: ClassVar[Mapping[str, Method]] = METHODS
+    untrained: ClassVar[tuple[str, ...]] = (RANDOM,)
+    """What `method` can name besides."""
+
     @classmethod
     def of(cls, config: dict[str, Value], start: str, seed: int) -> "Run":
         """Return the run of a start with a seed.
 
         What other methods of a comparison are told, and this one has not, is left out.
         """
-        has = settings_of(start) | settings_of(str(config.get("task-method", "fedavg")))
+        has = settings_of(start, cls.methods)
+        has |= settings_of(str(config.get("task-method", "fedavg")))
         heeded = {k: v for k, v in config.items() if k in has or k not in own_settings()}
         return cls(Settings.from_config(heeded | {"method": start, "seed": seed}))
+
+    @staticmethod
+    def read(settings: Settings, name: str) -> None:
+        """Raise a SettingsError if `method` cannot name this, data aside."""
+        start(settings, name)
+
+    def check(self) -> None:
+        """Raise a SettingsError if the run cannot be made as set."""
+        check(self.settings)
+
+    @property
+    def name(self) -> str:
+        """The start as the user wrote it."""
+        return self.settings.method
+
+    @property
+    def tasks(self) -> int:
+        """How many files of rows per client it leaves."""
+        return self.settings.tasks
+
+    @property
+    def units(self) -> list[str]:
+        """What its values are of: its tasks, or itself where there are none."""
+        seed = f"seed {self.settings.seed}"
+        return [f"{seed}, task {task}" for task in range(self.tasks)] or [seed]
+
+    @property
+    def switch(self) -> int:
+        """The last round of the first of several phases; 0 for one phase."""
+        phases = self.start.phases
+        return phases[0].settings.rounds if len(phases) > 1 else 0
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """The kind and the rounds of each part."""
+        task = (TASK_KIND, self.settings.task_rounds)
+        return [(PRETRAINING_KIND, self.start.rounds), *[task] * self.tasks]
 
     @property
     def start(self) -> Start:
@@ -84,15 +137,34 @@ class Run:
     def key(self) -> str:
         """Name of the starting model: its methods, and the hash of all that it depends on."""
         methods = [phase.name for phase in self.start.phases] or [RANDOM]
-        return "-".join([*methods, _hash(self._pretraining())])
+        return "-".join([*methods, hash_of(self._pretraining())])
 
     def task_key(self, number: int) -> str:
         """Name of a task from the model."""
-        return f"{number}-{_hash(self._task())}"
+        return f"{number}-{hash_of(self._task())}"
+
+    def task_file(self, number: int) -> str:
+        """Return where a task is written, in the run's folder."""
+        return f"tasks/{self.task_key(number)}.json"
+
+    @property
+    def files(self) -> list[str]:
+        """What is in the run's folder once all is done."""
+        return ["model.safetensors", *map(self.task_file, range(self.tasks))]
 
     def named(self) -> Settings:
         """Return the settings under which the run is made: nothing in them but what counts."""
         return replace(self.settings, run_name=self.key, output_dir="outputs", checkpoint_every=1)
+
+    def make(self, grid: Grid, store: "Store", progress: Progress, track: Track) -> None:
+        """Make the starting model, then its tasks; what is there is not made again."""
+        setup, folder = Setup.of(self.settings), store.folder(self)
+        hooks = track(f"{self.key}/pre-training")
+        model = pretrain(setup, grid, self.start, folder, progress, hooks)
+        for number in range(self.tasks):
+            file = store.task_file(self, number)
+            hooks = track(f"{self.key}/task-{file.stem}")
+            run_task(setup, grid, number, self.name, model, file, progress, hooks)
 
     def _pretraining(self) -> dict[str, Any]:
         config = self.settings.to_config()
@@ -126,7 +198,8 @@ class Run:
         return found | {"classes": class_split(self.settings)[1]}
 
 
-def _hash(content: dict[str, Any]) -> str:
+def hash_of(content: dict[str, Any]) -> str:
+    """Return 12 hex digits of the SHA-256 of what can be JSON."""
     text = json.dumps(content, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -143,12 +216,11 @@ class Store:
 
     def task_file(self, run: Run, number: int) -> Path:
         """Return where a task of a run is written."""
-        return self.folder(run) / "tasks" / f"{run.task_key(number)}.json"
+        return self.folder(run) / run.task_file(number)
 
     def done(self, run: Run) -> bool:
         """Return whether the starting model and all tasks are there."""
-        files = [self.task_file(run, number) for number in range(run.settings.tasks)]
-        return all(f.exists() for f in [self.folder(run) / "model.safetensors", *files])
+        return all((self.folder(run) / file).exists() for file in run.files)
 
     def rounds(self, run: Run) -> list[dict[str, Any]]:
         """Return the metrics of the pre-training, a row per round."""

@@ -7,7 +7,7 @@ classes no reported task has. The reported runs then use what was chosen, for al
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from coprefl_flwr import client_app, fairness, seeds
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.populations import class_split, task_dataset
-from coprefl_flwr.experiments.progress import PRETRAINING_KIND, TASK_KIND, Progress
+from coprefl_flwr.experiments.progress import Progress
 from coprefl_flwr.experiments.recipe import ALL, VALIDATION, Candidate, Recipe, Row
-from coprefl_flwr.experiments.runs import pretrain, run_task
 from coprefl_flwr.experiments.starts import RANDOM
 from coprefl_flwr.experiments.store import Run, Store
-from coprefl_flwr.experiments.study import check
 from coprefl_flwr.experiments.trackers import Tracker
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import Value
@@ -57,7 +55,7 @@ class Cell:
     def reported(self, candidate: Candidate) -> list[Run]:
         """Return the runs of a candidate that the table reports, one per seed."""
         config = dict(self.combination)
-        return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
+        return [self.recipe.kind.of(config, candidate.start, seed) for seed in self.recipe.seeds]
 
     def deciding(self, candidate: Candidate) -> list[Run]:
         """Return the runs by which the candidate is judged."""
@@ -130,7 +128,7 @@ def check_runs(recipe: Recipe) -> list[Run]:
         try:
             for run in _runs(cell):
                 if found.setdefault(identity(run), run) is run:
-                    check(run.settings)
+                    run.check()
         except SettingsError as error:
             raise recipe.placed(error, cell.row) from error
     return list(found.values())
@@ -146,16 +144,16 @@ def _runs(cell: Cell) -> Iterator[Run]:
 
 def identity(run: Run) -> tuple[str, ...]:
     """Return what makes two runs the same: the model and its tasks."""
-    return (run.key, *(run.task_key(number) for number in range(run.settings.tasks)))
+    return (run.key, *run.files)
 
 
 def score(store: Store, run: Run) -> float:
     """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
     if not store.done(run):
         return math.nan
-    if run.settings.tasks:
+    if run.tasks:
         found = tables.accuracies(
-            row for number in range(run.settings.tasks) for row in store.task(run, number)["rows"]
+            row for number in range(run.tasks) for row in store.task(run, number)["rows"]
         )
         (by_task,) = found.values()
         return float(np.mean([fairness.mean(values) for values in by_task.values()]))
@@ -228,30 +226,22 @@ class InProcess:
                 make(run, self.store, self.progress, self.tracker)
             except Exception as error:  # The others go on, whatever it was.
                 logger.debug("%s", run.key, exc_info=True)
-                logger.warning("%s failed: %s", run.start.name, one_line(error))
+                logger.warning("%s failed: %s", run.name, one_line(error))
                 failed[run.key] = one_line(error)
         return failed
 
 
 def plan(progress: Progress, runs: Sequence[Run]) -> None:
     """Add the runs to what is ahead."""
-    progress.parts += sum(1 + run.settings.tasks for run in runs)
-    for run in runs:
-        tasks = run.settings.tasks * run.settings.task_rounds
-        for kind, rounds in ((PRETRAINING_KIND, run.start.rounds), (TASK_KIND, tasks)):
-            progress.ahead[kind] = progress.ahead.get(kind, 0) + rounds
+    for kind, rounds in (part for run in runs for part in run.parts):
+        progress.parts += 1
+        progress.ahead[kind] = progress.ahead.get(kind, 0) + rounds
 
 
 def make(run: Run, store: Store, progress: Progress, tracker: Tracker | None = None) -> None:
-    """Make a run: the starting model, then its tasks."""
-    setup, (start,) = check(run.named())
-    grid = LocalGrid(client_app.app, 1, setup.settings.to_config())
-    track = tracker or (lambda _: ())
+    """Make a run, in this process."""
+    named = replace(run, settings=run.named())
+    named.check()
+    grid = LocalGrid(client_app.app, 1, named.settings.to_config())
     with store.held(run):
-        folder = store.folder(run)
-        hooks = track(f"{run.key}/pre-training")
-        model = pretrain(setup, grid, start, folder, progress, hooks)
-        for number in range(run.settings.tasks):
-            file = store.task_file(run, number)
-            hooks = track(f"{run.key}/task-{file.stem}")
-            run_task(setup, grid, number, start.name, model, file, progress, hooks)
+        named.make(grid, store, progress, tracker or (lambda _: ()))

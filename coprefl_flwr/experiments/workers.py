@@ -72,7 +72,7 @@ def _collect(pending: dict[Any, Run]) -> Failures:
             problem = one_line(error)
         if problem:
             failed[run.key] = problem
-            logger.warning("%s failed: %s", run.start.name, problem)
+            logger.warning("%s failed: %s", run.name, problem)
         done = total - len(pending)
         left = (time.monotonic() - began) / done * len(pending)
         words = f", {clock(left)} left" if pending else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments.figures import CurveRow, Landscape
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import COLUMNS, is_column
 from coprefl_flwr.experiments.tables import ClientRow
 from coprefl_flwr.settings import unknown
 
@@ -71,7 +71,7 @@ class Comparison:
     title : str
         What this table is, e.g. "participants = 20".
     metrics : Sequence[str]
-        The columns, keys of `COLUMNS`.
+        The columns, as `is_column` allows.
     units : Sequence[str]
         What the values are of, e.g. "seed 0, task 0".
     measured : Sequence[Measured]
@@ -106,7 +106,7 @@ class Comparison:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.=+_-]*", self.name):
             raise SettingsError(f"{where}: allowed in its name: letters, digits and any of .=+-_")
         for metric in self.metrics:
-            if metric not in COLUMNS:
+            if not is_column(metric):
                 raise SettingsError(f"{where}: {unknown('metric', metric, list(COLUMNS))}")
         if not (self.metrics and self.units and self.measured):
             raise SettingsError(f"{where} needs at least one metric, one unit and one row")

@@ -3,7 +3,7 @@ r"""Tables in LaTeX, for a document with `\usepackage{booktabs}`."""
 import re
 from collections.abc import Sequence
 
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.note import note
 from coprefl_flwr.experiments.report.rows import Row, Table
 
@@ -44,7 +44,7 @@ def latex(table: Table) -> str:
     """
     comparison = table.comparison
     metrics = comparison.metrics
-    titles = ["Method", *["Chosen"][: table.is_chosen], *(COLUMNS[m].title for m in metrics)]
+    titles = ["Method", *["Chosen"][: table.is_chosen], *(column(m).title for m in metrics)]
     columns = "l" * (1 + table.is_chosen) + "r" * len(metrics)
     caption = " ".join([f"{comparison.title or comparison.name}.", *note(table, "bold")])
     lines = [

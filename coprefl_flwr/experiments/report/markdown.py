@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.note import note
 from coprefl_flwr.experiments.report.overview import Overview
 from coprefl_flwr.experiments.report.rows import Row, Table
@@ -13,7 +13,7 @@ def markdown(table: Table) -> str:
     """Return a comparison's heading, table and note; the best numbers are in bold."""
     titles = ["Method", *["Chosen"][: table.is_chosen]]
     parts = [(m, part) for m in table.comparison.metrics for part in table.parts(m)]
-    headings = [COLUMNS[metric].title if part == "here" else part for metric, part in parts]
+    headings = [column(metric).title if part == "here" else part for metric, part in parts]
     lines = [
         f"## {escaped(table.comparison.title or table.comparison.name)}",
         "",
@@ -31,7 +31,7 @@ def markdown(table: Table) -> str:
 def markdown_overview(overview: Overview) -> str:
     """Return one metric of all comparisons as a table."""
     lines = [
-        f"## {COLUMNS[overview.metric].title}, all tables",
+        f"## {column(overview.metric).title}, all tables",
         "",
         *_head(["Method"], [escaped(title) for title in overview.titles]),
     ]

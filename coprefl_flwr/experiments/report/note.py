@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.rows import Table
 from coprefl_flwr.fairness import METRICS
 
@@ -22,7 +22,7 @@ def _numbers(table: Table, mark: str) -> str:
     units = table.comparison.units
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
     text = f"{what} {count_units(units)}"
-    if any(COLUMNS[metric].title.endswith("%") for metric in table.comparison.metrics):
+    if any(column(metric).title.endswith("%") for metric in table.comparison.metrics):
         text += "; accuracies in %"
     if "variance" in table.comparison.metrics:
         text += "; variance over the clients of a task, in %²"
@@ -51,7 +51,7 @@ def _fewer(table: Table) -> list[str]:
     for metric in table.comparison.metrics:
         most = max(row.entries[metric].summary.n for row in table.rows)
         if 0 < most < len(table.comparison.units):
-            counts.setdefault(most, []).append(COLUMNS[metric].title)
+            counts.setdefault(most, []).append(column(metric).title)
     return [f"{', '.join(titles)}: {_count(n, 'value')} a row." for n, titles in counts.items()]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.comparison import Report
 from coprefl_flwr.experiments.report.note import note
 from coprefl_flwr.experiments.report.overview import Overview
@@ -34,7 +34,7 @@ def page(report: Report, sections: Sequence[Section], overviews: Sequence[Overvi
         failed=[line for one in report.comparisons for line in one.failed],
         sections=sections,
         overviews=overviews,
-        columns=COLUMNS,
+        column=column,
         settings=_as_text(report.settings),
         style=_STYLE,
     )
@@ -177,8 +177,8 @@ _PAGE = """\
 {% if overviews %}
 <h2>All tables</h2>
 {% for overview in overviews %}
-<h3>{{ columns[overview.metric].title }}</h3>
-<div class="scroll" tabindex="0" role="region" aria-label="{{ columns[overview.metric].title }}">
+<h3>{{ column(overview.metric).title }}</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ column(overview.metric).title }}">
 <table>
 <thead>
 <tr><th scope="col" class="text">Method</th>
@@ -215,7 +215,7 @@ _PAGE = """\
 {% endif %}
 {% for metric in one.metrics %}
 <th scope="colgroup" class="group" colspan="{{ table.parts(metric) | length }}">
-{{- columns[metric].title }}</th>
+{{- column(metric).title }}</th>
 {% endfor %}
 </tr>
 {% if table.is_split %}

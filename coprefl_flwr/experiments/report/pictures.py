@@ -12,7 +12,7 @@ from coprefl_flwr.experiments.figures import CurveRow, GammaPoint, P1Point, Run
 from coprefl_flwr.experiments.figures.gamma import PAPER
 from coprefl_flwr.experiments.figures.p1_rounds import is_fitted
 from coprefl_flwr.experiments.figures.switch import ORDER, WINDOW
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.comparison import Comparison, Measured
 from coprefl_flwr.experiments.report.statistics import summarise
 from coprefl_flwr.experiments.tables import ClientRow
@@ -179,7 +179,7 @@ def _gamma(comparison: Comparison) -> Drawn:
     for metric in ("accuracy", "variance"):
         lines = _gamma_lines(comparison, metric) if metric in comparison.metrics else {}
         if any(len(points) > 1 for points in lines.values()):
-            panels[COLUMNS[metric].title] = lines
+            panels[column(metric).title] = lines
     if not panels:
         return None
     caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.experiments.cells import Cell, best_of
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.comparison import Comparison
 from coprefl_flwr.experiments.report.statistics import Paired, Summary, holm, paired, summarise
 
@@ -94,7 +94,7 @@ def table(comparison: Comparison) -> Table:
             row.name,
             row.label,
             row.chosen,
-            {metric: column[row.name] for metric, column in columns.items()},
+            {metric: entries[row.name] for metric, entries in columns.items()},
         )
         for row in comparison.measured
     ]
@@ -109,7 +109,7 @@ def _column(comparison: Comparison, metric: str) -> dict[str, Entry]:
         values = row.values[metric]
         summaries[row.name] = summarise(values)
         test = paired(values, reference.values[metric])
-        tests[row.name] = test if COLUMNS[metric].tested else replace(test, p=math.nan)
+        tests[row.name] = test if column(metric).tested else replace(test, p=math.nan)
     p = holm({name: test.p for name, test in tests.items()})
     cells = _cells(metric, summaries)
     return {
@@ -126,18 +126,18 @@ def _column(comparison: Comparison, metric: str) -> dict[str, Entry]:
 
 def _cells(metric: str, summaries: Mapping[str, Summary]) -> dict[str, Cell]:
     """Return row name -> cell; a row that lacks units that others have is not marked best."""
-    column = COLUMNS[metric]
+    kind = column(metric)
     most = max(summary.n for summary in summaries.values())
-    means = {name: shown(summary.mean, column.decimals) for name, summary in summaries.items()}
+    means = {name: shown(summary.mean, kind.decimals) for name, summary in summaries.items()}
     full = [name for name, summary in summaries.items() if summary.n == most > 0]
-    numbers = [round(summaries[name].mean, column.decimals) for name in full]
-    best = best_of(numbers, lower=column.better == "lower") if column.better else set()
+    numbers = [round(summaries[name].mean, kind.decimals) for name in full]
+    best = best_of(numbers, lower=kind.better == "lower") if kind.better else set()
     # Where all are equal, a mark on every row says nothing.
     marked = {full[index] for index in best} if len(best) < len(full) else set()
     return {
         name: Cell(
             means[name],
-            "" if math.isnan(summary.std) else shown(summary.std, column.decimals),
+            "" if math.isnan(summary.std) else shown(summary.std, kind.decimals),
             name in marked,
         )
         for name, summary in summaries.items()
@@ -158,7 +158,7 @@ def _of_paper(
     figure = figures.get(metric)
     if figure is None:
         return None, ""
-    style = ".2f" if COLUMNS[metric].tested else ",.10g"
+    style = ".2f" if column(metric).tested else ",.10g"
     return figure, " ± ".join(format(number, style) for number in figure if number is not None)
 
 

@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 
 from coprefl_flwr.experiments.cells import TEXT_WIDTH, text_column, text_table
-from coprefl_flwr.experiments.report.columns import COLUMNS
+from coprefl_flwr.experiments.report.columns import column
 from coprefl_flwr.experiments.report.comparison import Comparison
 from coprefl_flwr.experiments.report.note import note
 from coprefl_flwr.experiments.report.rows import table
@@ -22,7 +22,7 @@ def text_tables(comparison: Comparison) -> str:
     found = table(comparison)
     rows = found.rows[: len(comparison.measured)]
     columns = [
-        text_column(COLUMNS[metric].title, [row.entries[metric].cell for row in rows])
+        text_column(column(metric).title, [row.entries[metric].cell for row in rows])
         for metric in comparison.metrics
     ]
     lines = [comparison.title, ""] if comparison.title else []
@@ -37,11 +37,11 @@ def _fitting(columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
     """Return the columns in parts that fit beside the names."""
     parts: list[list[Sequence[str]]] = []
     room = 0
-    for column in columns:
-        width = 2 + len(column[0])
+    for lines in columns:
+        width = 2 + len(lines[0])
         if not parts or width > room:
             parts.append([])
             room = TEXT_WIDTH - _NAMES
-        parts[-1].append(column)
+        parts[-1].append(lines)
         room -= width
     return parts

@@ -1,0 +1,171 @@
+"""The runs of a personalised recipe: one method with one seed.
+
+MODELS/KEY/method.json                      how it was made
+MODELS/KEY/result.json                      rows per client, metrics per round, numbers sent
+MODELS/KEY/global.safetensors, ...          as in a study's folder (`personalised`)
+MODELS/KEY/checkpoint.safetensors           while it is under way
+MODELS/features/KEY/CLIENT-{train,test}.npy what backbones made of images, for every run with these
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from flwr.serverapp import Grid
+
+import coprefl_flwr
+from coprefl_flwr.experiments.methods import LOCAL_SETTINGS, Method
+from coprefl_flwr.experiments.personal_methods import (
+    PERSONAL_METHODS,
+    check_meant,
+    is_personalised,
+    personal_phase,
+)
+from coprefl_flwr.experiments.personalised import RESULT, check, run_method
+from coprefl_flwr.experiments.progress import PERSONAL_KIND, Progress
+from coprefl_flwr.experiments.runs import versions
+from coprefl_flwr.experiments.starts import Phase, own_settings
+from coprefl_flwr.experiments.store import (
+    NO_RESULT,
+    OF_CLASSES,
+    OF_TASKS,
+    Run,
+    Store,
+    Track,
+    hash_of,
+)
+from coprefl_flwr.experiments.yaml_file import Located
+from coprefl_flwr.files import write_atomically
+from coprefl_flwr.settings import Settings, Value
+
+ABOUT = "method.json"
+
+OF_FEATURES = (
+    "seed",
+    "dataset",
+    "image-size",
+    "personal-datasets",
+    "personal-clients",
+    "shift",
+    "alpha",
+    "min-samples",
+    "train-per-class",
+    "test-per-class",
+    "backbones",
+    "noise-on",
+    "noise-kind",
+    "noise-scale",
+    "noise-share",
+)
+"""Settings that the clients' features depend on."""
+
+
+def personalised(tree: Mapping[str, Located]) -> bool:
+    """Tell whether a recipe is of personalised runs, as `is_personalised` tells of settings."""
+    settings = tree["settings"].mapping("settings") if "settings" in tree else {}
+    named: dict[str, Value] = {
+        key: " ".join(str(one.value) for one in settings[key].items())
+        for key in ("personal-datasets", "backbones")
+        if key in settings
+    }
+    methods = " ".join(_methods(tree["methods"])) if "methods" in tree else ""
+    return is_personalised(Settings.from_config(named | {"method": methods}))
+
+
+def _methods(entry: Located) -> list[str]:
+    """Return the methods that a recipe's rows name, as far as they can be read."""
+    found = []
+    for row in entry.items():
+        given = row.value if isinstance(row.value, dict) else {row.value: Located(None, row.place)}
+        for label, inner in given.items():
+            named = inner.value.get("method") if isinstance(inner.value, dict) else None
+            found.append(str(named.value if named else label))
+    return found
+
+
+class PersonalRun(Run):
+    """One method of a personalised study: its result is that of a single task.
+
+    `settings` names one method.
+    """
+
+    methods: ClassVar[Mapping[str, Method]] = PERSONAL_METHODS
+    untrained: ClassVar[tuple[str, ...]] = ()
+
+    @staticmethod
+    def read(settings: Settings, name: str) -> None:
+        """Raise a SettingsError if `method` cannot name this, data aside."""
+        check_meant(settings)
+        personal_phase(settings, name)
+
+    def check(self) -> None:
+        """Raise a SettingsError if the run cannot be made as set."""
+        check(self.settings)
+
+    @property
+    def tasks(self) -> int:
+        """One: the study itself."""
+        return 1
+
+    @property
+    def units(self) -> list[str]:
+        """What its value is of."""
+        return [f"seed {self.settings.seed}"]
+
+    @property
+    def switch(self) -> int:
+        """None: there is one phase."""
+        return 0
+
+    @property
+    def parts(self) -> list[tuple[str, int]]:
+        """The kind and the rounds of its only part."""
+        return [(PERSONAL_KIND, self.phase.settings.rounds)]
+
+    @property
+    def phase(self) -> Phase:
+        """The method with its settings."""
+        return personal_phase(self.settings, self.name)
+
+    @property
+    def key(self) -> str:
+        """Name of the run: its method, and the hash of all that it depends on."""
+        config = self.settings.to_config()
+        of_methods = {*own_settings(), *LOCAL_SETTINGS}
+        found: dict[str, Any] = {
+            key: value
+            for key, value in config.items()
+            if key not in {*NO_RESULT, *OF_TASKS, *OF_CLASSES, *of_methods}
+            and not key.startswith("task-")
+        }
+        found |= {"personalised": self.phase.own_settings(), "version": coprefl_flwr.__version__}
+        return f"{self.phase.name}-{hash_of(found)}"
+
+    @property
+    def features(self) -> str:
+        """Where its features are, in the store."""
+        config = self.settings.to_config()
+        found: dict[str, Any] = {key: config[key] for key in OF_FEATURES}
+        return f"features/{hash_of(found | {'version': coprefl_flwr.__version__})}"
+
+    def task_file(self, number: int) -> str:
+        """Return where its result is written, in the run's folder."""
+        return RESULT
+
+    @property
+    def files(self) -> list[str]:
+        """What is in the run's folder once all is done."""
+        return [RESULT]
+
+    def make(self, grid: Grid, store: Store, progress: Progress, track: Track) -> None:
+        """Run the method, unless its result is there."""
+        folder = store.folder(self)
+        about = {
+            "method": self.phase.name,
+            **self.phase.own_settings(),
+            "settings": self.settings.to_config(),
+            "versions": versions(),
+        }
+        write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
+        features = store.root / self.features
+        run_method(self.phase, self.name, grid, folder, features, progress, track(self.key))
