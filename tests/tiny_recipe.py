@@ -81,14 +81,17 @@ class Witness:
         return Grid(app, nodes, config)
 
     def note(self, message):
-        config = message.content["config"] if "config" in message.content else {}
+        config = message.content.get("config", {})
         if "server-round" not in config:
             return
-        kind = message.metadata.message_type
-        self.seen.append((kind, config["run"], config["population"], config["server-round"]))
-        if self.at and self.seen[-1][1].startswith(self.at[1]):
-            if self.seen[-1] == (self.at[0], self.seen[-1][1], *self.at[2:]):
-                raise self.error
+        kind, run = message.metadata.message_type, config["run"]
+        self.seen.append((kind, run, config["population"], config["server-round"]))
+        if (
+            self.at
+            and run.startswith(self.at[1])
+            and self.seen[-1] == (self.at[0], run, *self.at[2:])
+        ):
+            raise self.error
 
     def rounds(self):
         """Return (run, population, round) of every round, each once."""
