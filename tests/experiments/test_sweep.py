@@ -309,6 +309,21 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     assert not (store.folder(one) / "client-state").exists()
 
 
+def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
+    """Nor does what the name of a run leaves out keep it from going on."""
+    store, settings = Store(tmp_path / "models"), {"tasks": 0}
+    (one,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
+    monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
+    with pytest.raises(Killed):
+        InProcess(store)([one])
+    settings |= {"max-failed-rounds": 9, "timeout": 9.0, "checkpoint-every": 9}
+    (again,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
+    witness = Witness()
+    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    assert InProcess(store)([again]) == {}
+    assert [number for _, _, number in witness.rounds()] == [2, 3]
+
+
 def test_what_two_recipes_need_is_made_once(whole, tiny_images, tmp_path, monkeypatch):
     """The other says the same in other words, and wants a round more of the tasks of one start."""
     folder = shutil.copytree(whole[0], tmp_path / "whole")
