@@ -85,8 +85,8 @@ def _run(given: argparse.Namespace) -> int:
     models = given.models or out.parent / "models"
     if given.workers < 0:
         raise SettingsError(f"--workers {given.workers}: must be at least 0")
-    _check_place("--models", models)
     _check_folder(out, recipe)
+    _check_place("--models", models)
     tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
@@ -190,7 +190,8 @@ def _show_start(folder: Path) -> None:
     """Print how a starting model was made, and what its tasks came to."""
     about = json.loads((folder / "model.json").read_text())
     for phase in about["phases"] or [{"method": "random"}]:
-        print("  " + ", ".join(f"{key} = {value}" for key, value in phase.items() if value != ""))
+        own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
+        print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     print(f"  {about['model']}, {about['num-classes']} classes, seed {about['settings']['seed']}")
     rounds = read_lines(folder / "rounds.jsonl")
     if rounds:

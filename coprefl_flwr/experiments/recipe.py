@@ -38,7 +38,7 @@ from coprefl_flwr.experiments.personal_runs import PersonalRun, personalised
 from coprefl_flwr.experiments.report.columns import COLUMNS, is_column
 from coprefl_flwr.experiments.report.comparison import FIGURES
 from coprefl_flwr.experiments.scale import FULL, SMALL, cut
-from coprefl_flwr.experiments.starts import own_settings, settings_of
+from coprefl_flwr.experiments.starts import own_settings, settings_of, task_phase
 from coprefl_flwr.experiments.store import Run
 from coprefl_flwr.experiments.yaml_file import Located, parse_yaml, read_yaml
 from coprefl_flwr.settings import Settings, Value, checked, unknown
@@ -555,6 +555,7 @@ def _check_starts(recipe: Recipe) -> None:
     for combination in recipe.combinations():
         try:
             settings = Settings.from_config(combination)
+            task_phase(settings)
         except SettingsError as error:
             raise recipe.placed(error) from error
         for row in recipe.rows:

@@ -194,7 +194,7 @@ class Run:
         }
         phase = task_phase(self.settings)
         own = phase.settings.to_config()
-        found |= {key: own[key] for key in phase.method.own}
+        found |= {"task-method": phase.name} | {key: own[key] for key in phase.method.own}
         return found | {"classes": class_split(self.settings)[1]}
 
 
