@@ -5,6 +5,8 @@ import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,13 @@ import numpy as np
 from coprefl_flwr import fairness
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.around import loss_around
+from coprefl_flwr.experiments.figures import Similarity
+from coprefl_flwr.experiments.personalised import LOCAL
 from coprefl_flwr.experiments.pretraining import pretraining_summary
 from coprefl_flwr.experiments.recipe import VALIDATION, Candidate, PaperTable, Recipe
 from coprefl_flwr.experiments.report import Comparison, Measured, Report
 from coprefl_flwr.experiments.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
+from coprefl_flwr.experiments.similarity import similarity
 from coprefl_flwr.experiments.store import Run, Store
 from coprefl_flwr.experiments.sweep import Cell, Failures, cells
 from coprefl_flwr.settings import Value
@@ -132,7 +137,22 @@ def _measured(
         curves=[row for run in runs for row in _curves(store, run, cell.row.label)],
         switch=runs[0].switch,
         landscape=loss_around(store, runs[0]) if first else None,
+        similarity=_similarity(recipe, store, cell, chosen),
     )
+
+
+def _similarity(recipe: Recipe, store: Store, cell: Cell, chosen: Candidate) -> Similarity | None:
+    """Return the heat map of a row with several backbones, if each was run alone too."""
+    names = str(cell.combination.get("backbones", "")).split()
+    if "similarity" not in recipe.figures or len(names) < 2:
+        return None
+    alone = [replace(cell, combination={**cell.combination, "backbones": one}) for one in names]
+    runs = [one.reported(chosen)[0] for one in [*alone, cell]]
+    folders = [store.folder(run) for run in runs]
+    if not all(store.done(run) and (store.folder(run) / LOCAL).exists() for run in runs):
+        return None
+    found = similarity(folders, store.task(runs[-1], 0)["domains"])
+    return replace(found, backbones=[Path(one.partition("=")[2] or one).stem for one in names])
 
 
 def _numbered(run: Run, task: int) -> int:

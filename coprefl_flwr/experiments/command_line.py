@@ -210,8 +210,8 @@ def _show_personal(result: Path) -> None:
     """Print how a personalised result was made, and each client's accuracy."""
     about, found = _about(result), json.loads(result.read_text())
     settings = about.pop("settings")
-    own = {key: value for key, value in about.items() if key != "versions" and value != ""}
-    print("  " + ", ".join(f"{key} = {value}" for key, value in own.items()))
+    own = [f"{k} = {v}" for k, v in about.items() if k not in ("method", "versions") and v != ""]
+    print(f"  {about['method']}: {', '.join(own)}")
     print(f"  backbones {settings['backbones']}, seed {settings['seed']}")
     for row, domain in zip(found["rows"], found["domains"], strict=True):
         print(f"  client {row['client']}, {domain}: {100 * row['correct'] / row['n']:.1f} %")

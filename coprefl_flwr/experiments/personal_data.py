@@ -24,6 +24,9 @@ PERSONAL = "personal"
 
 PIXELS, SCRATCH = "pixels", "scratch"
 
+MOST_DEALS = 100
+"""How often samples are dealt anew before a dataset is said to have too few."""
+
 _Counts = npt.NDArray[np.int64]
 
 
@@ -127,11 +130,32 @@ def domain_of(settings: Settings, client: int) -> Domain:
 def class_counts(settings: Settings) -> _Counts:
     """Return how many samples of each class a client trains on, (clients, classes) (Tables 8-10).
 
-    Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time.
+    Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time,
+    again where a dataset has fewer samples of a class than its clients were dealt (Office-10).
     """
     clients, classes = num_clients(settings), num_classes(settings)
     if shift(settings) == "feature":
         return np.full((clients, classes), settings.train_per_class)
+    counts = _dealt_counts(settings, (settings.seed, PERSONAL))
+    for attempt in range(1, MOST_DEALS):
+        if _suffice(settings, counts):
+            break
+        counts = _dealt_counts(settings, (settings.seed, PERSONAL, "again", attempt))
+    return counts
+
+
+def _suffice(settings: Settings, counts: _Counts) -> bool:
+    """Tell whether each dataset has the samples that its clients are to train on."""
+    sources = domains(settings)
+    return all(
+        (np.bincount(domain.samples.labels, minlength=counts.shape[1]) >= wanted).all()
+        for number, domain in enumerate(sources)
+        for wanted in [counts[number :: len(sources)].sum(axis=0)]
+    )
+
+
+def _dealt_counts(settings: Settings, key: tuple[str | int, ...]) -> _Counts:
+    clients, classes = num_clients(settings), num_classes(settings)
     pool = np.repeat(np.arange(classes), settings.train_per_class * clients)
     parts = partition(
         pool,
@@ -139,7 +163,7 @@ def class_counts(settings: Settings) -> _Counts:
         "dirichlet",
         alpha=settings.alpha,
         classes_per_client=1,
-        seed_key=(settings.seed, PERSONAL),
+        seed_key=key,
         min_samples=settings.min_samples,
     )
     return np.stack([np.bincount(pool[part], minlength=classes) for part in parts])

@@ -7,6 +7,7 @@ of them.
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.experiments.figures import Similarity, save, similarity_figure
 from coprefl_flwr.experiments.personalised import LOCAL, read_run
 
 
@@ -42,27 +44,11 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> npt.NDArray[np.float
     return np.asarray(scores / scores.sum(axis=0))
 
 
-def draw(
-    scores: npt.NDArray[np.float64], backbones: Sequence[str], clients: Sequence[str], path: Path
-) -> None:
-    """Write the heat map: a row a backbone, a column a client."""
-    # matplotlib takes a second to import, and most of what this package does needs none.
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(2.2 + 0.9 * len(clients), 1.4 + 0.6 * len(backbones)), dpi=150)
-    figure.set_layout_engine("constrained")
-    axes = figure.add_subplot()
-    image = axes.imshow(scores, cmap="Blues", aspect="auto")
-    axes.set_xticks(range(len(clients)), clients, rotation=30, ha="right")
-    axes.set_yticks(range(len(backbones)), backbones)
-    middle = (scores.min() + scores.max()) / 2
-    for row, column in np.ndindex(*scores.shape):
-        value = scores[row, column]
-        colour = "white" if value > middle else "black"
-        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
-    figure.colorbar(image, ax=axes, label="normalised similarity")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+def similarity(folders: Sequence[Path], clients: Sequence[str]) -> Similarity:
+    """Return the heat map of finished FedPCL runs, whose folders are given, that of all last."""
+    prototypes = [load_file(folder / LOCAL) for folder in folders]
+    scores = similarities(prototypes[:-1], prototypes[-1])
+    return Similarity(scores, [folder.name for folder in folders[:-1]], clients)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -70,13 +56,13 @@ def main(arguments: Sequence[str]) -> None:
     if len(arguments) < 4:
         raise SettingsError("name a figure, the runs of single backbones, and the run of all")
     path, *folders = map(Path, arguments)
-    for folder in folders:
-        if not (folder / "methods" / "fedpcl" / LOCAL).is_file():
+    methods = [folder / "methods" / "fedpcl" for folder in folders]
+    for folder, method in zip(folders, methods, strict=True):
+        if not (method / LOCAL).is_file():
             raise SettingsError(f"{folder} holds no finished run of fedpcl")
-    prototypes = [load_file(folder / "methods" / "fedpcl" / LOCAL) for folder in folders]
-    scores = similarities(prototypes[:-1], prototypes[-1])
+    found = similarity(methods, read_run(folders[-1]).domains)
     names = [folder.name for folder in folders[:-1]]
-    draw(scores, names, read_run(folders[-1]).domains, path)
+    save(similarity_figure(replace(found, backbones=names)), path)
     print(path)
 
 

@@ -14,6 +14,7 @@ from coprefl_flwr.experiments.figures.curves import (
 from coprefl_flwr.experiments.figures.gamma import GammaPoint, gamma_figure
 from coprefl_flwr.experiments.figures.landscapes import Landscape, landscape, landscape_figure
 from coprefl_flwr.experiments.figures.p1_rounds import P1Point, p1_rounds_figure
+from coprefl_flwr.experiments.figures.similarity import Similarity, similarity_figure
 from coprefl_flwr.experiments.figures.style import FORMATS, colours, save
 from coprefl_flwr.experiments.figures.switch import Run, smoothing_window, switch_figure
 
@@ -25,6 +26,7 @@ __all__ = [
     "Landscape",
     "P1Point",
     "Run",
+    "Similarity",
     "accuracy_figure",
     "accuracy_histogram",
     "colours",
@@ -35,6 +37,7 @@ __all__ = [
     "learning_figure",
     "p1_rounds_figure",
     "save",
+    "similarity_figure",
     "smoothing_window",
     "switch_figure",
 ]

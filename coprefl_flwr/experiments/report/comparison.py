@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.figures import CurveRow, Landscape
+from coprefl_flwr.experiments.figures import CurveRow, Landscape, Similarity
 from coprefl_flwr.experiments.report.columns import COLUMNS, is_column
 from coprefl_flwr.experiments.tables import ClientRow
 from coprefl_flwr.settings import unknown
 
-FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma")
+FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity")
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Measured:
         The last round of the first of several phases; 0 for one phase.
     landscape : Landscape | None
         The loss around its model, where it was measured.
+    similarity : Similarity | None
+        How much each backbone is in what it fuses, where each was run alone too.
     """
 
     label: str
@@ -47,6 +49,7 @@ class Measured:
     curves: Sequence[CurveRow] = ()
     switch: int = 0
     landscape: Landscape | None = None
+    similarity: Similarity | None = None
 
     @property
     def name(self) -> str:

@@ -210,6 +210,17 @@ def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoi
     return lines
 
 
+def _similarity(comparison: Comparison) -> Drawn:
+    found = [one.similarity for one in comparison.measured if one.similarity]
+    if not found:
+        return None
+    caption = (
+        "Normalised similarity of each client's prototypes under one backbone and under all "
+        "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
+    )
+    return figures.similarity_figure(found[0]), caption
+
+
 _KINDS: dict[str, Callable[[Comparison], Drawn]] = {
     "accuracies": _accuracies,
     "curves": _curves,
@@ -217,6 +228,7 @@ _KINDS: dict[str, Callable[[Comparison], Drawn]] = {
     "p1-rounds": _p1_rounds,
     "landscape": _landscape,
     "gamma": _gamma,
+    "similarity": _similarity,
 }
 _WHAT = {
     "accuracies": "Histograms of client accuracies",
@@ -225,4 +237,5 @@ _WHAT = {
     "p1-rounds": "Accuracy against rounds of the first phase",
     "landscape": "Contour plots of the loss around the models",
     "gamma": "Accuracy and variance against gamma",
+    "similarity": "Heat map of how much each backbone is in the fused prototypes",
 }

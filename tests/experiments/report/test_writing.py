@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coprefl_flwr.experiments.figures import Landscape
+from coprefl_flwr.experiments.figures import Landscape, Similarity
 from coprefl_flwr.experiments.report import Measured, Report, write_report
 from coprefl_flwr.experiments.report.comparison import FIGURES
 from tests.experiments.report.made_up import NASTY, client_rows, comparison, one_unit
@@ -55,6 +55,7 @@ def rounds(label: str) -> dict[int, list[dict[str, Any]]]:
 
 
 def with_everything() -> Report:
+    heat = Similarity(np.array([[0.75, 0.5], [0.25, 0.5]]), ["birds", "planes"], ["a", NASTY])
     grid = Landscape(np.array([-1.0, 0.0, 1.0]), np.arange(1.0, 10.0).reshape(3, 3))
     rows = [
         Measured(
@@ -70,6 +71,7 @@ def with_everything() -> Report:
               "accuracy": 50.0}],
             switch,
             grid,
+            heat,
         )
         for gamma, switch in (("0", 3), ("1", 6))
     ]  # fmt: skip
