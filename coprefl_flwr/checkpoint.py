@@ -111,8 +111,9 @@ def continue_from(
     if num_rounds < kept.round:
         raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
     for name, value in options.items():
-        # How many nodes are waited for does not enter the numbers.
-        if name != "min_nodes" and kept.options.get(name) != value:
+        # How many nodes are waited for, and attempts are made, does not enter the numbers.
+        free = name in ("min_nodes", "max_failed_rounds")
+        if not free and kept.options.get(name) != value:
             raise SettingsError(
                 f"{path} is a checkpoint of another run: its {name} is "
                 f"{kept.options.get(name)!r}, here it is {value!r}"

@@ -372,7 +372,7 @@ def field_of(key: str) -> str:
 def unknown(what: str, name: str, known: list[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one."""
     near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known)}"
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(known) or 'none'}"
     return f"unknown {what} '{name}': {hint}"
 
 

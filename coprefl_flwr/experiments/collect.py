@@ -73,7 +73,7 @@ def _comparison(
         title=_title(recipe, combination),
         metrics=recipe.metrics,
         units=_units(recipe, combination),
-        measured=[_measured(recipe, store, group, cell, one) for cell, one in shown],
+        measured=[row for cell in group for row in _of_cell(recipe, store, group, cell)],
         reference=recipe.reference,
         paper=printed.rows if printed else {},
         source=_source(recipe, printed),
@@ -111,6 +111,13 @@ def _units(recipe: Recipe, combination: Mapping[str, Value]) -> list[str]:
 
 def _tasks(combination: Mapping[str, Value]) -> int:
     return Run.of(dict(combination), "random", 0).settings.tasks
+
+
+def _of_cell(recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell) -> list[Measured]:
+    """Return the rows of a cell: one that is all missing where no value could be chosen."""
+    shown = [_measured(recipe, store, group, cell, one) for one in cell.shown(store)]
+    missing = [math.nan] * len(_units(recipe, cell.combination))
+    return shown or [Measured(cell.row.label, "", dict.fromkeys(recipe.metrics, missing))]
 
 
 def _measured(
@@ -185,12 +192,13 @@ def _pretraining(
     store: Store, group: Sequence[Cell], position: int, chosen: Candidate
 ) -> dict[str, float]:
     """Return what the pre-training with the seed at `position` came to, next to its plain form."""
-    rows = [
-        {**row, "start": one.start}
+    # Two rows may be the same start under two labels.
+    rounds = {
+        one.start: store.rounds(cell.reported(one)[position])
         for cell in group
         for one in cell.shown(store)
-        for row in store.rounds(cell.reported(one)[position])
-    ]
+    }
+    rows = [{**row, "start": start} for start, found in rounds.items() for row in found]
     entries = {entry["start"]: entry for entry in pretraining_summary(rows)}
     found = entries.get(chosen.start, {})
     if "catches-up" in found and found["catches-up"] is None:

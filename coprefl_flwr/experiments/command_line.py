@@ -83,6 +83,7 @@ def _run(given: argparse.Namespace) -> int:
     if given.workers < 0:
         raise SettingsError(f"--workers {given.workers}: must be at least 0")
     _check_folder(out, recipe)
+    _check_place("--models", models)
     tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
@@ -102,11 +103,16 @@ def _maker(store: Store, workers: int, tracker: Tracker | None) -> Make:
     return OnRay(store, workers, tracker) if workers else InProcess(store, tracker)
 
 
+def _check_place(option: str, folder: Path) -> None:
+    """Raise a SettingsError if no such folder can be made."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"{option}: {place} is a file, not a folder")
+
+
 def _check_folder(out: Path, recipe: Recipe) -> None:
     """Raise a SettingsError if the folder is of another recipe."""
-    for place in (out, *out.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"--out: {place} is a file, not a folder")
+    _check_place("--out", out)
     kept = out / RECIPE
     if not kept.exists():
         return
@@ -147,22 +153,24 @@ def _list(given: argparse.Namespace) -> int:
         print(f"{path.parent}  {recipe.title}  ({state})")
     for model in sorted(given.outputs.glob("models/*/model.json")):
         tasks = len(list(model.parent.glob("tasks/*.json")))
-        print(f"  {model.parent.name}  {tasks} tasks")
+        start = json.loads(model.read_text())["start"]
+        print(f"  {model.parent.name}  {start}  {tasks} tasks")
     return 0
 
 
 def _show(given: argparse.Namespace) -> int:
-    found = [path.parent for path in given.models.glob(f"{given.name}*/model.json")]
-    if len(found) != 1:
-        names = [path.parent.name for path in given.models.glob("*/model.json")]
-        if found:
-            raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
+    names = sorted(path.parent.name for path in given.models.glob("*/model.json"))
+    found = [name for name in names if name.startswith(given.name)]
+    if not found:
         raise SettingsError(unknown("run", given.name, names))
-    (folder,) = found
+    if len(found) > 1:
+        raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
+    folder = given.models / found[0]
     about = json.loads((folder / "model.json").read_text())
     print(f"{folder}")
     for phase in about["phases"] or [{"method": "random"}]:
-        print("  " + ", ".join(f"{key} = {value}" for key, value in phase.items() if value != ""))
+        own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
+        print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     print(f"  {about['model']}, {about['num-classes']} classes, seed {about['settings']['seed']}")
     rounds = read_lines(folder / "rounds.jsonl")
     if rounds:

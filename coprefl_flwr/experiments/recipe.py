@@ -26,7 +26,7 @@ tables:
 import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from coprefl_flwr.experiments.methods import METHODS
 from coprefl_flwr.experiments.report.columns import COLUMNS
 from coprefl_flwr.experiments.report.comparison import FIGURES
 from coprefl_flwr.experiments.scale import FULL, SMALL, cut
-from coprefl_flwr.experiments.starts import own_settings, settings_of
+from coprefl_flwr.experiments.starts import RANDOM, own_settings, settings_of, task_phase
 from coprefl_flwr.experiments.starts import start as read_start
 from coprefl_flwr.experiments.yaml_file import Located, parse_yaml, read_yaml
 from coprefl_flwr.settings import Settings, Value, checked, unknown
@@ -154,6 +154,8 @@ class Recipe:
         Run-config keys; several values are compared.
     effective : Mapping[str, Any]
         The file after `--scale` and `--set`, as it is kept beside the results.
+    places : Mapping[str, str]
+        Where each setting stands, and each key of the recipe.
     """
 
     title: str
@@ -170,6 +172,7 @@ class Recipe:
     paper: tuple[PaperTable, ...]
     notes: tuple[str, ...]
     effective: Mapping[str, Any] = field(repr=False)
+    places: Mapping[str, str] = field(repr=False)
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -189,6 +192,13 @@ class Recipe:
             if all(combination[key] == value for key, value in table.where.items()):
                 return table
         return None
+
+    def placed(self, error: SettingsError, row: Row | None = None) -> SettingsError:
+        """Return an error with the place of the setting that it names first, or else the row's."""
+        words = re.findall(r"[a-z]+(?:-[a-z]+)*", str(error))
+        named = [self.places[word] for word in words if word in self.places]
+        place = named[0] if named else row.place if row else self.places["settings"]
+        return SettingsError(f"{place}: {error}")
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""
@@ -216,7 +226,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
         tree = cut(tree, str(path))
     for change in changes:
         _change(tree, change)
-    return _recipe(tree, str(path))
+    return _recipe(tree, str(path), changed=bool(changes) or scale == SMALL)
 
 
 def _change(tree: dict[str, Located], change: str) -> None:
@@ -233,7 +243,7 @@ def _change(tree: dict[str, Located], change: str) -> None:
     tree["settings"] = Located(settings | {key: value}, place)
 
 
-def _recipe(tree: Mapping[str, Located], name: str) -> Recipe:
+def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     for key in ("title", "settings", "methods"):
         if key not in tree:
             raise SettingsError(f"{name}: there is no '{key}'")
@@ -242,6 +252,10 @@ def _recipe(tree: Mapping[str, Located], name: str) -> Recipe:
     rows = _rows(tree["methods"], _options(tree["search"], "search") if "search" in tree else {})
     names = _names(rows, select)
     reference = _one_of(tree.get("reference"), names[-1], names, "reference")
+    if changed and "paper" in tree:
+        tree |= {"paper": _without_others(tree["paper"], settings, names)}
+        if not tree["paper"].value:
+            del tree["paper"]
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
@@ -254,13 +268,14 @@ def _recipe(tree: Mapping[str, Located], name: str) -> Recipe:
         seeds=_seeds(tree.get("seeds")),
         metrics=_chosen(tree.get("metrics"), METRICS, "metric") or _default_metrics(settings),
         figures=_chosen(tree.get("figures"), FIGURES, "figure"),
-        paper=_paper(tree["paper"], settings, names, "scale" in tree) if "paper" in tree else (),
+        paper=_paper(tree["paper"], settings, names) if "paper" in tree else (),
         notes=_notes(tree),
         effective={key: entry.plain() for key, entry in tree.items()},
+        places=_places(tree),
     )
-    _check_searched(recipe, name)
-    _check_heeded(recipe, tree["settings"])
-    _check_starts(recipe, tree)
+    _check_searched(recipe)
+    _check_heeded(recipe, tree)
+    _check_starts(recipe)
     return recipe
 
 
@@ -325,6 +340,9 @@ def _row(entry: Located, search: Mapping[str, tuple[Value, ...]]) -> Row:
     named = options.pop("method", Located(label, entry.place))
     method = named.text("method").replace(" ", "")
     own = {key: _values(key, value) for key, value in options.items()}
+    for phase in method.split("+"):
+        if phase.partition(":")[0] not in (RANDOM, *METHODS):
+            raise named.error(unknown("method", phase.partition(":")[0], [RANDOM, *METHODS]))
     has = settings_of(method)
     for key, value in options.items():
         if key not in has:
@@ -387,6 +405,12 @@ def _default_metrics(settings: Mapping[str, tuple[Value, ...]]) -> tuple[str, ..
     return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
 
 
+def _places(tree: Mapping[str, Located]) -> dict[str, str]:
+    """Return where the recipe's keys and its settings stand."""
+    entries = {**tree, **tree["settings"].mapping("settings")}
+    return {key: entry.place for key, entry in entries.items()}
+
+
 def _notes(tree: Mapping[str, Located]) -> tuple[str, ...]:
     return tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else ()
 
@@ -394,8 +418,28 @@ def _notes(tree: Mapping[str, Located]) -> tuple[str, ...]:
 # ---- what the paper printed ---------------------------------------------------------------------
 
 
+def _without_others(
+    entry: Located, settings: Mapping[str, tuple[Value, ...]], names: Sequence[str]
+) -> Located:
+    """Return what the paper printed for the tables and rows that a changed recipe still has."""
+    given = dict(entry.mapping("paper"))
+    if "tables" not in given:
+        return entry
+    tables = []
+    for table in given["tables"].listed("tables"):
+        parts = dict(table.mapping("a table"))
+        where = parts["where"].mapping("where") if "where" in parts else {}
+        rows = parts["rows"].mapping("rows") if "rows" in parts else {}
+        left = {name: row for name, row in rows.items() if name in names}
+        if left and all(_values(k, v)[0] in settings.get(k, ()) for k, v in where.items()):
+            parts["rows"] = replace(parts["rows"], value=left)
+            tables.append(replace(table, value=parts))
+    given["tables"] = replace(given["tables"], value=tables)
+    return replace(entry, value=given if tables else {})
+
+
 def _paper(
-    entry: Located, settings: Mapping[str, tuple[Value, ...]], names: Sequence[str], cut: bool
+    entry: Located, settings: Mapping[str, tuple[Value, ...]], names: Sequence[str]
 ) -> tuple[PaperTable, ...]:
     given = entry.mapping("paper")
     _known(given, ("columns", "tables"), "key")
@@ -403,7 +447,7 @@ def _paper(
         raise entry.error("paper needs 'columns' and 'tables'")
     columns = [_one_of(one, "", METRICS, "column") for one in given["columns"].listed("columns")]
     return tuple(
-        _paper_table(one, columns, settings, names, cut) for one in given["tables"].listed("tables")
+        _paper_table(one, columns, settings, names) for one in given["tables"].listed("tables")
     )
 
 
@@ -412,7 +456,6 @@ def _paper_table(
     columns: Sequence[str],
     settings: Mapping[str, tuple[Value, ...]],
     names: Sequence[str],
-    cut: bool,
 ) -> PaperTable:
     given = entry.mapping("a table")
     _known(given, ("table", "where", "rows"), "key")
@@ -426,9 +469,8 @@ def _paper_table(
     if "rows" not in given:
         raise entry.error("a table of the paper needs 'rows'")
     rows = given["rows"].mapping("rows")
-    if not cut:
-        _known(rows, names, "row")
-    printed = {name: _printed(row, columns) for name, row in rows.items() if name in names}
+    _known(rows, names, "row")
+    printed = {name: _printed(row, columns) for name, row in rows.items()}
     return PaperTable(str(given["table"].value) if "table" in given else "", where, printed)
 
 
@@ -453,7 +495,7 @@ def _printed(entry: Located, columns: Sequence[str]) -> dict[str, tuple[float, f
 # ---- checks between the parts -------------------------------------------------------------------
 
 
-def _check_searched(recipe: Recipe, name: str) -> None:
+def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if something is searched that nothing can choose."""
     searched = [row for row in recipe.rows if len(row.candidates()) > 1]
     if searched and recipe.select == VALIDATION and 0 in recipe.settings.get("tasks", ()):
@@ -462,28 +504,32 @@ def _check_searched(recipe: Recipe, name: str) -> None:
             "tasks = 0; set select: all, or test"
         )
     if recipe.validation_seed in recipe.seeds and searched and recipe.select == VALIDATION:
-        raise SettingsError(
-            f"{name}: validation-seed = {recipe.validation_seed} is one of the seeds"
-        )
+        problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
+        raise recipe.placed(SettingsError(problem))
 
 
-def _check_heeded(recipe: Recipe, settings: Located) -> None:
+def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
     """Raise a SettingsError for a method's setting that no method here has."""
     tasks = recipe.settings.get("task-method", ("fedavg",))
     names = [*(row.method for row in recipe.rows), *map(str, tasks)]
     has = {key for name in names for key in settings_of(name)}
-    for key, entry in settings.mapping("settings").items():
+    for key, entry in tree["settings"].mapping("settings").items():
         if key in own_settings() and key not in has:
             raise entry.error(f"{key}: no method here has this setting")
+    trained = {key for row in recipe.rows for key in settings_of(row.method)}
+    for key, entry in tree["search"].mapping("search").items() if "search" in tree else ():
+        if key not in trained:
+            raise entry.error(f"search: {key}: no method here has this setting")
 
 
-def _check_starts(recipe: Recipe, tree: Mapping[str, Located]) -> None:
+def _check_starts(recipe: Recipe) -> None:
     """Raise a SettingsError if some combination cannot be run as set."""
     for combination in recipe.combinations():
         try:
             settings = Settings.from_config(combination)
+            task_phase(settings)
         except SettingsError as error:
-            raise tree["settings"].error(str(error)) from error
+            raise recipe.placed(error) from error
         for row in recipe.rows:
             for candidate in row.candidates():
                 try:

@@ -120,8 +120,12 @@ def pretrain(
 ) -> Arrays:
     """Return the starting model, pre-training it into the folder unless that is done."""
     title = f"pre-training {start.name}"
+    checkpoint = folder / "checkpoint.safetensors"
+    state = folder / "client-state"
     if (folder / "model.safetensors").exists():
         progress.skip(title, PRETRAINING_KIND, start.rounds)
+        checkpoint.unlink(missing_ok=True)
+        shutil.rmtree(state, ignore_errors=True)
         return load_saved_model(folder)[0]
     arrays = initial_model(setup)
     if not start.phases:
@@ -130,8 +134,6 @@ def pretrain(
         return arrays
     progress.begin(title, PRETRAINING_KIND, start.rounds)
     settings = setup.settings
-    checkpoint = folder / "checkpoint.safetensors"
-    state = folder / "client-state"
     strategy = start.strategy(setup.server_data)
     result = strategy.start(
         grid,

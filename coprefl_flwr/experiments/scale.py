@@ -115,14 +115,16 @@ def _cut_methods(entry: Located, changes: Mapping[str, Change]) -> Located:
             if key in changes:
                 inner[key] = _each(value, changes[key])
             elif key not in CUTS:
-                inner[key] = _cut_methods(value, changes)
+                inner[key] = _cut_methods(_first_two(value), changes)
         return Located(inner, entry.place)
     if isinstance(entry.value, list):
-        entries = entry.value
-        if not any(isinstance(one.value, dict | str) for one in entries):
-            entries = entries[:2]
-        return Located([_cut_methods(one, changes) for one in entries], entry.place)
+        return Located([_cut_methods(one, changes) for one in entry.value], entry.place)
     return entry
+
+
+def _first_two(entry: Located) -> Located:
+    """Return the first two values of a searched setting."""
+    return Located(entry.value[:2], entry.place) if isinstance(entry.value, list) else entry
 
 
 def _cut_where(entry: Located, changes: Mapping[str, Change], replaced: set[str]) -> Located:

@@ -10,17 +10,19 @@ import fcntl
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import coprefl_flwr
 from coprefl_flwr.experiments.methods import LOCAL_SETTINGS
-from coprefl_flwr.experiments.populations import class_split
+from coprefl_flwr.experiments.populations import class_split, input_shape
 from coprefl_flwr.experiments.runs import read_lines
 from coprefl_flwr.experiments.starts import (
+    RANDOM,
     Start,
     own_settings,
     settings_of,
@@ -80,8 +82,9 @@ class Run:
 
     @property
     def key(self) -> str:
-        """Name of the starting model: its method, and the hash of all that it depends on."""
-        return f"{self.start.folder[:48]}-{_hash(self._pretraining())}"
+        """Name of the starting model: its methods, and the hash of all that it depends on."""
+        methods = [phase.name for phase in self.start.phases] or [RANDOM]
+        return "-".join([*methods, _hash(self._pretraining())])
 
     def task_key(self, number: int) -> str:
         """Name of a task from the model."""
@@ -102,8 +105,10 @@ class Run:
             and not key.startswith("task-")
         }
         found |= {"classes": pretraining, "version": coprefl_flwr.__version__}
+        # Grey images become colour where those of the tasks' dataset are.
+        found["input-shape"] = input_shape(self.settings)
         if self.settings.task_reserve:  # Then some samples are kept for the tasks.
-            kept_for = ("task-reserve", "downstream-domains")
+            kept_for = ("task-reserve", "task-dataset", "downstream-domains")
             found |= {key: config[key] for key in kept_for} | {"downstream": downstream}
         found["phases"] = [{"method": p.name, **p.own_settings()} for p in self.start.phases]
         return found
@@ -117,7 +122,7 @@ class Run:
         }
         phase = task_phase(self.settings)
         own = phase.settings.to_config()
-        found |= {key: own[key] for key in phase.method.own}
+        found |= {"task-method": phase.name} | {key: own[key] for key in phase.method.own}
         return found | {"classes": class_split(self.settings)[1]}
 
 
@@ -159,10 +164,28 @@ class Store:
         """Keep other processes from making the same run; wait for one that does."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / ".lock").open("w") as lock:
+        path = folder / ".lock"
+        with _locked(path, run.key):
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                logger.info("%s is being made by another process; waiting for it", run.key)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+                for unfinished in folder.rglob(".*.part"):  # Of a process that was killed.
+                    unfinished.unlink(missing_ok=True)
+                yield
+            finally:
+                path.unlink()
+
+
+def _locked(path: Path, name: str) -> TextIO:
+    """Open and lock a file that whoever held it before may have removed."""
+    while True:
+        lock = path.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            logger.info("%s is being made by another process; waiting for it", name)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
+        except FileNotFoundError:
+            pass
+        lock.close()

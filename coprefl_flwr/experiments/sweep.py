@@ -6,7 +6,7 @@ classes no reported task has. The reported runs then use what was chosen, for al
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -123,20 +123,25 @@ def check_runs(recipe: Recipe) -> list[Run]:
     Raises
     ------
     SettingsError
-        For the first that cannot be run as set.
+        For the first that cannot be run as set, with the line of what is wrong.
     """
     found: dict[tuple[str, ...], Run] = {}
     for cell in cells(recipe):
-        for candidate in cell.row.candidates():
-            deciding = cell.deciding(candidate) if cell.searched else []
-            for run in [*deciding, *cell.reported(candidate)]:
-                found.setdefault(identity(run), run)
-    for run in found.values():
         try:
-            check(run.settings)
+            for run in _runs(cell):
+                if found.setdefault(identity(run), run) is run:
+                    check(run.settings)
         except SettingsError as error:
-            raise SettingsError(f"{run.start.name}: {error}") from error
+            raise recipe.placed(error, cell.row) from error
     return list(found.values())
+
+
+def _runs(cell: Cell) -> Iterator[Run]:
+    """Yield every run that a row of a table may need."""
+    for candidate in cell.row.candidates():
+        if cell.searched:
+            yield from cell.deciding(candidate)
+        yield from cell.reported(candidate)
 
 
 def identity(run: Run) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,11 +107,7 @@ def parse_yaml(text: str, name: str) -> Located:
 
 def _located(node: yaml.Node, name: str, parents: tuple[yaml.Node, ...]) -> Located:
     place = f"{name}, line {node.start_mark.line + 1}"
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if kind == "timestamp":  # A date in a title is a text.
-        kind = "str"
-    if kind not in PLAIN:
-        raise SettingsError(f"{place}: {node.tag} is not allowed; plain values only")
+    kind = _kind(node, place)
     if any(parent is node for parent in parents):
         raise SettingsError(f"{place}: an alias that contains itself")
     within = (*parents, node)
@@ -125,8 +121,18 @@ def _located(node: yaml.Node, name: str, parents: tuple[yaml.Node, ...]) -> Loca
         return Located(float(text) if unquoted and _EXPONENT.fullmatch(text) else text, place)
     try:
         return Located(yaml.SafeLoader("").construct_object(node), place)
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError) as error:
         raise SettingsError(f"{place}: {node.value!r} is no {kind}") from error
+
+
+def _kind(node: yaml.Node, place: str) -> str:
+    """Return which of the plain kinds a node says it is."""
+    kind = str(node.tag).removeprefix("tag:yaml.org,2002:")
+    if kind == "timestamp":  # A date in a title is a text.
+        return "str"
+    if kind not in PLAIN:
+        raise SettingsError(f"{place}: {node.tag} is not allowed; plain values only")
+    return kind
 
 
 def _mapping(
@@ -135,9 +141,11 @@ def _mapping(
     found: dict[str, Located] = {}
     for key, value in node.value:
         place = f"{name}, line {key.start_mark.line + 1}"
-        if not isinstance(key, yaml.ScalarNode) or key.tag.endswith("python/object"):
+        _kind(key, place)
+        if not isinstance(key, yaml.ScalarNode):
             raise SettingsError(f"{place}: a key must be a text")
         if key.value in found:
             raise SettingsError(f"{place}: the key '{key.value}' stands twice")
-        found[key.value] = _located(value, name, parents)
+        # Where the key stands: what it holds may begin a line below.
+        found[key.value] = replace(_located(value, name, parents), place=place)
     return found

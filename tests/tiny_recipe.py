@@ -1,0 +1,129 @@
+"""A recipe of a few seconds, what its runs send, and results that nobody measured."""
+
+import json
+
+import yaml
+
+from coprefl_flwr import client_app
+from coprefl_flwr.experiments.store import Store
+from coprefl_flwr.grids import LocalGrid
+
+SETTINGS = {
+    "downstream-classes": "2",
+    "clients": 6,
+    "partition": "iid",
+    "min-samples": 4,
+    "model": "tests.tiny_study:network",
+    "rounds": 3,
+    "participants": 3,
+    "local-steps": 2,
+    "batch-size": 8,
+    "learning-rate": 0.05,
+    "tasks": 2,
+    "task-classes": 2,
+    "task-clients": 3,
+    "task-partition": "iid",
+    "task-rounds": 2,
+    "task-local-steps": 2,
+    "task-learning-rate": 0.05,
+}
+
+
+def tiny_recipe(images, settings=None, **keys):
+    """Return a recipe's content: 6 classes to pre-train on, two tasks of the other 2, no figures.
+
+    What is None is left out.
+    """
+    recipe = {
+        "title": "A tiny comparison",
+        "source": "Nobody, 2026, Table 1(a)",
+        "settings": {"dataset": str(images), **SETTINGS, **(settings or {})},
+        "methods": ["random", "fedavg", {"coprefl": {"gamma": [0.0, 1.0]}}],
+        "validation-tasks": 1,
+        "reference": "coprefl",
+        "metrics": ["accuracy", "variance"],
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }
+    return {key: value for key, value in recipe.items() if value is not None}
+
+
+def write_recipe(path, content):
+    """Write a recipe and return its path."""
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return path
+
+
+class Killed(BaseException):
+    """Stands for a signal: no `except Exception` may catch it."""
+
+
+class Witness:
+    """Stands in the place of `LocalGrid`: notes every message of a round, and stops at one.
+
+    Parameters
+    ----------
+    at : tuple, optional
+        (message type, run's name begins with, population, round) before which `error` is raised.
+    """
+
+    def __init__(self, at=None, error=Killed):
+        self.at, self.error, self.seen = at, error, []
+
+    def __call__(self, app, nodes, config):
+        witness = self
+
+        class Grid(LocalGrid):
+            def _handle(self, message):
+                witness.note(message)
+                return super()._handle(message)
+
+        assert app is client_app.app
+        return Grid(app, nodes, config)
+
+    def note(self, message):
+        config = message.content.get("config", {})
+        if "server-round" not in config:
+            return
+        kind, run = message.metadata.message_type, config["run"]
+        self.seen.append((kind, run, config["population"], config["server-round"]))
+        if (
+            self.at
+            and run.startswith(self.at[1])
+            and self.seen[-1] == (self.at[0], run, *self.at[2:])
+        ):
+            raise self.error
+
+    def rounds(self):
+        """Return (run, population, round) of every round, each once."""
+        return list(dict.fromkeys(entry[1:] for entry in self.seen))
+
+
+def files(folder):
+    """Return {path in the folder: bytes} of every file, but for the one that names a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != "models.txt"
+    }
+
+
+def keep(store: Store, run, accuracies=(), tested=(), models=4.0):
+    """Put a run into the store whose tasks have these accuracies (%, the same at two clients)."""
+    folder = store.folder(run)
+    (folder / "tasks").mkdir(parents=True, exist_ok=True)
+    (folder / "model.safetensors").touch()
+    rounds = [
+        {"phase": "pretraining", "start": "x", "task": None, "round": number, "models-down": models}
+        | {"server-accuracy": accuracy}
+        for number, accuracy in enumerate(tested, 1)
+    ]
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rounds))
+    for number, accuracy in enumerate(accuracies):
+        rows = [
+            {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
+            for c in (0, 1)
+        ]
+        curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
+        rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
+        part = {"rows": rows, "rounds": rounds}
+        store.task_file(run, number).write_text(json.dumps(part))
