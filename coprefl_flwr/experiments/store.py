@@ -240,7 +240,7 @@ class Store:
         with _locked(path, run.key):
             try:
                 for unfinished in folder.rglob(".*.part"):  # Of a process that was killed.
-                    unfinished.unlink()
+                    unfinished.unlink(missing_ok=True)
                 yield
             finally:
                 path.unlink()

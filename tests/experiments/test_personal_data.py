@@ -104,7 +104,7 @@ def test_domains_of_one_file(tmp_path):
     with pytest.raises(SettingsError, match="unknown domain 'sketsh': did you mean 'sketch'"):
         domains(Settings(personal_datasets=f"{path}@sketsh"))
     plain = write(tmp_path / "plain.npz")
-    with pytest.raises(SettingsError, match=r"plain\.npz: has no domains; its keys are images"):
+    with pytest.raises(SettingsError, match=r"plain\.npz@\*: the dataset names no domains"):
         domains(Settings(personal_datasets=f"{plain}@*"))
 
 
