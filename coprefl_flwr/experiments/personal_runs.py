@@ -28,6 +28,7 @@ from coprefl_flwr.experiments.starts import Phase, own_settings
 from coprefl_flwr.experiments.store import (
     NO_RESULT,
     OF_CLASSES,
+    OF_PERSONAL,
     OF_TASKS,
     Run,
     Store,
@@ -40,24 +41,8 @@ from coprefl_flwr.settings import Settings, Value
 
 ABOUT = "method.json"
 
-OF_FEATURES = (
-    "seed",
-    "dataset",
-    "image-size",
-    "personal-datasets",
-    "personal-clients",
-    "shift",
-    "alpha",
-    "min-samples",
-    "train-per-class",
-    "test-per-class",
-    "backbones",
-    "noise-on",
-    "noise-kind",
-    "noise-scale",
-    "noise-share",
-)
-"""Settings that the clients' features depend on."""
+OF_FEATURES = ("seed", "dataset", "image-size", "alpha", "min-samples", *OF_PERSONAL)
+"""Settings that the clients' features depend on, and the normalisation in their heads."""
 
 
 def personalised(tree: Mapping[str, Located]) -> bool:

@@ -58,6 +58,21 @@ NO_RESULT = (
 OF_TASKS = ("downstream-domains", "head")
 """Settings of the tasks whose names do not say so; `task-...` are all the others."""
 
+OF_PERSONAL = (
+    "personal-datasets",
+    "personal-clients",
+    "shift",
+    "train-per-class",
+    "test-per-class",
+    "backbones",
+    "head-norm",
+    "noise-on",
+    "noise-kind",
+    "noise-scale",
+    "noise-share",
+)
+"""Settings of personalised runs alone."""
+
 OF_CLASSES = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
 
 Track = Callable[[str], Sequence[Hook]]
@@ -173,7 +188,7 @@ class Run:
         found: dict[str, Any] = {
             key: value
             for key, value in config.items()
-            if key not in {*NO_RESULT, *OF_TASKS, *OF_CLASSES, *of_methods}
+            if key not in {*NO_RESULT, *OF_TASKS, *OF_CLASSES, *OF_PERSONAL, *of_methods}
             and not key.startswith("task-")
         }
         found |= {"classes": pretraining, "version": coprefl_flwr.__version__}
