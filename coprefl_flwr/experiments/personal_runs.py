@@ -41,7 +41,8 @@ from coprefl_flwr.settings import Settings, Value
 
 ABOUT = "method.json"
 
-OF_FEATURES = ("seed", "dataset", "image-size", "alpha", "min-samples", *OF_PERSONAL)
+OF_DIRICHLET = ("alpha", "min-samples")
+OF_FEATURES = ("seed", "dataset", "image-size", *OF_DIRICHLET, *OF_PERSONAL)
 """Settings that the clients' features depend on, and the normalisation in their heads."""
 
 
@@ -123,6 +124,7 @@ class PersonalRun(Run):
             if key not in {*NO_RESULT, *OF_TASKS, *OF_CLASSES, *of_methods}
             and not key.startswith("task-")
         }
+        found = self._heeded(found)
         found |= {"personalised": self.phase.own_settings(), "version": coprefl_flwr.__version__}
         return f"{self.phase.name}-{hash_of(found)}"
 
@@ -130,8 +132,13 @@ class PersonalRun(Run):
     def features(self) -> str:
         """Where its features are, in the store."""
         config = self.settings.to_config()
-        found: dict[str, Any] = {key: config[key] for key in OF_FEATURES}
+        found = self._heeded({key: config[key] for key in OF_FEATURES})
         return f"features/{hash_of(found | {'version': coprefl_flwr.__version__})}"
+
+    def _heeded(self, config: dict[str, Any]) -> dict[str, Any]:
+        """Leave out what is said of the Dirichlet partition where there is none."""
+        left = OF_DIRICHLET if self.settings.shift == "feature" else ()
+        return {key: value for key, value in config.items() if key not in left}
 
     def task_file(self, number: int) -> str:
         """Return where its result is written, in the run's folder."""
