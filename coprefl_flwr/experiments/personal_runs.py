@@ -158,6 +158,7 @@ class PersonalRun(Run):
             "settings": self.settings.to_config(),
             "versions": versions(),
         }
-        write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
+        if not store.done(self):
+            write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
         features = store.root / self.features
         run_method(self.phase, self.name, grid, folder, features, progress, track(self.key))
