@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from coprefl_flwr.checkpoint import write_checkpoint
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.experiments import sweep
 from coprefl_flwr.experiments.command_line import main
@@ -23,6 +24,7 @@ from coprefl_flwr.experiments.sweep import (
     identity,
     run_recipe,
 )
+from coprefl_flwr.strategies import base
 from tests.simulation import ROOT
 from tests.tiny_recipe import Killed, Witness, files, keep, tiny_recipe, write_recipe
 
@@ -270,6 +272,30 @@ def test_killed_twice_it_ends_with_the_same_bytes(
     assert len({entry[1:] for entry in again}) <= len(stops)
     assert {entry[2:] for entry in again} <= {STOPS[stop][2:] for stop in stops}
     assert not Counter(whole[1].seen) - sent
+
+
+def die(*_):
+    raise Killed
+
+
+def test_killed_between_a_rounds_metrics_and_its_checkpoint(
+    whole, recipe_of, tmp_path, monkeypatch
+):
+    """The round is run again, and its metrics stand once."""
+    store = Store(tmp_path / "models")
+    (one,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
+    for number in (2, 3):  # In the pre-training's second round, and in a task's first.
+        left = iter([write_checkpoint] * (number - 1))
+
+        def dying(path, checkpoint, left=left):
+            next(left, die)(path, checkpoint)
+
+        monkeypatch.setattr(base, "write_checkpoint", dying)
+        with pytest.raises(Killed):
+            InProcess(store)([one])
+    monkeypatch.setattr(base, "write_checkpoint", write_checkpoint)
+    assert InProcess(store)([one]) == {}
+    assert files(store.folder(one)) == files(whole[0] / "models" / one.key)
 
 
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
