@@ -5,7 +5,7 @@ import json
 import yaml
 
 from coprefl_flwr import client_app
-from coprefl_flwr.experiments.store import Store
+from coprefl_flwr.experiments.recipes.store import Store
 from coprefl_flwr.grids import LocalGrid
 
 SETTINGS = {

@@ -23,9 +23,7 @@ from coprefl_flwr.experiments.personal_methods import (
 )
 from coprefl_flwr.experiments.personalised import RESULT, check, run_method
 from coprefl_flwr.experiments.progress import PERSONAL_KIND, Progress
-from coprefl_flwr.experiments.runs import versions
-from coprefl_flwr.experiments.starts import Phase, own_settings
-from coprefl_flwr.experiments.store import (
+from coprefl_flwr.experiments.recipes.store import (
     NO_RESULT,
     OF_CLASSES,
     OF_PERSONAL,
@@ -35,7 +33,9 @@ from coprefl_flwr.experiments.store import (
     Track,
     hash_of,
 )
-from coprefl_flwr.experiments.yaml_file import Located
+from coprefl_flwr.experiments.recipes.yaml_file import Located
+from coprefl_flwr.experiments.runs import versions
+from coprefl_flwr.experiments.starts import Phase, own_settings
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import Settings, Value
 

@@ -3,7 +3,7 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.recipe import read_recipe
+from coprefl_flwr.experiments.recipes.reading import read_recipe
 
 TEXT = """\
 title: A recipe

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from coprefl_flwr.experiments import sweep
-from coprefl_flwr.experiments.command_line import main
-from coprefl_flwr.experiments.trackers import tensorboard
+from coprefl_flwr.experiments.recipes import sweep
+from coprefl_flwr.experiments.recipes.command_line import main
+from coprefl_flwr.experiments.recipes.trackers import tensorboard
 from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
 
 

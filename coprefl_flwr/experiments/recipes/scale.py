@@ -8,9 +8,9 @@ from typing import Any
 
 from coprefl_flwr.experiments.personal_data import PIXELS, SCRATCH
 from coprefl_flwr.experiments.personal_runs import personalised
+from coprefl_flwr.experiments.recipes.yaml_file import Located
 from coprefl_flwr.experiments.report.columns import ACCURACY_OF
 from coprefl_flwr.experiments.starts import own_settings, settings_of
-from coprefl_flwr.experiments.yaml_file import Located
 from coprefl_flwr.settings import Settings, Value
 
 FULL, SMALL = "full", "small"

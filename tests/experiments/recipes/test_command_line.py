@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from coprefl_flwr.experiments import sweep
-from coprefl_flwr.experiments.command_line import main
+from coprefl_flwr.experiments.recipes import sweep
+from coprefl_flwr.experiments.recipes.command_line import main
 from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
 
 TEXT = """\

@@ -18,18 +18,19 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.experiments.collect import collect
 from coprefl_flwr.experiments.personal_runs import ABOUT
 from coprefl_flwr.experiments.personalised import RESULT
 from coprefl_flwr.experiments.progress import quiet_flower
-from coprefl_flwr.experiments.recipe import Recipe, read_recipe
+from coprefl_flwr.experiments.recipes.collect import collect
+from coprefl_flwr.experiments.recipes.reading import read_recipe
+from coprefl_flwr.experiments.recipes.recipe import Recipe
+from coprefl_flwr.experiments.recipes.scale import FULL, SMALL
+from coprefl_flwr.experiments.recipes.store import Store
+from coprefl_flwr.experiments.recipes.sweep import Failures, InProcess, Make, check_runs, run_recipe
+from coprefl_flwr.experiments.recipes.trackers import Tracker, tensorboard
+from coprefl_flwr.experiments.recipes.workers import OnRay
 from coprefl_flwr.experiments.report import text_tables, write_report
 from coprefl_flwr.experiments.runs import read_lines
-from coprefl_flwr.experiments.scale import FULL, SMALL
-from coprefl_flwr.experiments.store import Store
-from coprefl_flwr.experiments.sweep import Failures, InProcess, Make, check_runs, run_recipe
-from coprefl_flwr.experiments.trackers import Tracker, tensorboard
-from coprefl_flwr.experiments.workers import OnRay
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import unknown
 

@@ -10,7 +10,7 @@ import pytest
 import coprefl_flwr
 from coprefl_flwr.experiments.populations import input_shape
 from coprefl_flwr.experiments.starts import own_settings
-from coprefl_flwr.experiments.store import Run, Store
+from coprefl_flwr.experiments.recipes.store import Run, Store
 from coprefl_flwr.settings import Settings, key_of
 
 BASE = {

@@ -6,13 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coprefl_flwr.experiments import collect as module
-from coprefl_flwr.experiments.collect import collect
+from coprefl_flwr.experiments.recipes import collect as module
+from coprefl_flwr.experiments.recipes.collect import collect
 from coprefl_flwr.experiments.figures import Landscape
-from coprefl_flwr.experiments.recipe import read_recipe
+from coprefl_flwr.experiments.recipes.reading import read_recipe
 from coprefl_flwr.experiments.report import write_report
-from coprefl_flwr.experiments.store import Store
-from coprefl_flwr.experiments.sweep import cells
+from coprefl_flwr.experiments.recipes.store import Store
+from coprefl_flwr.experiments.recipes.sweep import cells
 from tests.tiny_recipe import keep, tiny_recipe, write_recipe
 
 

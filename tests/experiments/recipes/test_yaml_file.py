@@ -3,7 +3,7 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.yaml_file import parse_yaml, read_yaml
+from coprefl_flwr.experiments.recipes.yaml_file import parse_yaml, read_yaml
 
 TEXT = """\
 # A comment.

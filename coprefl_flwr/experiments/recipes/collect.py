@@ -13,16 +13,17 @@ import numpy as np
 
 from coprefl_flwr import fairness
 from coprefl_flwr.experiments import tables
-from coprefl_flwr.experiments.around import loss_around
 from coprefl_flwr.experiments.figures import Similarity
 from coprefl_flwr.experiments.personalised import LOCAL
 from coprefl_flwr.experiments.pretraining import pretraining_summary
-from coprefl_flwr.experiments.recipe import VALIDATION, Candidate, PaperTable, Recipe
+from coprefl_flwr.experiments.recipes.around import loss_around
+from coprefl_flwr.experiments.recipes.printed import PaperTable
+from coprefl_flwr.experiments.recipes.recipe import VALIDATION, Candidate, Recipe
+from coprefl_flwr.experiments.recipes.store import Run, Store
+from coprefl_flwr.experiments.recipes.sweep import Cell, Failures, cells
 from coprefl_flwr.experiments.report import Comparison, Measured, Report
 from coprefl_flwr.experiments.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
 from coprefl_flwr.experiments.similarity import similarity
-from coprefl_flwr.experiments.store import Run, Store
-from coprefl_flwr.experiments.sweep import Cell, Failures, cells
 from coprefl_flwr.settings import Value
 
 logger = logging.getLogger("flwr.coprefl")

@@ -16,10 +16,10 @@ from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.experiments import tables
 from coprefl_flwr.experiments.populations import class_split, task_dataset
 from coprefl_flwr.experiments.progress import Progress
-from coprefl_flwr.experiments.recipe import ALL, VALIDATION, Candidate, Recipe, Row
+from coprefl_flwr.experiments.recipes.recipe import ALL, VALIDATION, Candidate, Recipe, Row
+from coprefl_flwr.experiments.recipes.store import Run, Store
+from coprefl_flwr.experiments.recipes.trackers import Tracker
 from coprefl_flwr.experiments.starts import RANDOM
-from coprefl_flwr.experiments.store import Run, Store
-from coprefl_flwr.experiments.trackers import Tracker
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.settings import Value
 

@@ -8,8 +8,8 @@ import numpy as np
 from coprefl_flwr import seeds
 from coprefl_flwr.experiments.figures import Landscape, landscape
 from coprefl_flwr.experiments.populations import clients_samples
+from coprefl_flwr.experiments.recipes.store import Run, Store
 from coprefl_flwr.experiments.runs import Setup
-from coprefl_flwr.experiments.store import Run, Store
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.server_data import ServerData

@@ -3,9 +3,9 @@
 import pytest
 
 from coprefl_flwr.experiments.progress import Progress
-from coprefl_flwr.experiments.recipe import read_recipe
-from coprefl_flwr.experiments.store import Store
-from coprefl_flwr.experiments.sweep import Cell, cells, make
+from coprefl_flwr.experiments.recipes.reading import read_recipe
+from coprefl_flwr.experiments.recipes.store import Store
+from coprefl_flwr.experiments.recipes.sweep import Cell, cells, make
 from tests.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "recipes"

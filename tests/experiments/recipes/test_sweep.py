@@ -11,12 +11,12 @@ import pytest
 
 from coprefl_flwr.checkpoint import write_checkpoint
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments import sweep
-from coprefl_flwr.experiments.command_line import main
+from coprefl_flwr.experiments.recipes import sweep
+from coprefl_flwr.experiments.recipes.command_line import main
 from coprefl_flwr.experiments.populations import class_split
-from coprefl_flwr.experiments.recipe import read_recipe
-from coprefl_flwr.experiments.store import Store
-from coprefl_flwr.experiments.sweep import (
+from coprefl_flwr.experiments.recipes.reading import read_recipe
+from coprefl_flwr.experiments.recipes.store import Store
+from coprefl_flwr.experiments.recipes.sweep import (
     InProcess,
     cells,
     check_runs,
@@ -304,7 +304,7 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     """As `kill -9` does: no `finally` is run."""
     program = (
         "import os, sys\n"
-        "from coprefl_flwr.experiments.command_line import main\n"
+        "from coprefl_flwr.experiments.recipes.command_line import main\n"
         "def die(_, left=[12]):\n"
         "    left[0] -= 1\n"
         "    left[0] or os._exit(9)\n"

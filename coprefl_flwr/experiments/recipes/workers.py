@@ -13,9 +13,9 @@ from typing import Any
 
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.experiments.progress import Progress, clock, quiet_flower
-from coprefl_flwr.experiments.store import Run, Store
-from coprefl_flwr.experiments.sweep import Failures, make, plan
-from coprefl_flwr.experiments.trackers import Tracker
+from coprefl_flwr.experiments.recipes.store import Run, Store
+from coprefl_flwr.experiments.recipes.sweep import Failures, make, plan
+from coprefl_flwr.experiments.recipes.trackers import Tracker
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coprefl_flwr.experiments.command_line import main
+from coprefl_flwr.experiments.recipes.command_line import main
 from tests.tiny_recipe import files, tiny_recipe, write_recipe
 
 

@@ -1,0 +1,1 @@
+"""Recipes: comparisons as YAML files, their runs, and the `coprefl` command."""
