@@ -21,7 +21,7 @@ RECIPE = {
     "title": "Three clients",
     "source": "Nobody, 2026, Table 2",
     "settings": {"rounds": 3, "train-per-class": 4, "test-per-class": 8, "batch-size": 8},
-    "methods": ["fedavg", {"ours": {"method": "fedpcl", "temperature": [50.0, 0.07]}}, "solo"],
+    "methods": ["fedavg", {"ours": {"method": "fedpcl", "learning-rate": [0.0001, 0.05]}}, "solo"],
     "select": "test",
     "reference": "ours",
     "seeds": [0, 1],
@@ -36,8 +36,8 @@ RECIPE = {
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory):
     folder = tmp_path_factory.mktemp("datasets")
-    for number, name in enumerate(("plain", "noisy", "noisier")):
-        write_domain(folder / f"{name}.npz", number)
+    for noise, name in ((6, "plain"), (12, "noisy"), (18, "noisier")):
+        write_domain(folder / f"{name}.npz", noise)
     names = " ".join(str(folder / f"{name}.npz") for name in ("plain", "noisy", "noisier"))
     return RECIPE["settings"] | {"personal-datasets": names}
 
@@ -93,7 +93,7 @@ def test_the_value_is_chosen_by_the_clients_accuracy(whole):
         scores.setdefault(name, []).append(float(np.mean(values)))
     found = {name: np.mean(values) for name, values in scores.items() if name.startswith("fedpcl")}
     best = max(found, key=lambda name: found[name])
-    assert len(found) == 2
+    assert len(set(found.values())) == 2
     page = (folder / "out" / "report" / "tables" / "table.md").read_text()
     assert best.partition(":")[2] in page
     assert "82.75" in page
