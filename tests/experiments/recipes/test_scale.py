@@ -77,7 +77,6 @@ def test_what_is_cut(cut):
         "local-epochs": "",
         "local-steps": 5,
         "learning-rate": 0.1,
-        "meta-learning-rate": 0.01,
         "momentum": 0.0,
         "weight-decay": 0.0,
         "tasks": 2,
@@ -113,7 +112,7 @@ def test_methods_are_cut_alike(cut):
 
 def test_a_search_of_what_is_replaced_ends(cut):
     recipe = cut(search={"learning-rate": [0.1, 0.01]})
-    assert [len(row.candidates()) for row in recipe.rows] == [1, 1, 2, 1, 1, 2]
+    assert [len(row.candidates()) for row in recipe.rows] == [1, 1, 4, 1, 1, 2]
 
 
 def test_the_papers_figures_stay_beside_their_tables(cut):
