@@ -33,6 +33,8 @@ class OnRay:
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
+        # Lines of two runs look alike to Ray, which would show one of them.
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
         import ray
 
         left = [run for run in runs if not self.store.done(run)]
