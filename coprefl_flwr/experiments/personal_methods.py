@@ -28,13 +28,14 @@ from coprefl_flwr.experiments.personal_data import (
     input_shape,
     noise,
     num_classes,
+    num_clients,
 )
 from coprefl_flwr.experiments.starts import Phase, check_all_used, named, phase, run_options
 from coprefl_flwr.learning import AdamTraining
 from coprefl_flwr.models import build_model, head_names, model_arrays, outputs_and_representation
 from coprefl_flwr.models.lightweight import WIDTH, lightweight_model, projection_head
 from coprefl_flwr.prototypes import no_prototypes
-from coprefl_flwr.settings import Settings, Value
+from coprefl_flwr.settings import Settings, Value, field_of
 from coprefl_flwr.strategies import FedPCL, FedProto, FedRep, PFedMe, RoundStrategy, Solo
 
 COMMON = tuple(key for key in LOCAL_SETTINGS if key not in ("participants", "momentum"))
@@ -75,12 +76,43 @@ _DESCRIBED = {
 }
 
 
+OF_PERSONAL = (
+    "personal-datasets",
+    "personal-clients",
+    "shift",
+    "train-per-class",
+    "test-per-class",
+    "backbones",
+    "head-norm",
+    "noise-on",
+    "noise-kind",
+    "noise-scale",
+    "noise-share",
+)
+"""Settings of personalised studies alone."""
+
+NOT_HEEDED = (
+    "samples-per-class",
+    "pretraining-domains",
+    "downstream-domains",
+    "task-dataset",
+    "partition",
+    "server-reserve",
+    "server-share",
+)
+"""Settings of data that say nothing to a personalised study, whose clients hold datasets whole."""
+
+
 def is_personalised(settings: Settings) -> bool:
     """Tell whether a personalised study is set: its datasets, backbones, or a method of its own."""
     names = {entry.partition(":")[0] for entry in settings.method.replace(";", " ").split()}
     only_there = names & (PERSONAL_METHODS.keys() - METHODS.keys())
-    frozen = settings.backbones != Settings.backbones
-    return bool(settings.personal_datasets or only_there or frozen)
+    return bool(only_there) or any(_is_set(settings, key) for key in OF_PERSONAL)
+
+
+def _is_set(settings: Settings, key: str) -> bool:
+    """Tell whether a setting has another value than its default."""
+    return bool(getattr(settings, field_of(key)) != getattr(Settings, field_of(key)))
 
 
 def personal_phases(settings: Settings) -> dict[str, Phase]:
@@ -110,6 +142,10 @@ def check_meant(settings: Settings) -> None:
         )
     if settings.momentum:
         raise SettingsError(f"momentum = {settings.momentum}: a personalised study trains by Adam")
+    for key in NOT_HEEDED:
+        if _is_set(settings, key):
+            value = getattr(settings, field_of(key))
+            raise SettingsError(f"{key} = {value}: a personalised study does not heed it")
 
 
 @functools.lru_cache(maxsize=16)
@@ -186,7 +222,8 @@ def strategy(method: Phase) -> RoundStrategy:
         settings,
         no_server,
         evaluate_every=settings.test_every or settings.rounds,
-        **run_options(settings, PERSONAL),
+        # Every client takes part in every round, or the round is repeated.
+        **run_options(settings, PERSONAL) | {"min_replies": num_clients(settings)},
     )
 
 

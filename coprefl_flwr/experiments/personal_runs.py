@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 import coprefl_flwr
 from coprefl_flwr.experiments.methods import LOCAL_SETTINGS, Method
 from coprefl_flwr.experiments.personal_methods import (
+    OF_PERSONAL,
     PERSONAL_METHODS,
     check_meant,
     is_personalised,
@@ -26,18 +27,18 @@ from coprefl_flwr.experiments.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.experiments.recipes.store import (
     NO_RESULT,
     OF_CLASSES,
-    OF_PERSONAL,
     OF_TASKS,
     Run,
     Store,
     Track,
+    contents,
     hash_of,
 )
 from coprefl_flwr.experiments.recipes.yaml_file import Located
 from coprefl_flwr.experiments.runs import versions
 from coprefl_flwr.experiments.starts import Phase, own_settings
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.settings import Settings, Value
+from coprefl_flwr.settings import Settings
 
 ABOUT = "method.json"
 
@@ -49,23 +50,18 @@ OF_FEATURES = ("seed", "dataset", "image-size", *OF_DIRICHLET, *OF_PERSONAL)
 def personalised(tree: Mapping[str, Located]) -> bool:
     """Tell whether a recipe is of personalised runs, as `is_personalised` tells of settings."""
     settings = tree["settings"].mapping("settings") if "settings" in tree else {}
-    named: dict[str, Value] = {
-        key: " ".join(str(one.value) for one in settings[key].items())
-        for key in ("personal-datasets", "backbones")
-        if key in settings
-    }
     methods = " ".join(_methods(tree["methods"])) if "methods" in tree else ""
-    return is_personalised(Settings.from_config(named | {"method": methods}))
+    return bool(settings.keys() & set(OF_PERSONAL)) or is_personalised(Settings(method=methods))
 
 
 def _methods(entry: Located) -> list[str]:
     """Return the methods that a recipe's rows name, as far as they can be read."""
     found = []
     for row in entry.items():
-        given = row.value if isinstance(row.value, dict) else {row.value: Located(None, row.place)}
+        given = row.value if isinstance(row.value, dict) else {str(row.value): Located(None, "")}
         for label, inner in given.items():
             named = inner.value.get("method") if isinstance(inner.value, dict) else None
-            found.append(str(named.value if named else label))
+            found += str(named.value if named else label).split("+")
     return found
 
 
@@ -126,6 +122,7 @@ class PersonalRun(Run):
         }
         found = self._heeded(found)
         found |= {"personalised": self.phase.own_settings(), "version": coprefl_flwr.__version__}
+        found["contents"] = contents(config)
         return f"{self.phase.name}-{hash_of(found)}"
 
     @property
@@ -133,6 +130,7 @@ class PersonalRun(Run):
         """Where its features are, in the store."""
         config = self.settings.to_config()
         found = self._heeded({key: config[key] for key in OF_FEATURES})
+        found["contents"] = contents(config)
         return f"features/{hash_of(found | {'version': coprefl_flwr.__version__})}"
 
     def _heeded(self, config: dict[str, Any]) -> dict[str, Any]:

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.experiments.personal_runs import PersonalRun
 from coprefl_flwr.experiments.recipes import sweep
 from coprefl_flwr.experiments.recipes.command_line import main
-from coprefl_flwr.experiments.personal_runs import PersonalRun
 from coprefl_flwr.experiments.recipes.reading import read_recipe
 from coprefl_flwr.experiments.recipes.store import Run
 from coprefl_flwr.models import build_model, model_arrays, save_model

@@ -57,8 +57,8 @@ def _notes(recipe: Recipe) -> list[str]:
             "whose classes no reported task has; each row says which."
         ]
     return [
-        "Searched values were chosen on the very tasks that are reported (select: test, as the "
-        "paper does), which favours the rows that search more."
+        "Searched values were chosen on the very results that are reported (select: test), which "
+        "favours the rows that search more."
     ]
 
 
@@ -70,6 +70,14 @@ def _comparison(
     shown = [(cell, one) for cell in group for one in cell.shown(store)]
     lost = [
         f"{cell.row.label}: no value could be chosen" for cell in group if not cell.shown(store)
+    ]
+    lost += [
+        f"{run.name}, on validation tasks: {failed.get(run.key, 'not run yet')}"
+        for cell in group
+        if cell.searched and recipe.select == VALIDATION
+        for one in cell.row.candidates()
+        for run in cell.deciding(one)
+        if not store.done(run)
     ]
     lost += [
         f"{run.name}, seed {run.settings.seed}: {failed.get(run.key, 'not run yet')}"

@@ -12,6 +12,7 @@ of their settings, for every recipe that needs them.
 import argparse
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -91,7 +92,7 @@ def _run(given: argparse.Namespace) -> int:
     tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
-    write_atomically(out / PLACE, f"{models.resolve()}\n".encode())
+    write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = Store(models.resolve())
     with quiet_flower():
@@ -133,7 +134,10 @@ def _report(given: argparse.Namespace) -> int:
         known = [str(path.parent) for path in given.out.parent.glob(f"*/{RECIPE}")]
         raise SettingsError(unknown("recipe's folder", str(given.out), known))
     recipe = read_recipe(given.out / RECIPE)
-    store = Store(Path((given.out / PLACE).read_text().strip()))
+    place = given.out / PLACE
+    store = Store(given.out / place.read_text().strip() if place.exists() else given.out / "models")
+    if not store.root.is_dir():
+        raise SettingsError(f"{given.out}: its results are not at {store.root}")
     kept = given.out / FAILED
     failed: Failures = json.loads(kept.read_text()) if kept.exists() else {}
     _write(recipe, store, failed, given.out)

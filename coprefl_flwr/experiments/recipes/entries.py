@@ -46,7 +46,7 @@ def one_of(entry: Located | None, default: str, allowed: Sequence[str], what: st
     if entry is None:
         return default
     if entry.value not in allowed:
-        raise entry.error(f"{what}: {unknown('value', str(entry.value), list(allowed))}")
+        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), list(allowed))}")
     return str(entry.value)
 
 

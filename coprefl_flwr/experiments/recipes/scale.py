@@ -128,7 +128,9 @@ def _none_frozen(names: Any) -> str:
 
 def _part(factor: float, value: Any) -> Any:
     """Return a part of a number, rounded up but for what floating point added."""
-    return math.ceil(value * factor - 1e-9) if isinstance(value, int | float) else value
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return value
+    return math.ceil(value * factor - 1e-9)
 
 
 def _at_most(most: int, value: Any) -> Any:
@@ -139,7 +141,8 @@ def _at_most(most: int, value: Any) -> Any:
 def _largest(settings: Mapping[str, Located], key: str) -> float:
     default: Any = Settings().to_config()[key]
     entries = settings[key].items() if key in settings else [Located(default, "")]
-    return max((e.value for e in entries if isinstance(e.value, int | float)), default=1) or 1
+    numbers = [e.value for e in entries if isinstance(e.value, int | float)]
+    return max(filter(math.isfinite, numbers), default=1) or 1
 
 
 def _each(entry: Located, change: Change) -> Located:
@@ -147,9 +150,15 @@ def _each(entry: Located, change: Change) -> Located:
     found: dict[Any, Located] = {}
     for one in entry.items():
         value = change(one.value)
-        found.setdefault(value, Located(value, one.place))
+        found.setdefault(str(value), Located(value, one.place))
     values = list(found.values())
     return Located(values, entry.place) if isinstance(entry.value, list) else values[0]
+
+
+def _option(changes: Mapping[str, Change], found: re.Match[str]) -> str:
+    """Return "rounds=20" within a method, cut as the setting of its name is."""
+    key, value = found[1], int(found[2])
+    return f"{key}={changes[key](value) if key in changes else value}"
 
 
 def _cut_methods(
@@ -157,8 +166,7 @@ def _cut_methods(
 ) -> Located:
     """Cut rounds and participants within methods, and each searched list to its first two."""
     if isinstance(entry.value, str):
-        text = _OPTION.sub(lambda m: f"{m[1]}={changes[m[1]](int(m[2]))}", entry.value)
-        return Located(text, entry.place)
+        return Located(_OPTION.sub(functools.partial(_option, changes), entry.value), entry.place)
     if isinstance(entry.value, dict):
         inner = {}
         for key, value in entry.value.items():

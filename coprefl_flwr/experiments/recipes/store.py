@@ -9,6 +9,7 @@ What a personalised run leaves there is in `personal_runs`.
 """
 
 import fcntl
+import functools
 import hashlib
 import json
 import logging
@@ -23,6 +24,7 @@ from flwr.serverapp import Grid
 
 import coprefl_flwr
 from coprefl_flwr.experiments.methods import LOCAL_SETTINGS, METHODS, Method
+from coprefl_flwr.experiments.personal_methods import OF_PERSONAL
 from coprefl_flwr.experiments.populations import class_split, input_shape
 from coprefl_flwr.experiments.progress import PRETRAINING_KIND, TASK_KIND, Progress
 from coprefl_flwr.experiments.runs import Setup, pretrain, read_lines, run_task
@@ -57,21 +59,6 @@ NO_RESULT = (
 
 OF_TASKS = ("downstream-domains", "head")
 """Settings of the tasks whose names do not say so; `task-...` are all the others."""
-
-OF_PERSONAL = (
-    "personal-datasets",
-    "personal-clients",
-    "shift",
-    "train-per-class",
-    "test-per-class",
-    "backbones",
-    "head-norm",
-    "noise-on",
-    "noise-kind",
-    "noise-scale",
-    "noise-share",
-)
-"""Settings of personalised runs alone."""
 
 OF_CLASSES = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
 
@@ -192,6 +179,7 @@ class Run:
             and not key.startswith("task-")
         }
         found |= {"classes": pretraining, "version": coprefl_flwr.__version__}
+        found["contents"] = contents({"dataset": config["dataset"]})
         # Grey images become colour where those of the tasks' dataset are.
         found["input-shape"] = input_shape(self.settings)
         if self.settings.task_reserve:  # Then some samples are kept for the tasks.
@@ -210,7 +198,37 @@ class Run:
         phase = task_phase(self.settings)
         own = phase.settings.to_config()
         found |= {"task-method": phase.name} | {key: own[key] for key in phase.method.own}
-        return found | {"classes": class_split(self.settings)[1]}
+        of_data = {"contents": contents({"dataset": config["task-dataset"]})}
+        return found | of_data | {"classes": class_split(self.settings)[1]}
+
+
+def contents(config: Mapping[str, Value]) -> dict[str, str]:
+    """Return what the files that settings name hold, by path: another content, another result.
+
+    torchvision's datasets and folders of images count by their name alone.
+    """
+    named = [str(config[key]) for key in ("dataset", "task-dataset") if config.get(key)]
+    named += [name for key in ("personal-datasets", "backbones") for name in _words(config, key)]
+    found = {}
+    for name in named:
+        for path in (Path(name), Path(name.rpartition(":")[0]), Path(name) / "model.safetensors"):
+            if path.is_file():
+                status = path.stat()
+                found[name] = _content((path, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _words(config: Mapping[str, Value], key: str) -> list[str]:
+    """Return the paths of a list such as "resnet18=FILE FOLDER FILE@NAME"."""
+    words = str(config.get(key, "")).split()
+    return [(word.partition("=")[2] or word).partition("@")[0] for word in words]
+
+
+@functools.lru_cache(maxsize=64)
+def _content(version: tuple[Path, int, int]) -> str:
+    """Return the hash of a file of some size and time, read again only after it was changed."""
+    with version[0].open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_of(content: dict[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """A report's folder."""
 
+import shutil
 from pathlib import Path
 
 from coprefl_flwr.experiments.figures import save
@@ -28,6 +29,8 @@ def write_report(report: Report, folder: Path) -> Path:
     | `results.csv` | a line per comparison, row and metric |
     | `units.csv` | a line per comparison, row and unit |
     """
+    for old in ("tables", "figures"):  # Of combinations that may be gone.
+        shutil.rmtree(folder / old, ignore_errors=True)
     tables = [table(comparison) for comparison in report.comparisons]
     sections = [_write_comparison(report, one, folder) for one in tables]
     across = overviews(tables)

@@ -6,13 +6,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from coprefl_flwr.experiments.figures import Landscape
 from coprefl_flwr.experiments.recipes import collect as module
 from coprefl_flwr.experiments.recipes.collect import collect
-from coprefl_flwr.experiments.figures import Landscape
 from coprefl_flwr.experiments.recipes.reading import read_recipe
-from coprefl_flwr.experiments.report import write_report
 from coprefl_flwr.experiments.recipes.store import Store
 from coprefl_flwr.experiments.recipes.sweep import cells
+from coprefl_flwr.experiments.report import write_report
 from tests.tiny_recipe import keep, tiny_recipe, write_recipe
 
 
@@ -71,7 +71,7 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
 def test_how_values_were_chosen_is_said(store, recipe_of):
     for select, word in [
         ("validation", "on 1 validation tasks of a pre-training of their own (seed 100), whose"),
-        ("test", "on the very tasks that are reported (select: test, as the paper does)"),
+        ("test", "on the very results that are reported (select: test)"),
     ]:
         (note,) = collect(recipe_of(select=select), store, {}).notes
         assert word in note

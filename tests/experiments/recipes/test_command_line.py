@@ -127,7 +127,11 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     below |= {f"models/{model.name}/tasks"}
     assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
     kept = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
-    assert kept == f"{tmp_path / 'outputs' / 'models'}\n"
+    assert kept == "../models\n"
+    (tmp_path / "outputs").rename(tmp_path / "moved")
+    before = (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes()
+    assert main(["report", "moved/tiny"]) == 0
+    assert (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes() == before
     elsewhere = ["--out", "a/b", "--models", "c"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
     assert (tmp_path / "a" / "b" / "report" / "index.html").exists()

@@ -9,8 +9,8 @@ import pytest
 
 import coprefl_flwr
 from coprefl_flwr.experiments.populations import input_shape
+from coprefl_flwr.experiments.recipes.store import Run, Store, contents
 from coprefl_flwr.experiments.starts import own_settings
-from coprefl_flwr.experiments.recipes.store import Run, Store
 from coprefl_flwr.settings import Settings, key_of
 
 BASE = {
@@ -265,3 +265,18 @@ def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     with pytest.raises(ValueError, match="stop"), store.held(of):
         raise ValueError("stop")
     assert [path.name for path in store.folder(of).rglob("*") if path.is_file()] == ["model.json"]
+
+
+def test_what_a_file_holds_is_part_of_the_name(tmp_path):
+    """Another model in the same folder is another backbone, another file another dataset."""
+    weights, data = tmp_path / "model.safetensors", tmp_path / "data.npz"
+    config = {"dataset": f"{data}:coarse", "backbones": f"{tmp_path} resnet18={weights}"}
+    names = []
+    for first, second in ((b"a", b"b"), (b"A", b"b"), (b"A", b"B")):
+        weights.write_bytes(first)
+        data.write_bytes(second)
+        names.append(contents(config))
+    assert list(names[0]) == [f"{data}:coarse", str(tmp_path), str(weights)]
+    assert names[0][str(tmp_path)] == names[0][str(weights)] != names[1][str(weights)]
+    assert names[0][f"{data}:coarse"] == names[1][f"{data}:coarse"] != names[2][f"{data}:coarse"]
+    assert contents({"dataset": "CIFAR100", "backbones": "resnet18 pixels"}) == {}

@@ -11,9 +11,9 @@ import pytest
 
 from coprefl_flwr.checkpoint import write_checkpoint
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.experiments.populations import class_split
 from coprefl_flwr.experiments.recipes import sweep
 from coprefl_flwr.experiments.recipes.command_line import main
-from coprefl_flwr.experiments.populations import class_split
 from coprefl_flwr.experiments.recipes.reading import read_recipe
 from coprefl_flwr.experiments.recipes.store import Store
 from coprefl_flwr.experiments.recipes.sweep import (
