@@ -21,8 +21,7 @@ import logging
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ from coprefl_flwr.experiments.personal_tables import Run, comparison
 from coprefl_flwr.experiments.progress import PERSONAL_KIND, Progress, quiet_flower
 from coprefl_flwr.experiments.runs import client_rows, write_lines
 from coprefl_flwr.experiments.starts import Phase, folder_of
-from coprefl_flwr.experiments.study import check_folder, show
+from coprefl_flwr.experiments.study import make_folder, show, with_run_name
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.settings import Settings
 from coprefl_flwr.strategies import RoundReport
@@ -90,14 +89,9 @@ def run_personalised(grid: Grid, settings: Settings) -> Path:
 
 def prepare(settings: Settings) -> PersonalStudy:
     """Check everything the study needs and make its folder; nothing is written before that."""
-    if not settings.run_name:
-        settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    settings = with_run_name(settings)
     methods = check(settings)
-    folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    check_folder(folder, settings)
-    config = settings.to_config()
-    write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
-    return PersonalStudy(settings, methods, folder)
+    return PersonalStudy(settings, methods, make_folder(settings))
 
 
 def check(settings: Settings) -> dict[str, Phase]:

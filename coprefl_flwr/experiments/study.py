@@ -115,14 +115,25 @@ def _progress(study: Study) -> Progress:
 
 def prepare(settings: Settings) -> Study:
     """Check everything a study needs and make its folder; nothing is written before that."""
-    if not settings.run_name:
-        settings = replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    settings = with_run_name(settings)
     setup, chosen = check(settings)
+    return Study(setup, chosen, make_folder(settings))
+
+
+def with_run_name(settings: Settings) -> Settings:
+    """Return settings that name the run: by date and time where the user did not."""
+    if settings.run_name:
+        return settings
+    return replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+
+
+def make_folder(settings: Settings) -> Path:
+    """Make the run's folder with its settings in it, or raise a SettingsError before that."""
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    check_folder(folder, settings)
+    _check_folder(folder, settings)
     config = settings.to_config()
     write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
-    return Study(setup, chosen, folder)
+    return folder
 
 
 def check(settings: Settings) -> tuple[Setup, list[Start]]:
@@ -161,7 +172,7 @@ def _check_support_sets(settings: Settings, chosen: list[Start]) -> None:
             split_in_two(fewest, fraction, np.random.default_rng(0))
 
 
-def check_folder(folder: Path, settings: Settings) -> None:
+def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
     kept = folder / "settings.yaml"
     for place in (folder, *folder.parents):

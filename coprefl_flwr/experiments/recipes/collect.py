@@ -136,7 +136,7 @@ def _measured(
     runs = cell.reported(chosen)
     rows = [row for run in runs for row in _client_rows(store, run, cell.row.label)]
     rounds = {run.settings.seed: store.rounds(run) for run in runs}
-    first = recipe.figures and "landscape" in recipe.figures and store.done(runs[0])
+    measured = "landscape" in recipe.figures and store.done(runs[0])
     return Measured(
         label=cell.row.label,
         chosen=chosen.chosen,
@@ -145,7 +145,7 @@ def _measured(
         rounds=rounds,
         curves=[row for run in runs for row in _curves(store, run, cell.row.label)],
         switch=runs[0].switch,
-        landscape=loss_around(store, runs[0]) if first else None,
+        landscape=loss_around(store, runs[0]) if measured else None,
         similarity=_similarity(recipe, store, cell, chosen),
     )
 
