@@ -217,6 +217,8 @@ def test_which_settings_make_a_personalised_study():
     assert is_personalised(Settings(method="random fedpcl:temperature=1"))
     assert is_personalised(Settings(method="fedavg", personal_datasets="glyphs"))
     assert is_personalised(Settings(method="fedavg", backbones="resnet18"))
+    assert is_personalised(Settings(method="fedavg", shift="label"))
+    assert is_personalised(Settings(method="fedavg", train_per_class=5))
 
 
 @pytest.mark.parametrize(
@@ -232,6 +234,8 @@ def test_which_settings_make_a_personalised_study():
         ({"clients": 40}, "clients = 40: how many a personalised study has is personal-clients"),
         ({"participants": 3}, "participants = 3: all clients of a personalised study take part"),
         ({"momentum": 0.9}, "momentum = 0.9: a personalised study trains by Adam"),
+        ({"samples_per_class": 5}, "samples-per-class = 5: a personalised study does not heed it"),
+        ({"partition": "iid"}, "partition = iid: a personalised study does not heed it"),
         ({"shift": "label"}, "shift = label: takes one dataset, personal-datasets has 3"),
         (
             {"train_per_class": 61},

@@ -215,3 +215,14 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
     (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
     assert [row.landscape is grid for row in found.measured] == [True] * 3
     assert not any(first.startswith("random") for first, _ in pairwise(asked))
+
+
+def test_a_choice_among_fewer_values_is_said(store, recipe_of):
+    recipe = recipe_of()
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    (cell,) = [cell for cell in cells(recipe) if cell.searched]
+    (lost,) = cell.deciding(cell.row.candidates()[0])
+    for file in sorted(store.folder(lost).rglob("*.*"), reverse=True):
+        file.unlink()
+    (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
+    assert found.failed == [f"{lost.name}, on validation tasks: no memory"]

@@ -189,3 +189,9 @@ def test_a_wrong_line_below_small_is_found(cut):
         SettingsError, match=r"large\.yaml, line \d+: unknown setting 'task-clases'"
     ):
         cut(small={"task-clases": 3})
+
+
+def test_what_is_no_number_is_not_cut_but_refused(cut):
+    for rounds in (float("inf"), {"a": 1}):
+        with pytest.raises(SettingsError, match=r"large\.yaml, line \d+: rounds"):
+            cut(settings={**RECIPE["settings"], "rounds": rounds})

@@ -139,6 +139,15 @@ def test_the_same_report_is_the_same_bytes(
         assert (again / path).read_bytes() == (index.parent / path).read_bytes(), path
 
 
+def test_what_is_no_longer_in_the_report_goes(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "gone-curves.png").touch()
+    for name in ("gone", "here"):
+        write_report(Report("t", "", [], [replace(comparison(), name=name)]), tmp_path)
+    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {"here"}
+    assert not (tmp_path / "figures" / "gone-curves.png").exists()
+
+
 def test_nothing_measured_at_all(tmp_path: Path) -> None:
     """Every run failed: a page all the same."""
     nothing = [math.nan] * 4
