@@ -43,7 +43,7 @@ unit: install
 lowest: install
 	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/clients tests/grids tests/experiments/test_every_method.py tests/test_checkpoint.py tests/test_client_state.py tests/test_flower.py
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py tests/test_flower.py
 
 deployment-test: install
 	pytest -m deployment tests/deployment

@@ -15,8 +15,8 @@ from benchmarks.workloads import POPULATION, SEED, WORKLOADS, Workload, samples
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.models import model_arrays
+from coprefl_flwr.rounds.strategy import Hook, RoundReport, RoundStrategy
 from coprefl_flwr.strategies import CoPreFL, FedAvg
-from coprefl_flwr.strategies.base import Hook, RoundReport, RoundStrategy
 
 METHODS: dict[str, type[FedAvg] | type[CoPreFL]] = {"fedavg": FedAvg, "coprefl": CoPreFL}
 

@@ -10,18 +10,18 @@ from torch import nn
 
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.experiments.methods import local_training, task_training
-from coprefl_flwr.experiments.personal_data import PERSONAL, num_clients
-from coprefl_flwr.experiments.personal_methods import personal_client
-from coprefl_flwr.experiments.populations import (
+from coprefl_flwr.models import build_model
+from coprefl_flwr.studies.methods import local_training, task_training
+from coprefl_flwr.studies.personal_data import PERSONAL, num_clients
+from coprefl_flwr.studies.personal_methods import personal_client
+from coprefl_flwr.studies.populations import (
     PRETRAINING,
     input_shape,
     number_of_clients,
     population,
 )
-from coprefl_flwr.experiments.starts import start, task_phase
-from coprefl_flwr.models import build_model
-from coprefl_flwr.settings import Settings, Value
+from coprefl_flwr.studies.settings import Settings, Value
+from coprefl_flwr.studies.starts import start, task_phase
 
 
 @functools.lru_cache(maxsize=4)

@@ -4,11 +4,11 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.experiments.personal_methods import is_personalised
-from coprefl_flwr.experiments.personalised import run_personalised
-from coprefl_flwr.experiments.study import run_study
 from coprefl_flwr.flower import end_log_with
-from coprefl_flwr.settings import Settings
+from coprefl_flwr.studies.personal_methods import is_personalised
+from coprefl_flwr.studies.personalised import run_personalised
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.study import run_study
 
 app = ServerApp()
 

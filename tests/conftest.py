@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tests.tiny import Federation
+from tests.tiny_study import tiny_study, write_images
 
 
 @pytest.fixture(autouse=True)
@@ -30,3 +31,17 @@ def exact_federation():
 def stochastic_federation():
     """The tiny federation, training by small batches."""
     return Federation.stochastic()
+
+
+@pytest.fixture(scope="session")
+def tiny_images(tmp_path_factory):
+    """The path of the tiny study's images."""
+    path = tmp_path_factory.mktemp("images") / "tiny.npz"
+    write_images(path)
+    return path
+
+
+@pytest.fixture
+def tiny_settings(tiny_images, tmp_path):
+    """The settings of a tiny study in a folder of its own."""
+    return tiny_study(tiny_images, tmp_path)

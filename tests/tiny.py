@@ -12,7 +12,7 @@ from coprefl_flwr.data import ImageDataset, Samples
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.protocol import ROSTER
+from coprefl_flwr.rounds.protocol import ROSTER
 
 CLASSES = 3
 SIZES = (10, 14, 23, 31)

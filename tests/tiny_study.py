@@ -3,7 +3,7 @@
 import numpy as np
 from torch import nn
 
-from coprefl_flwr.settings import Settings
+from coprefl_flwr.studies.settings import Settings
 
 
 def write_images(path):

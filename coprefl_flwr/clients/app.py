@@ -10,10 +10,10 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.nn import functional
 
-from coprefl_flwr import protocol
 from coprefl_flwr.clients import hosting
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LossFn, loss_and_gradient
+from coprefl_flwr.rounds import protocol
 
 ClientFn = Callable[..., NumPyClient | Client]
 Hosted = int | Sequence[int] | Callable[[Context, str], int | Sequence[int]] | None

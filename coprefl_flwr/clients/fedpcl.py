@@ -13,8 +13,8 @@ from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective, class_means
+from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models import load_arrays, model_arrays
-from coprefl_flwr.noise import Noise
 from coprefl_flwr.prototypes import padded, unit_rows
 
 FAR = -1e9

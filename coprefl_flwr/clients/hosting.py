@@ -7,11 +7,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr import protocol
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, misfit
-from coprefl_flwr.combine import Chain, Rule, Tally, measured, parse
 from coprefl_flwr.errors import one_line
-from coprefl_flwr.protocol import NodeReply, config_of
+from coprefl_flwr.rounds import protocol
+from coprefl_flwr.rounds.combine import Chain, Rule, Tally, measured, parse
+from coprefl_flwr.rounds.protocol import NodeReply, config_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""

@@ -1,1 +1,1 @@
-"""Studies: pre-training, downstream tasks, tables and figures."""
+"""Former places of two commands, which stay: `python -m coprefl_flwr.experiments.NAME`."""

@@ -1,70 +1,9 @@
-"""How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
-
-`python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
-finished FedPCL runs of the same clients: one run for each backbone alone, and last the one with all
-of them.
-"""
+"""`python -m coprefl_flwr.experiments.similarity`: see `coprefl_flwr.studies.similarity`."""
 
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-from safetensors.numpy import load_file
-
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.experiments.figures import Similarity, save, similarity_figure
-from coprefl_flwr.experiments.personalised import LOCAL, read_run
-
-
-def similarities(alone: Sequence[Arrays], fused: Arrays) -> npt.NDArray[np.float64]:
-    """Return the normalised similarity scores, (backbones, clients); a client's add up to 1.
-
-    A score is the inner product of a client's prototypes under one backbone and under all (section
-    5.5), the mean over classes. The heads of two runs begin apart, so it also holds by how much
-    training has brought them together.
-
-    Parameters
-    ----------
-    alone, fused : Arrays
-        Every client's prototypes, (C, d) by client, of a backbone each and of all.
-    """
-    for one in alone:
-        if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
-            raise SettingsError("the runs are not of the same clients and classes")
-    clients = sorted(fused, key=int)
-    scores = np.zeros((len(alone), len(clients)))
-    for row, one in enumerate(alone):
-        for column, client in enumerate(clients):
-            products = np.sum(np.float64(one[client]) * fused[client], axis=1)
-            scores[row, column] = products.mean()
-    return np.asarray(scores / scores.sum(axis=0))
-
-
-def similarity(folders: Sequence[Path], clients: Sequence[str]) -> Similarity:
-    """Return the heat map of finished FedPCL runs, whose folders are given, that of all last."""
-    prototypes = [load_file(folder / LOCAL) for folder in folders]
-    scores = similarities(prototypes[:-1], prototypes[-1])
-    return Similarity(scores, [folder.name for folder in folders[:-1]], clients)
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Draw the heat map of the runs whose folders are given, the one of all backbones last."""
-    if len(arguments) < 4:
-        raise SettingsError("name a figure, the runs of single backbones, and the run of all")
-    path, *folders = map(Path, arguments)
-    methods = [folder / "methods" / "fedpcl" for folder in folders]
-    for folder, method in zip(folders, methods, strict=True):
-        if not (method / LOCAL).is_file():
-            raise SettingsError(f"{folder} holds no finished run of fedpcl")
-    found = similarity(methods, read_run(folders[-1]).domains)
-    names = [folder.name for folder in folders[:-1]]
-    save(similarity_figure(replace(found, backbones=names)), path)
-    print(path)
-
+from coprefl_flwr.studies.similarity import main
 
 if __name__ == "__main__":
     try:

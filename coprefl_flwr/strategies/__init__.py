@@ -1,10 +1,10 @@
 """What the server does in a round, one algorithm a file."""
 
-from coprefl_flwr.strategies.base import Round, RoundReport, RoundStrategy
+from coprefl_flwr.rounds.exchange import Exchange, Replies
+from coprefl_flwr.rounds.strategy import Round, RoundReport, RoundStrategy
 from coprefl_flwr.strategies.centralised import Centralised
 from coprefl_flwr.strategies.coprefl import CoPreFL
 from coprefl_flwr.strategies.cyclic import Cyclic
-from coprefl_flwr.strategies.exchange import Exchange, Replies
 from coprefl_flwr.strategies.fedavg import FedAvg
 from coprefl_flwr.strategies.feddyn import FedDyn
 from coprefl_flwr.strategies.fedmeta import FedMeta

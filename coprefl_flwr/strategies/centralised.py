@@ -4,11 +4,11 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.strategies.base import Round, RoundStrategy
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning import LocalTraining
-    from coprefl_flwr.server_data import ServerData
+    from coprefl_flwr.learning.server_data import ServerData
 
 
 @dataclass(kw_only=True, eq=False)

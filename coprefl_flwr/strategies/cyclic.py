@@ -5,10 +5,10 @@ from typing import ClassVar
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.combine import Chain
 from coprefl_flwr.errors import RoundFailedError
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange, joined
+from coprefl_flwr.rounds.combine import Chain
+from coprefl_flwr.rounds.exchange import Exchange, joined
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

@@ -6,11 +6,11 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.combine import Apart
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.prototypes import aggregated, padded, unit_rows
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.rounds.combine import Apart
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.combine import Mean
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

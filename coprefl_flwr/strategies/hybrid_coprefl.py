@@ -8,14 +8,14 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.combine import LossMoments, Mean, Tally
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.meta import check_meta_options, meta_metrics, meta_step
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.learning.meta import check_meta_options, meta_metrics, meta_step
+from coprefl_flwr.rounds.combine import LossMoments, Mean, Tally
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 if TYPE_CHECKING:
-    from coprefl_flwr.server_data import ServerData
+    from coprefl_flwr.learning.server_data import ServerData
 
 
 @dataclass(kw_only=True, eq=False)

@@ -6,10 +6,10 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
-from coprefl_flwr.combine import Mean
 from coprefl_flwr.errors import RoundFailedError
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

@@ -5,8 +5,8 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.strategies.base import RUN_OPTIONS, Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import RUN_OPTIONS, Round, RoundStrategy
 
 
 class Schedule(RoundStrategy):

@@ -4,11 +4,11 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.strategies.base import Round, RoundStrategy
-from coprefl_flwr.strategies.exchange import Exchange
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 if TYPE_CHECKING:
-    from coprefl_flwr.server_data import ServerData
+    from coprefl_flwr.learning.server_data import ServerData
 
 
 class ServerRefined(RoundStrategy):

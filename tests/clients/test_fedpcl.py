@@ -10,8 +10,8 @@ from torch import nn
 from coprefl_flwr.clients import FedPCLClient
 from coprefl_flwr.clients.fedpcl import prototype_contrast, supervised_contrast
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.noise import Noise
 from tests.clients.stateful import CONFIG, later, make
 from tests.tiny import CLASSES, CPU, ToDouble
 

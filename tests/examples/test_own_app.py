@@ -12,11 +12,11 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from coprefl_flwr.experiments.methods import methods_table
-from coprefl_flwr.experiments.personal_methods import personal_methods_table
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.settings import settings_table
 from coprefl_flwr.strategies import CoPreFL
+from coprefl_flwr.studies.methods import methods_table
+from coprefl_flwr.studies.personal_methods import personal_methods_table
+from coprefl_flwr.studies.settings import settings_table
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 

@@ -11,7 +11,7 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import Centralised
 from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of
 from tests.tiny import CPU

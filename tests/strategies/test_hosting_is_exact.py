@@ -18,9 +18,9 @@ from coprefl_flwr.clients import (
     TorchClient,
     client_app,
 )
-from coprefl_flwr.combine import LossMoments, Mean
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.combine import LossMoments, Mean
 from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.tiny import HOSTINGS
 

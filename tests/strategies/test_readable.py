@@ -9,7 +9,7 @@ import coprefl_flwr.strategies
 from coprefl_flwr.strategies import RoundStrategy
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
-INFRASTRUCTURE = {"__init__", "base", "courier", "exchange", "roster", "traffic", "versions"}
+INFRASTRUCTURE = {"__init__"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)
 
 

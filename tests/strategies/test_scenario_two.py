@@ -9,7 +9,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.strategies.test_coprefl import full_batch_sgd, one_round_by_hand
 from tests.tiny import SIZES, tiny_model

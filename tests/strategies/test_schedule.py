@@ -9,7 +9,7 @@ from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import SCAFFOLDClient, TorchClient, client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.server_data import ServerData
+from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (
     SCAFFOLD,
     CoPreFL,

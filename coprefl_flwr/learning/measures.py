@@ -1,0 +1,119 @@
+"""What is computed over a whole set in eval mode: loss and gradient, accuracy, class means."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError
+
+LossFn = Callable[[Tensor, Tensor], Tensor]
+"""Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
+
+EVALUATION_BATCH = 256
+
+
+def differentiable(model: nn.Module) -> AbstractContextManager[None]:
+    """Do without cuDNN around a recurrent network: it has no gradients in eval mode, nor second."""
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+        return torch.backends.cudnn.flags(enabled=False)
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class LossAndGradient:
+    """The mean loss over a whole set and its gradient by parameter name, in the model's dtype."""
+
+    loss: float
+    gradient: Arrays
+    num_examples: int
+
+
+def loss_and_gradient(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = cross_entropy,
+) -> LossAndGradient:
+    """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
+
+    In train mode both would depend on the batch size, and BatchNorm's buffers would change
+    (Algorithm 1 line 13). Any iterable of (inputs, targets) on the model's device will do, a
+    DataLoader among them.
+    """
+    model.eval()
+    model.zero_grad(set_to_none=True)
+    total, count = torch.zeros((), dtype=torch.float64), 0
+    with differentiable(model):
+        for inputs, targets in batches:
+            batch_sum = loss_fn(model(inputs), targets) * len(targets)
+            torch.autograd.backward(batch_sum)
+            total += batch_sum.detach().double().cpu()
+            count += len(targets)
+    if count == 0:
+        raise ValueError("no samples to compute a loss of")
+    gradient = {
+        name: (torch.zeros_like(p) if p.grad is None else p.grad / count).cpu().numpy()
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
+    model.zero_grad(set_to_none=True)
+    return LossAndGradient(float(total) / count, gradient, count)
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = cross_entropy,
+) -> Mapping[str, float]:
+    """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
+    model.eval()
+    total, correct, count = 0.0, 0, 0
+    for inputs, targets in batches:
+        outputs = model(inputs)
+        total += float(loss_fn(outputs, targets)) * len(targets)
+        correct += int((outputs.argmax(dim=1) == targets).sum())
+        count += len(targets)
+    if count == 0:
+        raise ValueError("no samples to evaluate on")
+    return {"num-examples": count, "correct": correct, "loss": total / count}
+
+
+@torch.no_grad()
+def class_means(
+    represent: Callable[[Tensor], Tensor], samples: Samples, like: Arrays, device: torch.device
+) -> Arrays:
+    """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
+
+    Parameters
+    ----------
+    represent : Callable
+        Gives z, (b, d), of a batch; in eval mode, or z would depend on the batch.
+    like : Arrays
+        A set of prototypes (see `coprefl_flwr.prototypes`), which says how many classes there are
+        and how long a row is.
+
+    Returns
+    -------
+    Arrays
+        A set of the shapes and dtypes of `like`, zeros for a class without samples.
+    """
+    classes, size = like["prototypes"].shape
+    sums = torch.zeros(classes, size, dtype=torch.float64, device=device)
+    counts = torch.zeros(classes, dtype=torch.float64, device=device)
+    for inputs, targets in samples.batches(EVALUATION_BATCH, device):
+        z = represent(inputs)
+        if z.shape[1] != size:
+            raise SettingsError(f"a representation has {z.shape[1]} numbers, prototypes {size}")
+        sums.index_add_(0, targets, z.double())
+        counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
+    means = sums / counts.clamp(min=1)[:, None]
+    return {
+        "prototypes": means.cpu().numpy().astype(like["prototypes"].dtype),
+        "counts": counts.cpu().numpy().astype(like["counts"].dtype),
+    }

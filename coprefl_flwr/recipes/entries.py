@@ -1,0 +1,56 @@
+"""Entries of a recipe's file, checked one by one; an error has its line."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.yaml_file import Located
+from coprefl_flwr.report.columns import COLUMNS, is_column
+from coprefl_flwr.studies.settings import Value, checked, unknown
+
+METRICS = tuple(COLUMNS)
+
+
+def known_keys(mapping: Mapping[str, Located], known: Iterable[str], what: str) -> None:
+    """Raise a SettingsError with the line of the first key that is not known."""
+    for key, entry in mapping.items():
+        if key not in known:
+            raise entry.error(unknown(what, key, list(known)))
+
+
+def values_of(key: str, entry: Located) -> tuple[Value, ...]:
+    """Read a setting's value, or the list of them."""
+    found: list[Value] = []
+    for value in entry.listed(key):
+        if isinstance(value.value, dict | list) or value.value is None:
+            raise value.error(f"{key}: must be a plain value")
+        try:
+            found.append(checked(key, value.value))
+        except SettingsError as error:
+            raise value.error(str(error)) from error
+        if found.count(found[-1]) > 1:
+            raise value.error(f"{key} names {found[-1]} twice")
+    return tuple(found)
+
+
+def whole(entry: Located | None, default: int, minimum: int, what: str) -> int:
+    """Read a whole number of at least `minimum`; the default where there is no entry."""
+    if entry is None:
+        return default
+    if not isinstance(entry.value, int) or isinstance(entry.value, bool) or entry.value < minimum:
+        raise entry.error(f"{what} = {entry.value}: must be a whole number, at least {minimum}")
+    return entry.value
+
+
+def one_of(entry: Located | None, default: str, allowed: Sequence[str], what: str) -> str:
+    """Read one of the allowed texts; the default where there is no entry."""
+    if entry is None:
+        return default
+    if entry.value not in allowed:
+        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), list(allowed))}")
+    return str(entry.value)
+
+
+def metric_of(entry: Located, what: str) -> str:
+    """Read the name of a metric that a report can show."""
+    metric = str(entry.value)
+    return metric if is_column(metric) else one_of(entry, "", METRICS, what)

@@ -1,0 +1,99 @@
+"""What the papers printed, as a recipe holds it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coprefl_flwr.recipes.entries import known_keys, metric_of, values_of
+from coprefl_flwr.recipes.yaml_file import Located
+from coprefl_flwr.studies.settings import Value
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """What the paper printed for one combination of the compared settings.
+
+    Parameters
+    ----------
+    rows : Mapping[str, Mapping[str, tuple[float, float | None]]]
+        Label -> metric -> (mean, standard deviation).
+    """
+
+    table: str
+    where: Mapping[str, Value]
+    rows: Mapping[str, Mapping[str, tuple[float, float | None]]]
+
+
+def without_others(
+    entry: Located, settings: Mapping[str, tuple[Value, ...]], names: Sequence[str]
+) -> Located:
+    """Return what the paper printed for the tables and rows that a changed recipe still has."""
+    given = dict(entry.mapping("paper"))
+    if "tables" not in given:
+        return entry
+    tables = []
+    for table in given["tables"].listed("tables"):
+        parts = dict(table.mapping("a table"))
+        where = parts["where"].mapping("where") if "where" in parts else {}
+        rows = parts["rows"].mapping("rows") if "rows" in parts else {}
+        left = {name: row for name, row in rows.items() if name in names}
+        if left and all(values_of(k, v)[0] in settings.get(k, ()) for k, v in where.items()):
+            parts["rows"] = replace(parts["rows"], value=left)
+            tables.append(replace(table, value=parts))
+    given["tables"] = replace(given["tables"], value=tables)
+    return replace(entry, value=given if tables else {})
+
+
+def paper_tables(
+    entry: Located, settings: Mapping[str, tuple[Value, ...]], names: Sequence[str]
+) -> tuple[PaperTable, ...]:
+    """Read the printed tables of a recipe with these settings, whose rows have these names."""
+    given = entry.mapping("paper")
+    known_keys(given, ("columns", "tables"), "key")
+    if "columns" not in given or "tables" not in given:
+        raise entry.error("paper needs 'columns' and 'tables'")
+    columns = [metric_of(one, "column") for one in given["columns"].listed("columns")]
+    return tuple(
+        _paper_table(one, columns, settings, names) for one in given["tables"].listed("tables")
+    )
+
+
+def _paper_table(
+    entry: Located,
+    columns: Sequence[str],
+    settings: Mapping[str, tuple[Value, ...]],
+    names: Sequence[str],
+) -> PaperTable:
+    given = entry.mapping("a table")
+    known_keys(given, ("table", "where", "rows"), "key")
+    where: dict[str, Value] = {}
+    asked = given["where"].mapping("where") if "where" in given else {}
+    for key, value in asked.items():
+        where[key] = values_of(key, value)[0]
+        if where[key] not in settings.get(key, ()):
+            values = ", ".join(map(str, settings.get(key, ()))) or "not set"
+            raise value.error(f"where: {key} = {where[key]}; in the settings it is {values}")
+    if "rows" not in given:
+        raise entry.error("a table of the paper needs 'rows'")
+    rows = given["rows"].mapping("rows")
+    known_keys(rows, names, "row")
+    printed = {name: _printed(row, columns) for name, row in rows.items()}
+    return PaperTable(str(given["table"].value) if "table" in given else "", where, printed)
+
+
+_NUMBER = r"-?\d+(?:\.\d+)?"
+
+
+def _printed(entry: Located, columns: Sequence[str]) -> dict[str, tuple[float, float | None]]:
+    """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
+    words = str(entry.value).replace(" ± ", "±").split()
+    if len(words) != len(columns):
+        raise entry.error(f"{len(words)} figures for {len(columns)} columns")
+    found: dict[str, tuple[float, float | None]] = {}
+    for metric, word in zip(columns, words, strict=True):
+        match = re.fullmatch(rf"({_NUMBER})(?:±({_NUMBER}))?", word)
+        if match:
+            found[metric] = (float(match[1]), float(match[2]) if match[2] else None)
+        elif word != "-":
+            raise entry.error(f"'{word}' is no figure; write 83.29±2.61, 83.29 or -")
+    return found

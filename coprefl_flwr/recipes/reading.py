@@ -1,0 +1,282 @@
+"""Reading a recipe's file into a checked `Recipe`, with the line of whatever is wrong."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.entries import (
+    known_keys,
+    metric_of,
+    one_of,
+    values_of,
+    whole,
+)
+from coprefl_flwr.recipes.personal_runs import PersonalRun, personalised
+from coprefl_flwr.recipes.printed import paper_tables, without_others
+from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Recipe, Row
+from coprefl_flwr.recipes.scale import FULL, SMALL, cut
+from coprefl_flwr.recipes.store import Run
+from coprefl_flwr.recipes.yaml_file import Located, parse_yaml, read_yaml
+from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.studies.settings import Settings, Value, unknown
+from coprefl_flwr.studies.starts import own_settings, settings_of, task_phase
+
+KEYS = (
+    "title",
+    "source",
+    "settings",
+    "methods",
+    "search",
+    "select",
+    "validation-tasks",
+    "validation-seed",
+    "reference",
+    "seeds",
+    "metrics",
+    "figures",
+    "small",
+    "paper",
+    "scale",
+)
+ELSEWHERE = {
+    "seed": "seeds",
+    "method": "methods",
+    "run-name": "--out",
+    "output-dir": "--out",
+    "resume": "the same command again",
+}
+"""Settings that a recipe says in another way."""
+
+
+def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> Recipe:
+    """Read and check a recipe.
+
+    Parameters
+    ----------
+    changes : Sequence[str]
+        "KEY=VALUE", a setting or a key of the recipe, with a value as in YAML; they come last.
+    scale : str
+        "full", or "small": rounds, clients, model and data cut to minutes on two cores.
+
+    Raises
+    ------
+    SettingsError
+        One line with the file and the line in it.
+    """
+    tree = dict(read_yaml(path).mapping("a recipe"))
+    known_keys(tree, KEYS, "key")
+    if scale == SMALL:
+        tree = cut(tree, str(path))
+    for change in changes:
+        _change(tree, change)
+    return _recipe(tree, str(path), changed=bool(changes) or scale == SMALL)
+
+
+def _change(tree: dict[str, Located], change: str) -> None:
+    """Set KEY=VALUE in a recipe."""
+    key, equals, text = change.partition("=")
+    if not equals:
+        raise SettingsError(f"--set {change}: write KEY=VALUE")
+    place = f"--set {change}"
+    value = Located("", place) if not text else Located(parse_yaml(text, place).value, place)
+    if key in KEYS:
+        tree[key] = value
+        return
+    settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
+    tree["settings"] = Located(settings | {key: value}, place)
+
+
+def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
+    for key in ("title", "settings", "methods"):
+        if key not in tree:
+            raise SettingsError(f"{name}: there is no '{key}'")
+    settings = _settings(tree["settings"])
+    kind = PersonalRun if personalised(tree) else Run
+    select = one_of(tree.get("select"), VALIDATION, (VALIDATION, TEST, ALL), "select")
+    search = _options(tree["search"], "search") if "search" in tree else {}
+    rows = _rows(tree["methods"], search, kind)
+    names = _names(rows, select)
+    reference = one_of(tree.get("reference"), names[-1], names, "reference")
+    if changed and "paper" in tree:
+        tree |= {"paper": without_others(tree["paper"], settings, names)}
+        if not tree["paper"].value:
+            del tree["paper"]
+    recipe = Recipe(
+        title=tree["title"].text("title"),
+        source=tree["source"].text("source") if "source" in tree else "",
+        kind=kind,
+        settings=settings,
+        rows=rows,
+        select=select,
+        validation_tasks=whole(tree.get("validation-tasks"), 2, 1, "validation-tasks"),
+        validation_seed=whole(tree.get("validation-seed"), 100, 0, "validation-seed"),
+        reference=reference,
+        seeds=_seeds(tree.get("seeds")),
+        metrics=_metrics(tree["metrics"]) if "metrics" in tree else _default_metrics(settings),
+        figures=_chosen(tree.get("figures"), FIGURES, "figure"),
+        paper=paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
+        notes=_notes(tree),
+        effective={key: entry.plain() for key, entry in tree.items()},
+        places=_places(tree),
+    )
+    _check_searched(recipe)
+    _check_heeded(recipe, tree)
+    _check_starts(recipe)
+    return recipe
+
+
+# ---- the parts of a file ------------------------------------------------------------------------
+
+
+def _settings(entry: Located) -> dict[str, tuple[Value, ...]]:
+    """Read {setting: value or list of values to compare}."""
+    for key, value in entry.mapping("settings").items():
+        if key in ELSEWHERE:
+            raise value.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
+    return _options(entry, "settings")
+
+
+def _options(entry: Located, what: str) -> dict[str, tuple[Value, ...]]:
+    """Read {setting: value or list of values}."""
+    return {key: values_of(key, value) for key, value in entry.mapping(what).items()}
+
+
+def _rows(
+    entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]
+) -> tuple[Row, ...]:
+    """Read the list of methods."""
+    rows = [_row(one, search, kind) for one in entry.listed("methods")]
+    labels = [row.label for row in rows]
+    for row in rows:
+        if labels.count(row.label) > 1:
+            raise SettingsError(f"{row.place}: methods names '{row.label}' twice")
+    return tuple(rows)
+
+
+def _row(entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]) -> Row:
+    """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
+    if isinstance(entry.value, str):
+        label, options = entry.value, dict[str, Located]()
+    else:
+        given = entry.mapping("a method")
+        if len(given) > 1:
+            raise entry.error("a method is one LABEL: {settings}")
+        label, inner = next(iter(given.items()))
+        options = {} if inner.value in ({}, None) else dict(inner.mapping(label))
+    named = options.pop("method", Located(label, entry.place))
+    method = named.text("method").replace(" ", "")
+    own = {key: values_of(key, value) for key, value in options.items()}
+    known = [*kind.untrained, *kind.methods]
+    for phase in method.split("+"):
+        if phase.partition(":")[0] not in known:
+            raise named.error(unknown("method", phase.partition(":")[0], known))
+    has = settings_of(method, kind.methods)
+    for key, value in options.items():
+        if key not in has:
+            raise value.error(f"{label}: {unknown('setting', key, sorted(has))}")
+    searched = {key: values for key, values in search.items() if key in has and key not in own}
+    return Row(label, method, own | searched, entry.place, kind.methods)
+
+
+def _names(rows: Sequence[Row], select: str) -> list[str]:
+    """Return what the rows can be called: their labels, and with a value each where all are shown.
+
+    A row that is searched is called by its label even then, for the first of its values.
+    """
+    labels = [row.label for row in rows]
+    if select != ALL:
+        return labels
+    return labels + [
+        f"{row.label}:{candidate.chosen}"
+        for row in rows
+        for candidate in row.candidates()
+        if candidate.chosen
+    ]
+
+
+def _seeds(entry: Located | None) -> tuple[int, ...]:
+    if entry is None:
+        return (0,)
+    found = [whole(one, 0, 0, "seeds") for one in entry.listed("seeds")]
+    if len(set(found)) < len(found):
+        raise entry.error("seeds names one twice")
+    return tuple(found)
+
+
+def _chosen(entry: Located | None, allowed: Sequence[str], what: str) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    found = [one_of(one, "", allowed, what) for one in entry.listed(f"{what}s")]
+    return tuple(dict.fromkeys(found))
+
+
+def _metrics(entry: Located) -> tuple[str, ...]:
+    found = [metric_of(one, "metric") for one in entry.listed("metrics")]
+    return tuple(dict.fromkeys(found))
+
+
+def _default_metrics(settings: Mapping[str, tuple[Value, ...]]) -> tuple[str, ...]:
+    if settings.get("tasks") == (0,):
+        return ("final", "best", "best-round", "models")
+    return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+
+
+def _places(tree: Mapping[str, Located]) -> dict[str, str]:
+    """Return where the recipe's keys and its settings stand."""
+    entries = {**tree, **tree["settings"].mapping("settings")}
+    return {key: entry.place for key, entry in entries.items()}
+
+
+def _notes(tree: Mapping[str, Located]) -> tuple[str, ...]:
+    return tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else ()
+
+
+# ---- checks between the parts -------------------------------------------------------------------
+
+
+def _check_searched(recipe: Recipe) -> None:
+    """Raise a SettingsError if something is searched that nothing can choose."""
+    searched = [row for row in recipe.rows if len(row.candidates()) > 1]
+    if searched and recipe.select == VALIDATION and recipe.kind is PersonalRun:
+        raise SettingsError(
+            f"{recipe.places.get('select', searched[0].place)}: '{searched[0].label}' is searched, "
+            f"and a personalised study has no validation tasks; set select: {TEST}, or {ALL}"
+        )
+    if searched and recipe.select == VALIDATION and 0 in recipe.settings.get("tasks", ()):
+        raise SettingsError(
+            f"{searched[0].place}: '{searched[0].label}' is searched on validation tasks, and "
+            "tasks = 0; set select: all, or test"
+        )
+    if recipe.validation_seed in recipe.seeds and searched and recipe.select == VALIDATION:
+        problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
+        raise recipe.placed(SettingsError(problem))
+
+
+def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
+    """Raise a SettingsError for a method's setting that no method here has."""
+    tasks = recipe.settings.get("task-method", ("fedavg",))
+    names = [*(row.method for row in recipe.rows), *map(str, tasks)]
+    has = {key for name in names for key in settings_of(name, recipe.kind.methods)}
+    for key, entry in tree["settings"].mapping("settings").items():
+        if key in own_settings() and key not in has:
+            raise entry.error(f"{key}: no method here has this setting")
+    trained = {key for row in recipe.rows for key in settings_of(row.method, row.methods)}
+    for key, entry in tree["search"].mapping("search").items() if "search" in tree else ():
+        if key not in trained:
+            raise entry.error(f"search: {key}: no method here has this setting")
+
+
+def _check_starts(recipe: Recipe) -> None:
+    """Raise a SettingsError if some combination cannot be run as set."""
+    for combination in recipe.combinations():
+        try:
+            settings = Settings.from_config(combination)
+            task_phase(settings)
+        except SettingsError as error:
+            raise recipe.placed(error) from error
+        for row in recipe.rows:
+            for candidate in row.candidates():
+                try:
+                    recipe.kind.read(settings, candidate.start)
+                except SettingsError as error:
+                    raise SettingsError(f"{row.place}: {error}") from error

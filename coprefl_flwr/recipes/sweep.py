@@ -1,0 +1,247 @@
+"""A recipe's runs: which there are, how searched values are chosen, and making them.
+
+Values are chosen on validation runs: the same pre-training with a seed of its own, and tasks whose
+classes no reported task has. The reported runs then use what was chosen, for all seeds.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from coprefl_flwr import client_app, seeds
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Recipe, Row
+from coprefl_flwr.recipes.store import Run, Store
+from coprefl_flwr.recipes.trackers import Tracker
+from coprefl_flwr.report import fairness, tables
+from coprefl_flwr.studies.populations import class_split, task_dataset
+from coprefl_flwr.studies.progress import Progress
+from coprefl_flwr.studies.settings import Value
+from coprefl_flwr.studies.starts import RANDOM
+
+logger = logging.getLogger("flwr.coprefl")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A row of one table: the candidates among which its runs are chosen.
+
+    Parameters
+    ----------
+    combination : Mapping[str, Value]
+        The settings of the table.
+    """
+
+    recipe: Recipe
+    combination: Mapping[str, Value]
+    row: Row
+
+    @property
+    def searched(self) -> bool:
+        """Whether there is something to choose; where all values are shown, there is not."""
+        return self.recipe.select != ALL and len(self.row.candidates()) > 1
+
+    def shown(self, store: Store) -> list[Candidate]:
+        """Return the candidates that the table shows: the chosen one, or all."""
+        if not self.searched:
+            return self.row.candidates()
+        chosen = choose(store, self)
+        return [chosen] if chosen else []
+
+    def reported(self, candidate: Candidate) -> list[Run]:
+        """Return the runs of a candidate that the table reports, one per seed."""
+        config = dict(self.combination)
+        return [self.recipe.kind.of(config, candidate.start, seed) for seed in self.recipe.seeds]
+
+    def deciding(self, candidate: Candidate) -> list[Run]:
+        """Return the runs by which the candidate is judged."""
+        if self.recipe.select != VALIDATION:
+            return self.reported(candidate)
+        return [self._validation(candidate)]
+
+    def _validation(self, candidate: Candidate) -> Run:
+        """Return a run with a seed and tasks of its own, on classes that no reported task has."""
+        config = dict(self.combination)
+        config |= {
+            "downstream-classes": _listed(validation_classes(self.recipe, config)),
+            "tasks": self.recipe.validation_tasks,
+        }
+        if not config.get("task-dataset"):
+            config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
+        return Run.of(config, candidate.start, self.recipe.validation_seed)
+
+
+def _listed(classes: Iterable[int]) -> str:
+    return "list:" + ",".join(map(str, classes))
+
+
+def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
+    """Draw as many classes as the tasks have, of those that are no reported task's.
+
+    Raises
+    ------
+    SettingsError
+        If fewer than a task needs are left.
+    """
+    runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
+    splits = [class_split(settings) for settings in runs]
+    taken = {number for _, downstream in splits for number in downstream}
+    if runs[0].task_dataset:
+        free = set(range(len(task_dataset(runs[0]).classes))) - taken
+        room = len(free)
+    else:
+        free = {number for pretraining, _ in splits for number in pretraining} - taken
+        room = len(free) // 2  # As many again are left to pre-train on.
+    wanted = min(len(splits[0][1]), room)
+    if wanted < runs[0].task_classes:
+        raise SettingsError(
+            f"select: validation needs {runs[0].task_classes} classes that no reported task has "
+            f"and that can be spared, and there are {room}; set select: test"
+        )
+    rng = seeds.generator(recipe.validation_seed, "validation-classes")
+    return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
+
+
+def cells(recipe: Recipe) -> list[Cell]:
+    """Return the rows of all tables, table by table."""
+    return [
+        Cell(recipe, combination, row)
+        for combination in recipe.combinations()
+        for row in recipe.rows
+    ]
+
+
+def check_runs(recipe: Recipe) -> list[Run]:
+    """Return every run that the recipe may need, all of them checked.
+
+    Raises
+    ------
+    SettingsError
+        For the first that cannot be run as set, with the line of what is wrong.
+    """
+    found: dict[tuple[str, ...], Run] = {}
+    for cell in cells(recipe):
+        try:
+            for run in _runs(cell):
+                if found.setdefault(identity(run), run) is run:
+                    run.check()
+        except SettingsError as error:
+            raise recipe.placed(error, cell.row) from error
+    return list(found.values())
+
+
+def _runs(cell: Cell) -> Iterator[Run]:
+    """Yield every run that a row of a table may need."""
+    for candidate in cell.row.candidates():
+        if cell.searched:
+            yield from cell.deciding(candidate)
+        yield from cell.reported(candidate)
+
+
+def identity(run: Run) -> tuple[str, ...]:
+    """Return what makes two runs the same: the model and its tasks."""
+    return (run.key, *run.files)
+
+
+def score(store: Store, run: Run) -> float:
+    """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
+    if not store.done(run):
+        return math.nan
+    if run.tasks:
+        found = tables.accuracies(
+            row for number in range(run.tasks) for row in store.task(run, number)["rows"]
+        )
+        (by_task,) = found.values()
+        return float(np.mean([fairness.mean(values) for values in by_task.values()]))
+    tested = [row["server-accuracy"] for row in store.rounds(run) if "server-accuracy" in row]
+    return float(tested[-1]) if tested else math.nan
+
+
+def choose(store: Store, cell: Cell) -> Candidate | None:
+    """Return the candidate with the highest score; None if none was run to the end."""
+    candidates = cell.row.candidates()
+    scores = [
+        float(np.mean([score(store, run) for run in cell.deciding(candidate)]))
+        for candidate in candidates
+    ]
+    if all(map(math.isnan, scores)):
+        return None
+    return candidates[int(np.nanargmax(scores))]
+
+
+Failures = dict[str, str]
+"""{key of a run: why it failed}."""
+
+Make = Callable[[Sequence[Run]], Failures]
+"""Makes runs, in this process or on workers."""
+
+
+def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
+    """Make every run of a recipe, first those that decide, then those that were chosen.
+
+    Returns
+    -------
+    The runs that failed; the others are in the store.
+    """
+    everything = cells(recipe)
+    first = [
+        run
+        for cell in everything
+        for candidate in cell.row.candidates()
+        for run in (cell.deciding(candidate) if cell.searched else cell.reported(candidate))
+    ]
+    failed = make(_unlike(first))
+    searched = [cell for cell in everything if cell.searched]
+    second = [
+        run for cell in searched for chosen in cell.shown(store) for run in cell.reported(chosen)
+    ]
+    return failed | make([run for run in _unlike(second) if run.key not in failed])
+
+
+def _unlike(runs: Iterable[Run]) -> list[Run]:
+    return list({identity(run): run for run in runs}.values())
+
+
+# ---- making them ---------------------------------------------------------------------------------
+
+
+@dataclass
+class InProcess:
+    """Makes runs one after the other in this process."""
+
+    store: Store
+    tracker: Tracker | None = None
+    progress: Progress = field(default_factory=lambda: Progress(0))
+
+    def __call__(self, runs: Sequence[Run]) -> Failures:
+        """Make the runs; what is there is not made again."""
+        plan(self.progress, runs)
+        failed: Failures = {}
+        for run in runs:
+            try:
+                make(run, self.store, self.progress, self.tracker)
+            except Exception as error:  # The others go on, whatever it was.
+                logger.debug("%s", run.key, exc_info=True)
+                logger.warning("%s failed: %s", run.name, one_line(error))
+                failed[run.key] = one_line(error)
+        return failed
+
+
+def plan(progress: Progress, runs: Sequence[Run]) -> None:
+    """Add the runs to what is ahead."""
+    for kind, rounds in (part for run in runs for part in run.parts):
+        progress.parts += 1
+        progress.ahead[kind] = progress.ahead.get(kind, 0) + rounds
+
+
+def make(run: Run, store: Store, progress: Progress, tracker: Tracker | None = None) -> None:
+    """Make a run, in this process."""
+    named = replace(run, settings=run.named())
+    named.check()
+    grid = LocalGrid(client_app.app, 1, named.settings.to_config())
+    with store.held(run):
+        named.make(grid, store, progress, tracker or (lambda _: ()))

@@ -1,0 +1,42 @@
+"""Where metrics go while a run is under way, besides its files.
+
+A tracker is a function: the name of a part ("KEY/pre-training", "KEY/task-...") -> hooks of
+`RoundStrategy.start`, which are called with every round's report. Another tracker is another
+function.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.rounds.strategy import Hook
+from coprefl_flwr.strategies import RoundReport
+
+Tracker = Callable[[str], Sequence[Hook]]
+
+
+def tensorboard(folder: Path) -> Tracker:
+    """Return a tracker that writes every metric of every round for TensorBoard.
+
+    Raises
+    ------
+    SettingsError
+        If TensorBoard is not installed.
+    """
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise SettingsError(
+            "--tensorboard needs the package: pip install 'coprefl-flwr[tensorboard]'"
+        ) from error
+
+    def track(part: str) -> Sequence[Hook]:
+        def write(report: RoundReport) -> None:
+            # Opened for each round: a writer left open when a run fails would lose its last rounds.
+            with SummaryWriter(str(folder / part)) as writer:
+                for name, value in report.metrics.items():
+                    writer.add_scalar(name, value, report.round)
+
+        return (write,)
+
+    return track

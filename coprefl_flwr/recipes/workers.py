@@ -1,0 +1,95 @@
+"""Making several runs at once: each a Ray task, on this machine or on an existing cluster.
+
+What `address=None` starts ends with the program; RAY_ADDRESS names a cluster, whose machines must
+share the folder of the results.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coprefl_flwr.errors import one_line
+from coprefl_flwr.recipes.store import Run, Store
+from coprefl_flwr.recipes.sweep import Failures, make, plan
+from coprefl_flwr.recipes.trackers import Tracker
+from coprefl_flwr.studies.progress import Progress, clock, quiet_flower
+
+logger = logging.getLogger("flwr.coprefl")
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly.
+
+    Runs of the same starting model wait for each other; all others are independent.
+    """
+
+    store: Store
+    workers: int
+    tracker: Tracker | None = None
+
+    def __call__(self, runs: Sequence[Run]) -> Failures:
+        """Make the runs; what is there is not made again."""
+        # Lines of two runs look alike to Ray, which would show one of them.
+        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
+        import ray
+
+        left = [run for run in runs if not self.store.done(run)]
+        logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
+        if not left:
+            return {}
+        if not ray.is_initialized():
+            _start(self.workers)
+        found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        share = found.get("GPU", 0.0) / self.workers
+        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_make)
+        return _collect({remote.remote(run, self.store, self.tracker): run for run in left})
+
+
+def _start(workers: int) -> None:
+    """Start Ray on this machine, or connect to the cluster that RAY_ADDRESS names."""
+    import ray
+
+    if "RAY_ADDRESS" in os.environ:
+        ray.init(logging_level=logging.WARNING)
+    else:
+        ray.init(num_cpus=workers, include_dashboard=False, logging_level=logging.WARNING)
+
+
+def _collect(pending: dict[Any, Run]) -> Failures:
+    """Wait for the runs, saying after each how many are left."""
+    import ray
+
+    failed: Failures = {}
+    total, began = len(pending), time.monotonic()
+    while pending:
+        (ready,), _ = ray.wait(list(pending), num_returns=1)
+        run = pending.pop(ready)
+        try:
+            problem = ray.get(ready)
+        except ray.exceptions.RayError as error:  # A worker that died takes one run with it.
+            problem = one_line(error)
+        if problem:
+            failed[run.key] = problem
+            logger.warning("%s failed: %s", run.name, problem)
+        done = total - len(pending)
+        left = (time.monotonic() - began) / done * len(pending)
+        words = f", {clock(left)} left" if pending else ""
+        logger.info("[%s/%s] %s%s", done, total, run.key, words)
+    return failed
+
+
+def _make(run: Run, store: Store, tracker: Tracker | None) -> str:
+    """Make a run in a worker; return why it failed, or ""."""
+    progress = Progress(0)
+    plan(progress, [run])
+    try:
+        with quiet_flower():
+            make(run, store, progress, tracker)
+    except Exception as error:  # Said by the driver, which goes on with the others.
+        logger.debug("%s", run.key, exc_info=True)
+        return one_line(error)
+    return ""

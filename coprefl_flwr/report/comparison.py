@@ -1,0 +1,182 @@
+"""What a report is made of, as whoever measured hands it over."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report.columns import COLUMNS, is_column
+from coprefl_flwr.report.figures import CurveRow, Landscape, Similarity
+from coprefl_flwr.report.tables import ClientRow
+from coprefl_flwr.studies.settings import unknown
+
+FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row of a table.
+
+    Parameters
+    ----------
+    label : str
+        The row's name, e.g. "coprefl".
+    chosen : str
+        What a search selected, as "gamma=0.5,mu=0.1"; "" if nothing was searched.
+    values : Mapping[str, Sequence[float]]
+        Metric -> a value per unit of the comparison; nan: missing (a failed run, or a metric of the
+        pre-training at all but one task of its seed), inf: never (catches-up).
+    rows : Sequence[ClientRow]
+        Client rows of all its tasks, task numbers unique over seeds; may be empty.
+    rounds : Mapping[int, Sequence[Mapping[str, Any]]]
+        Seed -> the rows of its pre-training's `rounds.jsonl`.
+    curves : Sequence[CurveRow]
+        The downstream tasks', numbered as `rows`.
+    switch : int
+        The last round of the first of several phases; 0 for one phase.
+    landscape : Landscape | None
+        The loss around its model, where it was measured.
+    similarity : Similarity | None
+        How much each backbone is in what it fuses, where each was run alone too.
+    """
+
+    label: str
+    chosen: str
+    values: Mapping[str, Sequence[float]]
+    rows: Sequence[ClientRow] = ()
+    rounds: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    curves: Sequence[CurveRow] = ()
+    switch: int = 0
+    landscape: Landscape | None = None
+    similarity: Similarity | None = None
+
+    @property
+    def name(self) -> str:
+        """Label and choice in one, as in the setting `method`: "coprefl:gamma=0.5"."""
+        return f"{self.label}:{self.chosen}" if self.chosen else self.label
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The choice, setting by setting."""
+        pairs = (pair.partition("=") for pair in self.chosen.split(",") if pair)
+        return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One table.
+
+    Parameters
+    ----------
+    name : str
+        Part of file names, unique in the report: letters, digits and any of ".=+-_".
+    title : str
+        What this table is, e.g. "participants = 20".
+    metrics : Sequence[str]
+        The columns, as `is_column` allows.
+    units : Sequence[str]
+        What the values are of, e.g. "seed 0, task 0".
+    measured : Sequence[Measured]
+        The rows, each with a name of its own.
+    reference : str
+        Name of the row that the others are tested against, or its label (the first with it).
+    paper : Mapping[str, Mapping[str, tuple[float, float | None]]]
+        Label (or name, where rows share a label) -> metric -> (mean, standard deviation).
+    source : str
+        Where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)".
+    failed : Sequence[str]
+        A line per run that failed.
+
+    Raises
+    ------
+    SettingsError
+        If a part does not fit the others.
+    """
+
+    name: str
+    title: str
+    metrics: Sequence[str]
+    units: Sequence[str]
+    measured: Sequence[Measured]
+    reference: str
+    paper: Mapping[str, Mapping[str, tuple[float, float | None]]] = field(default_factory=dict)
+    source: str = ""
+    failed: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        where = f"comparison {self.name!r}"
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.=+_-]*", self.name):
+            raise SettingsError(f"{where}: allowed in its name: letters, digits and any of .=+-_")
+        for metric in self.metrics:
+            if not is_column(metric):
+                raise SettingsError(f"{where}: {unknown('metric', metric, list(COLUMNS))}")
+        if not (self.metrics and self.units and self.measured):
+            raise SettingsError(f"{where} needs at least one metric, one unit and one row")
+        names = [row.name for row in self.measured]
+        for row in self.measured:
+            if names.count(row.name) > 1:
+                raise SettingsError(f"{where} has two rows {row.name!r}; allowed: one each")
+            self._check_values(row)
+        labels = [row.label for row in self.measured]
+        if self.reference not in names + labels:
+            known = unknown("reference", self.reference, list(dict.fromkeys(names + labels)))
+            raise SettingsError(f"{where}: {known}")
+
+    def _check_values(self, row: Measured) -> None:
+        for metric in self.metrics:
+            found = len(row.values.get(metric, ()))
+            if found != len(self.units):
+                raise SettingsError(
+                    f"comparison {self.name!r}, row {row.name!r} has {found} values of {metric}; "
+                    f"allowed: one for each of the {len(self.units)} units"
+                )
+
+    @property
+    def tested_against(self) -> Measured:
+        """The reference's row."""
+        exact = [row for row in self.measured if row.name == self.reference]
+        return (exact or [row for row in self.measured if row.label == self.reference])[0]
+
+    def paper_of(self, row: Measured) -> Mapping[str, tuple[float, float | None]]:
+        """Return the paper's figures for a row, by metric."""
+        alone = [other.label for other in self.measured].count(row.label) == 1
+        return self.paper.get(row.name) or (self.paper.get(row.label, {}) if alone else {})
+
+
+@dataclass(frozen=True)
+class Report:
+    """Comparisons that belong together, and what a reader must know about them.
+
+    Parameters
+    ----------
+    title, source : str
+        What was reproduced, and where the paper has it.
+    notes : Sequence[str]
+        Sentences, e.g. how a searched value was chosen, or what a small scale cut.
+    comparisons : Sequence[Comparison]
+        At least one, each with a name of its own.
+    figures : Sequence[str]
+        Kinds of figures to draw for each, of `FIGURES`.
+    settings : Mapping[str, Any]
+        What was set, shown at the end.
+    """
+
+    title: str
+    source: str
+    notes: Sequence[str]
+    comparisons: Sequence[Comparison]
+    figures: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind in self.figures:
+            if kind not in FIGURES:
+                raise SettingsError(unknown("figure", kind, list(FIGURES)))
+        # File systems that do not tell capitals apart would write one over the other.
+        names = [comparison.name.lower() for comparison in self.comparisons]
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"two comparisons are named {name!r}; allowed: one each")
+        if not names:
+            raise SettingsError("a report needs at least one comparison")

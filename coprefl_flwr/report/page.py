@@ -1,0 +1,274 @@
+"""The page: one HTML file that needs no other, no network and no JavaScript."""
+
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.comparison import Report
+from coprefl_flwr.report.note import note
+from coprefl_flwr.report.overview import Overview
+from coprefl_flwr.report.pictures import Picture
+from coprefl_flwr.report.rows import Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """A comparison's part of the page: its table, and its figures with their PNG."""
+
+    table: Table
+    pictures: Sequence[tuple[Picture, bytes]]
+
+
+def page(report: Report, sections: Sequence[Section], overviews: Sequence[Overview]) -> str:
+    """Return the page; a figure that was asked for and that nothing had data for is noted."""
+    drawn = {picture.kind for section in sections for picture, _ in section.pictures}
+    missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
+    template = _ENVIRONMENT.from_string(_PAGE)
+    return template.render(
+        report=report,
+        notes=[*report.notes, *missing],
+        failed=[line for one in report.comparisons for line in one.failed],
+        sections=sections,
+        overviews=overviews,
+        column=column,
+        settings=_as_text(report.settings),
+        style=_STYLE,
+    )
+
+
+def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return each setting as a recipe would have it; lists and not-set ones in words."""
+    return {key: _value(value) for key, value in settings.items()}
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or value == "":
+        return "not set"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    return str(value)
+
+
+def _note(table: Table) -> str:
+    return " ".join(note(table, "bold"))
+
+
+def _data_uri(png: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+
+
+_ENVIRONMENT = Environment(
+    autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+_ENVIRONMENT.filters |= {"data_uri": _data_uri, "note": _note}
+
+# A quiet page of the reader's own letters; tables scroll by themselves where a screen is narrow.
+_STYLE = """
+:root {
+  color-scheme: light dark;
+  --paper: #ffffff; --ink: #1c1c1e; --soft: #5c5f66; --line: #d8dadf; --band: #f4f5f7;
+  --link: #0b5cad; --bad: #a3261b;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --paper: #17181b; --ink: #e6e7ea; --soft: #a4a8b1; --line: #383b42; --band: #202226;
+    --link: #7db5f0; --bad: #f0998f;
+  }
+}
+* { box-sizing: border-box; }
+html { -webkit-text-size-adjust: 100%; }
+body {
+  margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 84rem;
+  background: var(--paper); color: var(--ink);
+  font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
+}
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .25rem; }
+h2 { font-size: 1.35rem; margin: 3rem 0 .75rem; padding-top: .75rem;
+     border-top: 1px solid var(--line); }
+h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
+a { color: var(--link); }
+.source, .note, figcaption, caption { color: var(--soft); }
+.source { margin: 0 0 1.25rem; }
+.note, figcaption { font-size: .875rem; max-width: 90ch; }
+nav ul { columns: 16rem; padding-left: 1.25rem; }
+ul.failed { color: var(--bad); }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; padding-bottom: .4rem; font-size: .875rem; }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap;
+         vertical-align: baseline; }
+thead th { font-weight: 600; vertical-align: bottom; }
+thead { border-bottom: 1.5px solid var(--ink); }
+tbody tr + tr > * { border-top: 1px solid var(--line); }
+tbody tr:nth-child(even) > * { background: var(--band); }
+th[scope=row], td.text, th.text { text-align: left; font-weight: inherit; }
+thead th.text { font-weight: 600; }
+th[colspan] { text-align: center; }
+.group { border-left: 1px solid var(--line); }
+td.aside { color: var(--soft); font-size: .94em; }
+td.best { font-weight: 700; }
+tr.reference th[scope=row] { font-style: italic; }
+.settings td { white-space: normal; overflow-wrap: anywhere; }
+figure { margin: 1.5rem 0; }
+figure img { display: block; width: 100%; max-width: 52rem; height: auto; padding: .5rem;
+             background: #fff; border-radius: .4rem; border: 1px solid var(--line); }
+figcaption { margin-top: .4rem; }
+@media print {
+  :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --band: #f4f4f4;
+          --link: #000; --bad: #000; }
+  body { max-width: none; padding: 0; font-size: 9.5pt; }
+  .scroll { overflow: visible; }
+  table { font-size: 7.5pt; }
+  th, td { padding: .2rem .4rem; }
+  h2, h3 { break-after: avoid; }
+  tr, figure { break-inside: avoid; }
+  nav { display: none; }
+}
+"""
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ report.title }}</title>
+<style>{{ style | safe }}</style>
+</head>
+<body>
+<header>
+<h1>{{ report.title }}</h1>
+{% if report.source %}
+<p class="source">{{ report.source }}</p>
+{% endif %}
+</header>
+<main>
+{% if notes %}
+<ul>
+{% for line in notes %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% if failed %}
+<h2>Failed runs</h2>
+<ul class="failed">
+{% for line in failed %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% if sections | length > 1 %}
+<nav aria-label="Tables">
+<ul>
+{% for section in sections %}
+{% set one = section.table.comparison %}
+<li><a href="#{{ one.name }}">{{ one.title or one.name }}</a></li>
+{% endfor %}
+</ul>
+</nav>
+{% endif %}
+{% if overviews %}
+<h2>All tables</h2>
+{% for overview in overviews %}
+<h3>{{ column(overview.metric).title }}</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ column(overview.metric).title }}">
+<table>
+<thead>
+<tr><th scope="col" class="text">Method</th>
+{% for title in overview.titles %}
+<th scope="col">{{ title }}</th>
+{% endfor %}
+</tr>
+</thead>
+<tbody>
+{% for name, cells in overview.rows.items() %}
+<tr><th scope="row">{{ name }}</th>
+{% for cell in cells %}
+<td{% if cell.best %} class="best"{% endif %}>{{ cell.text }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+{% endfor %}
+{% endif %}
+{% for section in sections %}
+{% set table = section.table %}
+{% set one = table.comparison %}
+<section id="{{ one.name }}">
+<h2>{{ one.title or one.name }}</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ one.title or one.name }}">
+<table>
+<thead>
+{% set lines = 2 if table.is_split else 1 %}
+<tr><th scope="col" class="text" rowspan="{{ lines }}">Method</th>
+{% if table.is_chosen %}
+<th scope="col" class="text" rowspan="{{ lines }}">Chosen</th>
+{% endif %}
+{% for metric in one.metrics %}
+<th scope="colgroup" class="group" colspan="{{ table.parts(metric) | length }}">
+{{- column(metric).title }}</th>
+{% endfor %}
+</tr>
+{% if table.is_split %}
+<tr>
+{% for metric in one.metrics %}
+{% for part in table.parts(metric) %}
+<th scope="col"{% if loop.first %} class="group"{% endif %}>{{ part }}</th>
+{% endfor %}
+{% endfor %}
+</tr>
+{% endif %}
+</thead>
+<tbody>
+{% for row in table.rows %}
+<tr{% if row.name == one.tested_against.name %} class="reference"{% endif %}>
+<th scope="row">{{ row.label }}</th>
+{% if table.is_chosen %}
+<td class="text">{{ row.chosen }}</td>
+{% endif %}
+{% for metric in one.metrics %}
+{% set entry = row.entries[metric] %}
+{% for part in table.parts(metric) %}
+{% set best = " best" if part == "here" and entry.cell.best else "" %}
+<td class="{{ "group" if loop.first else "aside" }}{{ best }}">{{ entry.text(part) }}</td>
+{% endfor %}
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+<p class="note">{{ table | note }}</p>
+{% for picture, png in section.pictures %}
+<figure>
+<img src="{{ png | data_uri }}" alt="{{ picture.alternative }}">
+<figcaption>{{ picture.caption }}</figcaption>
+</figure>
+{% endfor %}
+</section>
+{% endfor %}
+{% if settings %}
+<h2>Settings</h2>
+<div class="scroll" tabindex="0" role="region" aria-label="Settings">
+<table class="settings">
+<tbody>
+{% for key, value in settings.items() %}
+<tr><th scope="row">{{ key }}</th><td class="text">{{ value }}</td></tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+{% endif %}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,241 @@
+"""The figures of a comparison, by the names that recipes give them, with their captions."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from coprefl_flwr.report import figures
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.comparison import Comparison, Measured
+from coprefl_flwr.report.figures import CurveRow, GammaPoint, P1Point, Run
+from coprefl_flwr.report.figures.gamma import PAPER
+from coprefl_flwr.report.figures.p1_rounds import is_fitted
+from coprefl_flwr.report.figures.switch import ORDER, WINDOW
+from coprefl_flwr.report.statistics import summarise
+from coprefl_flwr.report.tables import ClientRow
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of a comparison.
+
+    Parameters
+    ----------
+    kind : str
+        One of `comparison.FIGURES`.
+    figure : Figure
+        What is drawn.
+    caption : str
+        What it shows, in a sentence or two.
+    alternative : str
+        The same for those who do not see it.
+    """
+
+    kind: str
+    figure: "Figure"
+    caption: str
+    alternative: str
+
+
+def pictures(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
+    """Draw those figures that the comparison has data for."""
+    found = []
+    for kind in kinds:
+        drawn = _KINDS[kind](comparison)
+        if drawn:
+            rows = ", ".join(row.name for row in comparison.measured)
+            title = comparison.title or comparison.name
+            figure, caption = drawn
+            alternative = f"{_WHAT[kind]} of {rows}; {title}. The table has the numbers."
+            found.append(Picture(kind, figure, caption, alternative))
+    return found
+
+
+Drawn = tuple["Figure", str] | None
+
+
+def _accuracies(comparison: Comparison) -> Drawn:
+    rows = [{**row, "start": one.name} for one in comparison.measured for row in one.rows]
+    if not rows:
+        return None
+    caption = (
+        "Accuracies of the tasks' clients, pooled over tasks; the line is the mean. Mean and "
+        "variance are those of the table: per task, then averaged."
+    )
+    return figures.accuracy_figure(cast(list[ClientRow], rows)), caption
+
+
+def _curves(comparison: Comparison) -> Drawn:
+    curves: list[CurveRow] = []
+    for one in comparison.measured:
+        curves += _pretraining_curves(one)
+        curves += [cast(CurveRow, {**row, "start": one.name}) for row in one.curves]
+    if not any(map(_is_drawn, curves)):
+        return None
+    caption = "Learning curves: the pre-training (test accuracy where tested, else training loss)"
+    if any(row["phase"] == "downstream" for row in curves):
+        caption += ", and the mean accuracy of the tasks' clients"
+    return figures.learning_figure(curves), f"{caption}."
+
+
+def _is_drawn(row: CurveRow) -> bool:
+    """Tell whether a row has a number that `learning_figure` draws."""
+    numbers = [row["accuracy"]] + [row["loss"]] * (row["phase"] == "pretraining")
+    return any(number is not None and math.isfinite(number) for number in numbers)
+
+
+def _pretraining_curves(one: Measured) -> list[CurveRow]:
+    return [
+        {
+            "phase": "pretraining",
+            "start": one.name,
+            "task": None,
+            "round": row["round"],
+            "loss": row.get("loss", math.nan),
+            "accuracy": row.get("server-accuracy"),
+            "seed": seed,
+        }
+        for seed, rounds in one.rounds.items()
+        for row in rounds
+    ]
+
+
+def _switch(comparison: Comparison) -> Drawn:
+    runs = {one.name: Run(_tested(one.rounds), one.switch) for one in comparison.measured}
+    runs = {name: run for name, run in runs.items() if run.accuracy}
+    if not runs:
+        return None
+    seeds = max(len(one.rounds) for one in comparison.measured)
+    over = f", mean over {seeds} seeds" if seeds > 1 else ""
+    windows = sorted({figures.smoothing_window(list(run.accuracy)) for run in runs.values()})
+    smoothed = [f"{window} tested rounds" for window in windows if window]
+    smoothing = (
+        f"Smoothed by a Savitzky-Golay filter of order {ORDER} over {' or '.join(smoothed)} "
+        f"({WINDOW} rounds in CyclicFL; here as many as were tested in {WINDOW})"
+        if smoothed
+        else "Too few tested rounds to smooth"
+    )
+    marks = (
+        "; dotted lines mark the switch of phase" if any(r.switch for r in runs.values()) else ""
+    )
+    return figures.switch_figure(runs), f"Test accuracy by round{over}. {smoothing}{marks}."
+
+
+def _tested(rounds: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, float]:
+    """Return round -> mean test accuracy over the seeds; rounds that all of them tested."""
+    by_seed = [
+        {row["round"]: float(row["server-accuracy"]) for row in rows if _was_tested(row)}
+        for rows in rounds.values()
+    ]
+    common = set.intersection(*map(set, by_seed)) if by_seed else set()
+    return {n: float(np.mean([found[n] for found in by_seed])) for n in sorted(common)}
+
+
+def _was_tested(row: Mapping[str, Any]) -> bool:
+    accuracy = row.get("server-accuracy")
+    return accuracy is not None and math.isfinite(accuracy)
+
+
+def _p1_rounds(comparison: Comparison) -> Drawn:
+    metric = next((m for m in ("final", "accuracy") if m in comparison.metrics), None)
+    if metric is None:
+        return None
+    points = []
+    for one in comparison.measured:
+        found = summarise(one.values[metric])
+        if one.switch and found.n:
+            points.append(P1Point(one.switch, found.mean, found.std))
+    if len({point.rounds for point in points}) < 2:
+        return None
+    which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
+    fit = (
+        "the line is the least-squares polynomial of order 3"
+        if is_fitted(points)
+        else "too few points for the paper's polynomial of order 3"
+    )
+    caption = f"{which} against the rounds of the first phase; {fit}."
+    return figures.p1_rounds_figure(points, f"{which} (%)"), caption
+
+
+def _landscape(comparison: Comparison) -> Drawn:
+    found = {one.name: one.landscape for one in comparison.measured if one.landscape}
+    if not any(np.isfinite(one.losses).any() for one in found.values()):
+        return None
+    caption = (
+        "Loss around each model in the same two random directions, normalised filter by filter (Li "
+        "et al., 2018); a step of 1 is as long as the filters. One colour scale for all."
+    )
+    return figures.landscape_figure(found), caption
+
+
+def _gamma(comparison: Comparison) -> Drawn:
+    panels = {}
+    for metric in ("accuracy", "variance"):
+        lines = _gamma_lines(comparison, metric) if metric in comparison.metrics else {}
+        if any(len(points) > 1 for points in lines.values()):
+            panels[column(metric).title] = lines
+    if not panels:
+        return None
+    caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001
+    if any(PAPER in lines for lines in panels.values()):
+        caption += f" Dashed: {comparison.source or 'the paper'}."
+    return figures.gamma_figure(panels), caption
+
+
+def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoint]]:
+    """Return a point per gamma for each label and its other choices; the paper's if one has it."""
+    lines: dict[str, list[GammaPoint]] = {}
+    paper: dict[str, list[GammaPoint]] = {}
+    for one in comparison.measured:
+        if "gamma" not in one.options:
+            continue
+        gamma = float(one.options["gamma"])
+        others = ",".join(f"{key}={v}" for key, v in one.options.items() if key != "gamma")
+        line = f"{one.label}:{others}" if others else one.label
+        found = summarise(one.values[metric])
+        if found.n:
+            lines.setdefault(line, []).append(GammaPoint(gamma, found.mean, found.std))
+        printed = comparison.paper_of(one).get(metric)
+        if printed:
+            std = math.nan if printed[1] is None else printed[1]
+            paper.setdefault(line, []).append(GammaPoint(gamma, printed[0], std))
+    if len(paper) == 1:
+        lines[PAPER] = next(iter(paper.values()))
+    return lines
+
+
+def _similarity(comparison: Comparison) -> Drawn:
+    found = [one.similarity for one in comparison.measured if one.similarity]
+    if not found:
+        return None
+    caption = (
+        "Normalised similarity of each client's prototypes under one backbone and under all "
+        "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
+    )
+    return figures.similarity_figure(found[0]), caption
+
+
+_KINDS: dict[str, Callable[[Comparison], Drawn]] = {
+    "accuracies": _accuracies,
+    "curves": _curves,
+    "switch": _switch,
+    "p1-rounds": _p1_rounds,
+    "landscape": _landscape,
+    "gamma": _gamma,
+    "similarity": _similarity,
+}
+_WHAT = {
+    "accuracies": "Histograms of client accuracies",
+    "curves": "Learning curves",
+    "switch": "Smoothed learning curves of the pre-training",
+    "p1-rounds": "Accuracy against rounds of the first phase",
+    "landscape": "Contour plots of the loss around the models",
+    "gamma": "Accuracy and variance against gamma",
+    "similarity": "Heat map of how much each backbone is in the fused prototypes",
+}

@@ -1,0 +1,220 @@
+"""How the results of several clients become one: the rules an exchange names.
+
+A node that hosts several clients adds their results up before it answers, and the server adds up
+the answers of the nodes; both use the `Tally` below, so that a sum is the same whoever hosts whom.
+Sums run in float64 in the order of client ids. All rules but `Chain` are linear: a rule says with
+which coefficient a client's arrays enter which sum, and that coefficient may only depend on what
+that client measured itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr.arrays import Arrays, is_buffer
+
+Metrics = Mapping[str, float]
+
+PIECE = 1 << 16
+"""Numbers that are added up at a time: half a megabyte of float64."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A way to combine clients' results; `str(rule)` travels in a message and `parse` reads it.
+
+    `partial` says that clients may answer with some of the arrays only (a gradient covers the
+    trainable parameters), `sums` that they answer with arrays at all.
+    """
+
+    name: ClassVar[str]
+    partial: ClassVar[bool] = False
+    sums: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return {name of the sum: coefficient} of a client that measured `metrics`.
+
+        Raises
+        ------
+        ValueError
+            If the client did not measure what the rule needs, or not a finite number.
+        """
+        raise NotImplementedError
+
+    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
+        """Return what a buffer is multiplied with in a sum whose weights have `coefficient`."""
+        return coefficient
+
+    def __str__(self) -> str:
+        return ":".join([self.name, *(str(getattr(self, field.name)) for field in fields(self))])
+
+
+@dataclass(frozen=True)
+class Mean(Rule):
+    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" weighs all alike.
+
+    Buffers (BatchNorm's statistics) are weighted by num-examples whatever the weight is.
+    """
+
+    name: ClassVar[str] = "mean"
+    weight: str = "num-examples"
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return the client's weight; it must be positive."""
+        return {"sum": _positive(metrics, self.weight) if self.weight else 1.0}
+
+    def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
+        """Return the client's number of samples; it must be positive."""
+        return _positive(metrics, "num-examples")
+
+
+@dataclass(frozen=True)
+class Total(Rule):
+    """Plain sum of the clients' arrays."""
+
+    name: ClassVar[str] = "total"
+    partial: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1 for every client."""
+        return {"sum": 1.0}
+
+
+@dataclass(frozen=True)
+class LossMoments(Rule):
+    """Two sums of gradients: G1 = sum_j g_j and G2 = sum_j (L_j - r) g_j, r the `reference`.
+
+    They are all that CoPreFL's meta gradient needs (see `learning.meta`), so nobody but the
+    node that hosts a client sees that client's gradient.
+    """
+
+    name: ClassVar[str] = "loss-moments"
+    partial: ClassVar[bool] = True
+    reference: float = 0.0
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1 and L_j - r."""
+        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss") - self.reference}
+
+
+@dataclass(frozen=True)
+class Apart(Rule):
+    """Every client's arrays by themselves, in sums named after the client id."""
+
+    name: ClassVar[str] = "apart"
+    partial: ClassVar[bool] = True
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return the one sum that holds this client alone."""
+        return {str(int(measured(metrics, "client"))): 1.0}
+
+
+@dataclass(frozen=True)
+class Chain(Rule):
+    """The arrays go from one client to the next, in the order in which the clients are named.
+
+    A client that fails is skipped: the next one gets what the last good one returned. A chain runs
+    on one node (see `RoundStrategy.stretches`), and what comes back is the last one's arrays.
+    """
+
+    name: ClassVar[str] = "chain"
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return 1: the only arrays in the sum are the last client's; it must have samples."""
+        _positive(metrics, "num-examples")
+        return {"last": 1.0}
+
+
+@dataclass(frozen=True)
+class Nothing(Rule):
+    """No arrays, only what the clients measured (an evaluation)."""
+
+    name: ClassVar[str] = "nothing"
+    sums: ClassVar[bool] = False
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return no sum at all; but the means over clients need a positive num-examples."""
+        _positive(metrics, "num-examples")
+        return {}
+
+
+def parse(text: str) -> Rule:
+    """Return the rule that `str(rule)` described."""
+    name, colon, value = text.partition(":")
+    if name == Mean.name and colon:
+        return Mean(weight=value)
+    if name == LossMoments.name and colon:
+        return LossMoments(reference=float(value))
+    for rule in (Total, Apart, Chain, Nothing):
+        if rule.name == text:
+            return rule()
+    raise ValueError(f"unknown rule '{text}'")
+
+
+def measured(metrics: Metrics, name: str) -> float:
+    """Return a client's metric, or raise a ValueError that names it."""
+    if name not in metrics:
+        raise ValueError(f"no metric '{name}' in the reply")
+    value = float(metrics[name])
+    if not np.isfinite(value):
+        raise ValueError(f"metric '{name}' is {value}")
+    return value
+
+
+def _positive(metrics: Metrics, name: str) -> float:
+    weight = measured(metrics, name)
+    if weight <= 0:
+        raise ValueError(f"metric '{name}' is {weight:g}; a weight must be above 0")
+    return weight
+
+
+class Tally:
+    """Running float64 sums of clients' arrays under a rule.
+
+    `sent` are the arrays that the clients were sent: they say which of those returned are buffers,
+    whatever dtype a client returns them in.
+    """
+
+    def __init__(self, rule: Rule, sent: Arrays | None = None) -> None:
+        self.rule = rule
+        self.sent = sent or {}
+        self.sums: dict[str, Arrays] = {}
+
+    def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
+        """Add one client's arrays."""
+        for name, weight in self.rule.coefficients({**metrics, "client": client}).items():
+            self._into(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
+
+    def merge(self, sums: Mapping[str, Arrays]) -> None:
+        """Add the sums of a node that added up several clients by the same rule."""
+        for name, arrays in sums.items():
+            self._into(name, arrays, 1.0, 1.0)
+
+    def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
+        """Add weight x arrays; a name's first array becomes its running sum."""
+        sums = self.sums.setdefault(name, {})
+        for key, array in arrays.items():
+            factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
+            if key in sums:
+                add_scaled(sums[key], array, factor)
+            else:
+                first = np.multiply(array, factor, dtype=np.float64, order="C")
+                sums[key] = np.asarray(first)
+
+
+def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
+    """Add weight x array to `total`, in place; `total` is C-contiguous, shapes are equal.
+
+    In pieces that stay in the cache: a float64 copy of the whole array would cost more than the
+    sum.
+    """
+    into, terms = total.reshape(-1), array.reshape(-1)
+    scratch = np.empty(min(PIECE, into.size))
+    for begin in range(0, into.size, PIECE):
+        piece = into[begin : begin + PIECE]
+        term = scratch[: piece.size]
+        np.multiply(terms[begin : begin + PIECE], weight, out=term, dtype=np.float64)
+        piece += term

@@ -1,0 +1,148 @@
+"""What a message between the strategies and the clients holds: the one place that knows.
+
+Request   the ArrayRecord "arrays", which clients answer in kind (what a method sends and gets back
+          besides weights stands behind them, named "LABEL/NAME"), and any further ones by name; a
+          ConfigRecord "config" with the app's own settings and: server-round, run, population,
+          seed, attempt; where nodes host clients also `clients` (the ids to run) and `combine` (how
+          to add up their results). Where clients keep a state, `state-version` and `state-kept`
+          (see `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients`
+          for several.
+Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
+          float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
+          and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).
+          A request without `clients` gets the reply Flower's own strategies expect: one
+          ArrayRecord and a MetricRecord of scalars. Apps that know nothing of us answer so too.
+Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the number of clients
+          that this node and every other can host, or `own`, the ids of this node's own clients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.rounds.combine import Rule
+
+ROSTER = "query.roster"
+ARRAYS = "arrays"
+OF_CLIENTS = ("state-version", "state-kept")
+"""Settings that differ from client to client, in a request to several."""
+
+Scalar = bool | int | float | str | bytes
+Config = dict[str, Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]]
+
+
+@dataclass
+class NodeReply:
+    """What one node answered: per-client metrics, the arrays or sums, and who failed and why."""
+
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    records: dict[str, Arrays] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def clients(self) -> list[int]:
+        """Ids of the clients whose results are in, ascending."""
+        return sorted(self.metrics)
+
+
+def request(
+    records: Mapping[str, ArrayRecord],
+    config: Config,
+    *,
+    rule: Rule,
+    clients: Sequence[int] | None,
+    of_clients: Mapping[str, Sequence[str]] | None = None,
+) -> RecordDict:
+    """Return the content of a request; `clients` None asks the node's only client.
+
+    `of_clients` holds what differs from client to client, in their order.
+    """
+    each: Config = {name: list(values) for name, values in (of_clients or {}).items()}
+    if clients is None:
+        each = {name: values[0] for name, values in (of_clients or {}).items()}
+    hosted: Config = {} if clients is None else {"clients": list(clients), "combine": str(rule)}
+    return RecordDict({**records, "config": ConfigRecord({**config, **hosted, **each})})
+
+
+def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
+    """Return the config that the client at `position` in the request's list is given."""
+    own = {name: config[name][position] for name in OF_CLIENTS if name in config}
+    return {**config, **own}
+
+
+def hosted_reply(reply: NodeReply) -> RecordDict:
+    """Return the content of a hosting node's reply."""
+    clients = reply.clients
+    names = sorted({name for metrics in reply.metrics.values() for name in metrics})
+    lists = {
+        name: [float(reply.metrics[client].get(name, np.nan)) for client in clients]
+        for name in names
+    }
+    content = RecordDict({name: to_record(arrays) for name, arrays in reply.records.items()})
+    content["metrics"] = MetricRecord({"clients": clients, **lists})
+    if reply.failed:
+        content["failed"] = ConfigRecord(
+            {"clients": list(reply.failed), "reasons": list(reply.failed.values())}
+        )
+    return content
+
+
+def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
+    """Return the content that Flower's own strategies expect: arrays (if any) and scalars."""
+    content = RecordDict({"metrics": MetricRecord(dict(metrics))})
+    if arrays:
+        content[ARRAYS] = to_record(arrays)
+    return content
+
+
+def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
+    """Read a hosted or a plain reply to a request for `clients`.
+
+    Raises
+    ------
+    ValueError
+        If the reply cannot be read as either, in one line.
+    """
+    if len(content.metric_records) != 1:
+        raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")
+    (measured,) = content.metric_records.values()
+    records = {name: from_record(record) for name, record in content.array_records.items()}
+    ids = measured.get("clients")
+    if not isinstance(ids, list):
+        return _plain(measured, records, clients)
+    order = [int(str(client)) for client in ids]
+    if not set(order) <= set(clients) or len(set(order)) < len(order):
+        raise ValueError(f"results of clients {order}, asked were {list(clients)}")
+    metrics: dict[int, dict[str, float]] = {client: {} for client in order}
+    for name, values in measured.items():
+        if name == "clients" or not isinstance(values, list):
+            continue
+        for client, value in zip(order, values, strict=True):
+            if not np.isnan(value):
+                metrics[client][name] = float(value)
+    failed = _failures(content)
+    lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
+    return NodeReply(metrics, records, failed | lost)
+
+
+def _plain(measured: MetricRecord, records: dict[str, Arrays], clients: Sequence[int]) -> NodeReply:
+    """Read the reply of a node that is one client."""
+    if len(clients) != 1:
+        raise ValueError(f"one result for the {len(clients)} clients that were asked")
+    scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
+    return NodeReply({clients[0]: scalars}, records)
+
+
+def _failures(content: RecordDict) -> dict[int, str]:
+    """Return {client: reason} of the reply's record `failed`."""
+    if "failed" not in content.config_records:
+        return {}
+    failed = content.config_records["failed"]
+    clients, reasons = failed["clients"], failed["reasons"]
+    if not isinstance(clients, list) or not isinstance(reasons, list):
+        raise ValueError("the record 'failed' holds no lists")
+    return {int(str(client)): str(why) for client, why in zip(clients, reasons, strict=True)}

@@ -1,0 +1,357 @@
+"""Takes exchanges to the nodes and brings the combined replies back."""
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, misfit, to_record
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
+from coprefl_flwr.rounds import protocol
+from coprefl_flwr.rounds.combine import Chain, Mean, Metrics, Rule, Tally, measured
+from coprefl_flwr.rounds.exchange import Exchange, Replies
+from coprefl_flwr.rounds.protocol import Config, NodeReply
+from coprefl_flwr.rounds.roster import Roster
+from coprefl_flwr.rounds.traffic import Traffic
+
+logger = logging.getLogger("flwr.coprefl")
+
+PULL_INTERVAL = 0.01
+"""Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
+
+_SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
+"""Per grid, the nodes that did not answer in time: their worker is still busy."""
+
+NO_ROSTER = "No query function registered|Invalid message type"
+"""What Flower says of a query that an app does not know."""
+
+START_UP = 300.0
+"""Least time in seconds for the first answer: workers that start and import are not yet slow."""
+
+
+@dataclass
+class Transport:
+    """One run's link to the nodes: who hosts whom, who stopped answering, and the messages.
+
+    Parameters
+    ----------
+    grid : Grid
+        Flower's grid, or ours.
+    timeout : float
+        Seconds that an exchange may take; a node that has not answered by then is not asked again.
+    min_nodes : int
+        Nodes to wait for before the first exchange.
+    min_replies : int
+        Good replies an exchange needs.
+    """
+
+    grid: Grid
+    timeout: float
+    min_nodes: int
+    min_replies: int
+    population: str
+    roster: Roster = field(default_factory=Roster)
+    refused: set[int] = field(default_factory=set)
+    begun: bool = False
+    most_clients: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    _asked: Exchange | None = None
+    _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Let the grid of a simulation look for replies more often: it sleeps in between."""
+        # One run may go through several strategies: a busy node stays busy for the next one.
+        self.silent = _SILENT.setdefault(self.grid, set())
+        if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
+            self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
+
+    def nodes(self) -> list[int]:
+        """Return the ids of the nodes that can be asked, ascending."""
+        return sorted(set(self.grid.get_node_ids()) - self.silent)
+
+    def clients(self, wanted: int | None = None) -> list[int]:
+        """Return the ids of the clients there are; the first time, wait for nodes and `wanted`.
+
+        Later on the run goes on with whoever is left.
+
+        Raises
+        ------
+        RunFailedError
+            If they have not connected within the time limit.
+        """
+        end = time.monotonic() + self.timeout
+        told = False
+        self.refused.clear()
+        while True:
+            nodes = self.nodes()
+            if len(nodes) >= (1 if self.begun else self.min_nodes):
+                self._ask_roster(nodes)
+                clients = self.roster.clients()
+                self.most_clients = max(self.most_clients, len(clients))
+                enough = 1 if self.begun else wanted or 1
+                if self.roster.shared is not None or len(clients) >= enough:
+                    self.begun = True
+                    return clients
+            waiting = (
+                f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there, needed "
+                f"are {self.min_nodes} with {wanted or 1}"
+            )
+            if time.monotonic() > end:
+                raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
+            if not told:
+                logger.info("waiting for nodes: %s", waiting)
+                told = True
+            time.sleep(min(1.0, self.timeout))
+
+    def _ask_roster(self, nodes: Sequence[int]) -> None:
+        """Ask who hosts whom: one node, and the others only if each names clients of its own."""
+        self.roster.forget(self.roster.known - set(nodes))
+        if self.roster.shared is not None:
+            return
+        if not self.roster.known:
+            self._ask([node for node in nodes if node not in self.refused][:1])
+        asked = self.roster.known | self.refused | self.silent
+        new = [node for node in nodes if node not in asked]
+        if self.roster.plain:
+            for node in new:
+                self.roster.learn(node, {})
+        elif self.roster.shared is None:
+            self._ask(new)
+
+    def _ask(self, nodes: Sequence[int]) -> None:
+        """Ask these nodes for their roster; an app that knows none answers with an error."""
+        config = ConfigRecord({"population": self.population})
+        messages = [
+            Message(RecordDict({"config": config}), dst_node_id=node, message_type=protocol.ROSTER)
+            for node in nodes
+        ]
+        answered = set()
+        patience = max(self.timeout, START_UP)
+        for reply in self.grid.send_and_receive(messages, timeout=patience):
+            node = self._sender(reply, messages)
+            answered.add(node)
+            self._learn(node, reply)
+        self._mark_silent(set(nodes) - answered, patience)
+
+    def _learn(self, node: int, reply: Message) -> None:
+        """Take in a node's answer to the roster question; after a bad one it is asked again."""
+        try:
+            if not reply.has_error():
+                self.roster.learn(node, dict(reply.content.config_records["roster"]))
+            elif re.search(NO_ROSTER, reason(reply)):
+                self.roster.learn(node, {})
+            else:
+                raise ValueError(reason(reply))
+        except (ValueError, KeyError, RunFailedError) as error:
+            if isinstance(error, RunFailedError) and not self.begun:
+                raise
+            logger.warning("node %s is left out: %s", node, one_line(error))
+            self.refused.add(node)
+
+    def prepare(
+        self,
+        exchange: Exchange,
+        config: Config,
+        version: Callable[[int], Mapping[str, str]] = lambda _: {},
+    ) -> list[Message]:
+        """Return the messages that put an exchange to the nodes that host its clients.
+
+        `version` gives what a client with a state is told about it (see `Versions.of`).
+        """
+        records = {protocol.ARRAYS: to_record(exchange.arrays)}
+        records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
+        self._asked = exchange
+        shares = self.roster.assign(
+            exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
+        )
+        self._sent = [
+            (self._message(exchange, records, config, node, share, version), share)
+            for node, share in shares.items()
+        ]
+        reached = {client for _, share in self._sent for client in share}
+        for client in sorted(set(exchange.clients) - reached):
+            logger.warning("client %s is left out: its node is gone", client)
+        self.traffic.count_down(exchange, len(reached), [message for message, _ in self._sent])
+        return [message for message, _ in self._sent]
+
+    def _message(
+        self,
+        exchange: Exchange,
+        records: dict[str, ArrayRecord],
+        config: Config,
+        node: int,
+        share: list[int],
+        version: Callable[[int], Mapping[str, str]],
+    ) -> Message:
+        each = [version(client) if exchange.stateful else {} for client in share]
+        content = protocol.request(
+            records,
+            {**config, **exchange.config},
+            rule=exchange.combine,
+            clients=None if node in self.roster.plain else share,
+            of_clients={name: [values[name] for values in each] for name in each[0]},
+        )
+        return Message(content, dst_node_id=node, message_type=exchange.action)
+
+    def collect(self, messages: Iterable[Message]) -> Replies:
+        """Combine the replies to the messages last prepared; name every failure in one line.
+
+        Raises
+        ------
+        RoundFailedError
+            If fewer clients gave a good reply.
+        """
+        exchange = self._asked
+        if exchange is None:
+            raise RuntimeError("no exchange is under way")
+        sent = [message for message, _ in self._sent]
+        shares = {message.metadata.dst_node_id: share for message, share in self._sent}
+        replies: dict[int, NodeReply] = {}
+        for message in messages:
+            node = self._sender(message, sent)
+            replies[node] = self._read(exchange, node, message, shares[node])
+            self.traffic.count_up(message)
+        self._mark_silent(set(shares) - set(replies), self.timeout)
+        for node in sorted(replies):
+            for client, why in replies[node].failed.items():
+                logger.warning("client %s on node %s is left out: %s", client, node, why)
+        good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
+        count = sum(len(reply.metrics) for reply in good)
+        needed = self.min_replies if exchange.needed is None else exchange.needed
+        if count < needed:
+            raise RoundFailedError(
+                f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
+                f"needed are {needed}"
+            )
+        self.traffic.count_models_up(exchange, good)
+        return combined(exchange, good)
+
+    def _sender(self, reply: Message, sent: Sequence[Message]) -> int:
+        """Return the node a reply is from; an error reply may come from the SuperLink instead."""
+        for message in sent:
+            if message.metadata.message_id == reply.metadata.reply_to_message_id:
+                return message.metadata.dst_node_id
+        return reply.metadata.src_node_id
+
+    def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
+        """Read and check one node's reply; whatever is wrong with it fails all its clients."""
+        if message.has_error():
+            return NodeReply(failed=dict.fromkeys(share, reason(message)))
+        try:
+            reply = protocol.read_reply(message.content, share)
+            if not exchange.combine.sums:
+                reply.records.clear()
+            check(exchange, reply)
+        except Exception as error:  # Whatever a node sends must not end the run.
+            return NodeReply(failed=dict.fromkeys(share, one_line(error)))
+        return reply
+
+    def tell_of_silent_nodes(self) -> None:
+        """Say why a simulation may not end yet: Flower waits for the workers that are busy."""
+        if self.silent:
+            names = ", ".join(map(str, sorted(self.silent)))
+            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
+
+    def _mark_silent(self, nodes: set[int], waited: float) -> None:
+        for node in sorted(nodes):
+            logger.warning(
+                "node %s did not answer within %g s and is not asked again", node, waited
+            )
+        self.silent |= nodes
+
+
+def reason(message: Message) -> str:
+    """Return the last line of an error reply's reason: Flower gives whole tracebacks."""
+    text = (message.error.reason or "").strip() or f"error {message.error.code}"
+    return text.splitlines()[-1]
+
+
+def check(exchange: Exchange, reply: NodeReply) -> None:
+    """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
+    for metrics in reply.metrics.values():
+        for name in metrics:
+            measured(metrics, name)
+        for coefficient in exchange.combine.coefficients({**metrics, "client": 0}).values():
+            exchange.combine.buffer_coefficient(metrics, coefficient)
+    if not exchange.combine.sums:
+        return
+    if len(reply.metrics) == 1:
+        if len(reply.records) != 1:
+            raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
+    elif set(reply.records) != sums_of(exchange.combine, reply):
+        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {exchange.combine}")
+    for arrays in reply.records.values():
+        problem = misfit(arrays, exchange.arrays, subset=exchange.combine.partial)
+        if problem:
+            raise ValueError(problem)
+
+
+def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
+    """Return the replies in the order of their smallest client, without any of other arrays.
+
+    A sum over other clients for one parameter than for the next would be no gradient.
+    """
+    ordered = sorted(replies, key=lambda reply: reply.clients[0])
+    kept: list[NodeReply] = []
+    for reply in ordered:
+        names = {frozenset(arrays) for arrays in reply.records.values()}
+        if kept and names != {frozenset(arrays) for arrays in kept[0].records.values()}:
+            clients = ", ".join(map(str, reply.clients))
+            logger.warning("clients %s are left out: their arrays are not the others'", clients)
+        else:
+            kept.append(reply)
+    return kept
+
+
+def sums_of(rule: Rule, reply: NodeReply) -> set[str]:
+    """Return the names of the sums that a node's good clients enter."""
+    return {
+        name
+        for client, metrics in reply.metrics.items()
+        for name in rule.coefficients({**metrics, "client": client})
+    }
+
+
+def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+    """Add up the nodes' replies, given in the order of their smallest client id."""
+    rule = exchange.combine
+    tally = Tally(rule, exchange.arrays)
+    for reply in replies:
+        if len(reply.metrics) == 1 and rule.sums:
+            (client,) = reply.clients
+            (arrays,) = reply.records.values()
+            tally.add(client, arrays, reply.metrics[client])
+        elif rule.sums:
+            tally.merge(reply.records)
+    per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
+    clients = tuple(sorted(per_client))
+    names = sorted({name for metrics in per_client.values() for name in metrics})
+    metrics = {
+        name: np.array([per_client[client].get(name, np.nan) for client in clients])
+        for name in names
+    }
+    arrays = {}
+    if isinstance(rule, Mean) and clients:
+        arrays = mean(tally.sums["sum"], rule, list(per_client.values()), exchange.arrays)
+    if isinstance(rule, Chain) and clients:
+        arrays = cast_like(tally.sums["last"], exchange.arrays)
+    return Replies(clients, metrics, arrays, {name: dict(s) for name, s in tally.sums.items()})
+
+
+def mean(total: Arrays, rule: Mean, measurements: Sequence[Metrics], template: Arrays) -> Arrays:
+    """Return the weighted mean from the weighted sum, in the dtypes and order of `template`."""
+    weight = sum(rule.coefficients(metrics)["sum"] for metrics in measurements)
+    samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in measurements)
+    return cast_like(
+        {
+            n: array / (samples if is_buffer(n, template[n]) else weight)
+            for n, array in total.items()
+        },
+        template,
+    )

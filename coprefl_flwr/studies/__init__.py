@@ -1,0 +1,1 @@
+"""Studies: pre-training, downstream tasks, tables and figures."""

@@ -1,0 +1,228 @@
+"""From the store to a report: which figure stands where, and what is missing."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.recipes import collect as module
+from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.store import Store
+from coprefl_flwr.recipes.sweep import cells
+from coprefl_flwr.report import write_report
+from coprefl_flwr.report.figures import Landscape
+from tests.tiny_recipe import keep, tiny_recipe, write_recipe
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "models")
+
+
+@pytest.fixture
+def recipe_of(tiny_images, tmp_path):
+    """Return a tiny recipe with some keys changed."""
+
+    def read(settings=None, **keys):
+        content = tiny_recipe(tiny_images, settings, **keys)
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    return read
+
+
+def keep_all(store, recipe, accuracy):
+    """Keep every run; `accuracy` is called with start, seed and task."""
+    for cell in cells(recipe):
+        for candidate in cell.row.candidates():
+            deciding = cell.deciding(candidate) if cell.searched else []
+            for run in [*deciding, *cell.reported(candidate)]:
+                tasks = range(run.settings.tasks)
+                values = [accuracy(run.start.name, run.settings.seed, task) for task in tasks]
+                keep(store, run, values)
+
+
+def test_every_figure_stands_at_its_task(store, recipe_of):
+    recipe = recipe_of(seeds=[0, 1])
+    base = {"random": 20, "fedavg": 40, "coprefl:gamma=0.0": 50, "coprefl:gamma=1.0": 60}
+    keep_all(store, recipe, lambda start, seed, task: base[start] + 2 * (seed % 7) + task)
+    report = collect(recipe, store, {})
+    (found,) = report.comparisons
+    assert found.units == ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
+    assert {row.name: row.values["accuracy"] for row in found.measured} == {
+        "random": [20, 21, 22, 23],
+        "fedavg": [40, 41, 42, 43],
+        "coprefl:gamma=1.0": [60, 61, 62, 63],
+    }
+    assert all(row.values["variance"] == [0.0] * 4 for row in found.measured)
+    assert (found.name, found.title, found.failed) == ("table", "A tiny comparison", [])
+    assert (found.reference, found.tested_against.chosen) == ("coprefl", "gamma=1.0")
+    # Tasks of two seeds are different ones.
+    rows = found.measured[0].rows
+    assert [row["task"] for row in rows] == [0, 0, 1, 1, 1000, 1000, 1001, 1001]
+    assert {row["start"] for row in rows} == {"random"}
+    assert [curve["task"] for curve in found.measured[0].curves] == [0, 1, 1000, 1001]
+    assert {curve["start"] for row in found.measured for curve in row.curves} == {
+        "random", "fedavg", "coprefl",
+    }  # fmt: skip
+
+
+def test_how_values_were_chosen_is_said(store, recipe_of):
+    for select, word in [
+        ("validation", "on 1 validation tasks of a pre-training of their own (seed 100), whose"),
+        ("test", "on the very results that are reported (select: test)"),
+    ]:
+        (note,) = collect(recipe_of(select=select), store, {}).notes
+        assert word in note
+    plain = recipe_of(methods=["random", "fedavg"], reference=None)
+    assert collect(plain, store, {}).notes == []
+    assert collect(recipe_of(scale="It was cut."), store, {}).notes[0] == "It was cut."
+
+
+def test_all_shows_each_value_as_a_row(store, recipe_of):
+    recipe = recipe_of(select="all")
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    report = collect(recipe, store, {})
+    names = [row.name for row in report.comparisons[0].measured]
+    assert names == ["random", "fedavg", "coprefl:gamma=0.0", "coprefl:gamma=1.0"]
+    assert report.notes == []
+
+
+def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
+    recipe = recipe_of(seeds=[0, 1], select="all")
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    runs = {
+        (run.start.name, run.settings.seed): run
+        for cell in cells(recipe)
+        for candidate in cell.row.candidates()
+        for run in cell.reported(candidate)
+    }
+    store.task_file(runs["fedavg", 1], 0).unlink()
+    for number in (0, 1):
+        store.task_file(runs["coprefl:gamma=1.0", 0], number).unlink()
+    report = collect(recipe, store, {runs["fedavg", 1].key: "it rained"})
+    (found,) = report.comparisons
+    values = {
+        row.name: [math.isnan(one) for one in row.values["accuracy"]] for row in found.measured
+    }
+    assert values == {
+        "random": [False] * 4,
+        "fedavg": [False, False, True, False],
+        "coprefl:gamma=0.0": [False] * 4,
+        "coprefl:gamma=1.0": [True, True, False, False],
+    }
+    assert found.failed == ["fedavg, seed 1: it rained", "coprefl:gamma=1.0, seed 0: not run yet"]
+    page = write_report(report, tmp_path / "report").read_text()
+    assert "it rained" in page
+
+
+def test_before_anything_was_run(store, recipe_of, tmp_path):
+    recipe = recipe_of()
+    report = collect(recipe, store, {})
+    (found,) = report.comparisons
+    assert [row.name for row in found.measured] == ["random", "fedavg", "coprefl"]
+    assert all(map(math.isnan, found.measured[2].values["accuracy"]))
+    assert found.failed[0] == "coprefl: no value could be chosen"
+    assert write_report(report, tmp_path / "report").exists()
+
+
+def test_a_table_for_every_combination_with_its_paper(store, recipe_of):
+    paper = {
+        "columns": ["accuracy"],
+        "tables": [
+            {"table": "1(b)", "where": {"task-method": "fedprox:mu=1"}, "rows": {"fedavg": 7}}
+        ],
+    }
+    recipe = recipe_of(
+        {"task-method": ["fedavg", "fedprox:mu=1"]},
+        methods=["random", "fedavg"], reference="fedavg", paper=paper,
+    )  # fmt: skip
+    report = collect(recipe, store, {})
+    assert [(one.name, one.title) for one in report.comparisons] == [
+        ("task-method=fedavg", "task-method = fedavg"),
+        ("task-method=fedprox-mu=1", "task-method = fedprox:mu=1"),
+    ]
+    assert [one.source for one in report.comparisons] == ["", "Nobody, 2026, Table 1(b)"]
+    assert [one.paper for one in report.comparisons] == [{}, {"fedavg": {"accuracy": (7.0, None)}}]
+    assert report.settings["task-method"] == ["fedavg", "fedprox:mu=1"]
+    assert report.settings["rounds"] == 3
+
+
+def pretraining(recipe_of, **keys):
+    """A recipe without tasks: two labels of one start, and another start."""
+    methods = [
+        "fedavg",
+        {"again": {"method": "fedavg"}},
+        {"Cyclic+FedAvg": {"method": "cyclic:rounds=1+fedavg:rounds=2"}},
+    ]
+    metrics = ["final", "best", "best-round", "catches-up", "models"]
+    content = {"methods": methods, "metrics": metrics, "reference": "fedavg", **keys}
+    return recipe_of({"tasks": 0, "test-every": 1}, **content)
+
+
+def test_what_the_pretraining_came_to(store, recipe_of):
+    recipe = pretraining(recipe_of, seeds=[0, 1])
+    tested = {"fedavg": [30, 50, 40], "cyclic:rounds=1+fedavg:rounds=2": [20, 50, 60]}
+    for cell in cells(recipe):
+        for run in cell.reported(cell.row.candidates()[0]):
+            keep(store, run, tested=[one - run.settings.seed for one in tested[run.start.name]])
+    (found,) = collect(recipe, store, {}).comparisons
+    assert found.units == ["seed 0", "seed 1"]
+    fedavg, again, cyclic = (row.values for row in found.measured)
+    assert fedavg["final"] == [40, 39]
+    assert fedavg["best"] == [50, 49]
+    assert fedavg["best-round"] == [2, 2]
+    assert all(map(math.isnan, fedavg["catches-up"]))
+    # A start under two labels was trained once: three rounds of four models.
+    assert fedavg["models"] == again["models"] == [12.0, 12.0]
+    assert again["final"] == fedavg["final"]
+    assert cyclic["catches-up"] == [2, 2]
+    assert [row.switch for row in found.measured] == [0, 0, 1]
+    assert [len(rounds) for rounds in found.measured[0].rounds.values()] == [3, 3]
+
+
+def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
+    recipe = pretraining(recipe_of)
+    for cell, tested in zip(cells(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
+        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=tested)
+    (found,) = collect(recipe, store, {}).comparisons
+    assert found.measured[2].values["catches-up"] == [math.inf]
+
+
+def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
+    recipe = recipe_of(
+        {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
+        seeds=[0, 1],
+    )  # fmt: skip
+    (cell,) = cells(recipe)
+    for run in cell.reported(cell.row.candidates()[0]):
+        keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
+    values = collect(recipe, store, {}).comparisons[0].measured[0].values
+    np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
+    assert values["accuracy"] == [70, 80, 70, 80]
+
+
+def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monkeypatch):
+    asked = []
+    grid = Landscape(np.linspace(-1, 1, 3), np.ones((3, 3)))
+    monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
+    plain = pretraining(recipe_of)
+    for cell in cells(plain)[1:]:
+        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=(1, 2))
+    collect(plain, store, {})
+    assert asked == []
+    (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
+    assert [row.landscape is grid for row in found.measured] == [True] * 3
+    assert not any(first.startswith("random") for first, _ in pairwise(asked))
+
+
+def test_a_choice_among_fewer_values_is_said(store, recipe_of):
+    recipe = recipe_of()
+    keep_all(store, recipe, lambda start, seed, task: 50)
+    (cell,) = [cell for cell in cells(recipe) if cell.searched]
+    (lost,) = cell.deciding(cell.row.candidates()[0])
+    for file in sorted(store.folder(lost).rglob("*.*"), reverse=True):
+        file.unlink()
+    (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
+    assert found.failed == [f"{lost.name}, on validation tasks: no memory"]

@@ -1,0 +1,209 @@
+"""The command line: what it refuses, where things go, and what it shows."""
+
+import shutil
+
+import pytest
+
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
+from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
+
+TEXT = """\
+title: A tiny comparison
+settings:
+  dataset: DATASET
+  tasks: 1
+SETTINGS
+methods:
+  - random
+  - fedavg: {rounds: 1}
+"""
+
+
+@pytest.fixture
+def text(tiny_images):
+    """A recipe of seconds whose `dataset` is in line 3 and `tasks` in line 4."""
+    settings = {key: value for key, value in SETTINGS.items() if key != "tasks"}
+    lines = [f'  {k}: "{v}"' if isinstance(v, str) else f"  {k}: {v}" for k, v in settings.items()]
+    return TEXT.replace("DATASET", str(tiny_images)).replace("SETTINGS", "\n".join(lines))
+
+
+@pytest.fixture
+def path(text, tmp_path):
+    file = tmp_path / "tiny.yaml"
+    file.write_text(text)
+    return file
+
+
+@pytest.fixture(scope="module")
+def done(tiny_images, tmp_path_factory):
+    """A folder `outputs` with one recipe's results."""
+    outputs = tmp_path_factory.mktemp("done") / "outputs"
+    content = tiny_recipe(tiny_images, {"tasks": 1}, methods=["random", "fedavg"], reference=None)
+    path = write_recipe(outputs.parent / "tiny.yaml", content)
+    assert main(["run", str(path), "--out", str(outputs / "tiny")]) == 0
+    return outputs
+
+
+def refusal(arguments, capsys):
+    """Return the one line that refuses a command."""
+    assert main([str(one) for one in arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("coprefl: ")
+    return line.removeprefix("coprefl: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("methods:", "method:", "line 21: unknown key 'method': did you mean 'methods'?"),
+        ("  tasks: 1", "  tasks: 1\n  tasks: 1", "line 5: the key 'tasks' stands twice"),
+        ("- random", "- randm", "line 22: unknown method 'randm': did you mean 'random'?"),
+        ("fedavg:", "fedavgg:", "line 23: unknown method 'fedavgg': did you mean 'fedavg'?"),
+        ("  tasks: 1", "  tasks: []", "line 4: tasks is an empty list"),
+        ("{rounds: 1}", "{rounds: 1", "line 24: not YAML: "),
+        ("  tasks: 1", "  tasks: !!python/object/apply:os.getcwd []", "line 4: tag:yaml.org,2002:"),
+        # What only the data can tell.
+        ("  dataset: /", "  dataset: /no", "line 3: dataset '/no"),
+        (
+            "  tasks: 1",
+            "  tasks: 1\n  task-reserve: 0.5\n  head: keep",
+            "line 6: head = keep: a task",
+        ),
+        ("  tasks: 1", "  test-every: 2", "line 4: test-every: the dataset has no test part"),
+        ("task-classes: 2", "task-classes: 3", "task-classes = 3: there are only 2 downstream"),
+        ("clients: 6", "clients: 90", "samples among 90 clients"),
+        (
+            'downstream-classes: "2"',
+            "downstream-classes: 2",
+            "downstream-classes = 2: must be a text",
+        ),
+        ("tests.tiny_study:network", "tests.tiny_study:none", "tests.tiny_study:none"),
+    ],
+)
+def test_a_wrong_recipe_starts_nothing(old, new, message, text, path, tmp_path, capsys):
+    path.write_text(text.replace(old, new, 1))
+    line = refusal(["run", path], capsys)
+    assert line.startswith(f"{path}, line ")
+    assert message in line
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_wrong_command_starts_nothing(path, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    there = path.read_text()
+    for arguments, message in [
+        (["run", "none.yaml"], "none.yaml cannot be read: No such file or directory"),
+        (["run", path, "--set", "dataset=nowhere.npz"], "--set dataset=nowhere.npz: dataset 'nowh"),
+        (["run", path, "--set", "ronds=1"], "--set ronds=1: unknown setting 'ronds'"),
+        (["run", path, "--workers", "-1"], "--workers -1: must be at least 0"),
+        (["run", path, "--out", path / "below"], f"--out: {path} is a file, not a folder"),
+        (["run", path, "--models", path], f"--models: {path} is a file, not a folder"),
+        (["report", "nowhere"], "unknown recipe's folder 'nowhere': known are none"),
+        (["list"], "there is no folder outputs"),
+        (["show", "fedavg"], "unknown run 'fedavg': known are none"),
+    ]:
+        assert refusal(arguments, capsys).startswith(message)
+        assert list(tmp_path.iterdir()) == [path]
+        assert path.read_text() == there
+
+
+def test_an_unknown_scale_or_command_is_refused_by_the_parser(path, tmp_path):
+    for arguments in (["run", str(path), "--scale", "tiny"], ["ran"], []):
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        assert caught.value.code == 2
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_where_things_go(path, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "tiny.yaml", "--set", "methods=[random]"]) == 0
+    found = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
+    (model,) = (tmp_path / "outputs" / "models").iterdir()
+    below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
+    below |= {f"models/{model.name}/tasks"}
+    assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
+    kept = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
+    assert kept == "../models\n"
+    (tmp_path / "outputs").rename(tmp_path / "moved")
+    before = (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes()
+    assert main(["report", "moved/tiny"]) == 0
+    assert (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes() == before
+    elsewhere = ["--out", "a/b", "--models", "c"]
+    assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
+    assert (tmp_path / "a" / "b" / "report" / "index.html").exists()
+    assert [one.name for one in (tmp_path / "c").iterdir()] == [model.name]
+
+
+def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys):
+    out = shutil.copytree(done, tmp_path / "outputs") / "tiny"
+    before = files(tmp_path / "outputs")
+    given = ["run", path, "--out", out]
+    assert refusal([*given, "--set", "title=Another"], capsys) == (
+        f"{out} holds the results of 'A tiny comparison'; give another folder with --out"
+    )
+    assert "of 'A tiny comparison' at another scale; give" in refusal(
+        [*given, "--scale", "small"], capsys
+    )
+    assert files(tmp_path / "outputs") == before
+
+
+def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
+    """The models lie where they lay."""
+    before = files(done / "tiny")
+    shown = capsys.readouterr().out
+    shutil.rmtree(done / "tiny" / "report")
+    assert main(["report", str(done / "tiny")]) == 0
+    shown = capsys.readouterr().out
+    assert files(done / "tiny") == before
+    assert "fedavg" in shown
+    assert shown.endswith(f"tables and figures: {done / 'tiny' / 'report' / 'index.html'}\n")
+
+
+def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, capsys):
+    stop = Witness(("train", "fedavg", "pretrain", 1), KeyboardInterrupt)
+    monkeypatch.setattr(sweep, "LocalGrid", stop)
+    out = tmp_path / "out"
+    assert main(["run", str(path), "--out", str(out)]) == 130
+    assert capsys.readouterr().err.endswith(
+        "coprefl: stopped; the same command goes on from here\n"
+    )
+    assert main(["list", str(tmp_path)]) == 0
+    assert f"{out}  A tiny comparison  (under way)\n" in capsys.readouterr().out
+    assert main(["report", str(out)]) == 0
+    page = (out / "report" / "index.html").read_text()
+    assert "fedavg:rounds=1, seed 0: not run yet" in page
+
+
+def test_list(done, capsys):
+    assert main(["list", str(done)]) == 0
+    head, *models = capsys.readouterr().out.splitlines()
+    assert head == f"{done / 'tiny'}  A tiny comparison  (reported)"
+    names = sorted(folder.name for folder in (done / "models").iterdir())
+    assert models == [f"  {name}  {name.partition('-')[0]}  1 tasks" for name in names]
+
+
+def test_show(done, capsys):
+    models = ["--models", str(done / "models")]
+    assert main(["show", "fedavg", *models]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (folder,) = (done / "models").glob("fedavg-*")
+    assert lines[0] == str(folder)
+    assert lines[1].startswith("  fedavg: batch-size = 8, learning-rate = 0.05, ")
+    assert lines[2] == "  tests.tiny_study:network, 6 classes, seed 0"
+    assert lines[3] == "  after round 3:"
+    assert lines[4].startswith("    loss = ")
+    assert lines[-1].startswith("  task 0: ")
+    assert lines[-1].endswith(" % over 3 clients")
+    assert main(["show", folder.name, *models]) == 0
+    capsys.readouterr()
+    assert main(["show", "random", *models]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "  random"
+    assert refusal(["show", "", *models], capsys) == "'' begins 2 runs; give more of the name"
+    assert refusal(["show", f"{folder.name}x", *models], capsys) == (
+        f"unknown run '{folder.name}x': did you mean '{folder.name}'?"
+    )
+    assert refusal(["show", "/etc", *models], capsys).startswith("unknown run '/etc': known are ")

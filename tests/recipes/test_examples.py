@@ -1,0 +1,66 @@
+"""The recipes in examples/: each can be read at both scales, and begins to run at the small one."""
+
+import pytest
+
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.store import Store
+from coprefl_flwr.recipes.sweep import Cell, cells, make
+from coprefl_flwr.studies.progress import Progress
+from tests.simulation import ROOT
+
+FOLDER = ROOT / "examples" / "recipes"
+RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+PERSONALISED = [name for name in RECIPES if name.startswith("fedpcl")]
+ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
+"""Recipes whose rows together are most methods."""
+
+LEAST = ["rounds=1", "participants=2", "local-steps=1", "seeds=[0]"]
+LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1"]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_it_can_be_read(name):
+    full, small = read_recipe(FOLDER / name), read_recipe(FOLDER / name, (), "small")
+    assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
+    assert [row.label for row in small.rows] == [row.label for row in full.rows]
+    # Backbones are none at the small scale, and what the paper has of several stands beside once.
+    assert set(full.compared) - set(small.compared) <= {"backbones"}
+    # Every table that the paper printed stands beside one of ours, at both scales.
+    for recipe in (full, small):
+        found = [recipe.paper_table(combination) for combination in recipe.combinations()]
+        beside = sorted((table.table, str(table.where)) for table in found if table)
+        assert beside == sorted((table.table, str(table.where)) for table in recipe.paper)
+    printed = [table.table for table in full.paper]
+    if "backbones" in full.compared:
+        printed = printed[: max(1, len(small.paper))] if printed else []
+    assert [table.table for table in small.paper] == printed
+    assert name in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", PERSONALISED)
+def test_a_personalised_one_begins_to_run(name, tmp_path):
+    recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
+    store = Store(tmp_path)
+    for cell in cells(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
+        run = cell.reported(cell.row.candidates()[0])[0]
+        make(run, store, Progress(0))
+        assert store.done(run)
+        assert len(store.task(run, 0)["rounds"]) == 2
+
+
+@pytest.mark.parametrize("name", sorted({*RECIPES} - {*PERSONALISED}))
+def test_it_begins_to_run(name, tmp_path):
+    """A round of the pre-training and of a task, on embedded data."""
+    tasks = read_recipe(FOLDER / name).settings["tasks"][0]
+    changes = LEAST + (LEAST_TASKS if tasks else [])
+    recipe = read_recipe(FOLDER / name, changes, "small")
+    trained = [row for row in recipe.rows if row.method != "random"]
+    store = Store(tmp_path)
+    for row in trained if name in ALL_ROWS else trained[:1]:
+        cell = Cell(recipe, recipe.combinations()[0], row)
+        run = cell.reported(row.candidates()[0])[0]
+        make(run, store, Progress(0))
+        assert store.done(run)
+        assert len(store.rounds(run)) == run.start.rounds
+        for number in range(run.settings.tasks):
+            assert [row["client"] for row in store.task(run, number)["rows"]] == [0, 1]

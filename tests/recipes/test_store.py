@@ -1,0 +1,282 @@
+"""Where results lie: what their names depend on, and one process at a time."""
+
+import threading
+import time
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+
+import coprefl_flwr
+from coprefl_flwr.recipes.store import Run, Store, contents
+from coprefl_flwr.studies.populations import input_shape
+from coprefl_flwr.studies.settings import Settings, key_of
+from coprefl_flwr.studies.starts import own_settings
+
+BASE = {
+    "model": "tests.tiny_study:network",
+    "downstream-classes": "list:0-2",
+    "pretraining-classes": "list:3-7",
+    "clients": 6,
+    "participants": 3,
+    "partition": "iid",
+    "min-samples": 4,
+    "server-reserve": 0.1,
+    "task-method": "fedprox",
+}
+
+# What a setting's value enters: the numbers of the model, of the tasks, of both, or none. A task
+# lies below its model, so what enters the model need not be said again. A new setting must be put
+# here, whoever adds it: a name that misses it would let two different results pass for one.
+MODEL, TASK, BOTH, NONE = "model", "task", "both", "none"
+DECISIONS = {
+    "run-name": ("other", NONE),
+    "output-dir": ("elsewhere", NONE),
+    "resume": (True, NONE),
+    "seed": (1, MODEL),
+    "dataset": ("OTHER", MODEL),
+    "data-dir": ("elsewhere", NONE),
+    "samples-per-class": (20, MODEL),
+    "image-size": (8, MODEL),
+    "task-dataset": ("OTHER", TASK),
+    "downstream-classes": ("list:0-1", TASK),
+    "pretraining-classes": ("list:3-6", MODEL),
+    "downstream-domains": ("sketch", TASK),
+    "pretraining-domains": ("photo", MODEL),
+    "allow-class-overlap": (True, NONE),
+    "task-reserve": (0.5, BOTH),
+    "clients": (7, MODEL),
+    "partition": ("dirichlet", MODEL),
+    "alpha": (0.1, MODEL),
+    "classes-per-client": (3, MODEL),
+    "min-samples": (5, MODEL),
+    "server-reserve": (0.2, MODEL),
+    "server-share": (0.05, MODEL),
+    "test-every": (1, MODEL),
+    "model": ("lenet5", MODEL),
+    "norm": ("group", MODEL),
+    "method": ("fedavg", MODEL),
+    "rounds": (51, MODEL),
+    "participants": (4, MODEL),
+    "local-steps": (6, MODEL),
+    "local-epochs": (6, MODEL),
+    "batch-size": (7, BOTH),
+    "learning-rate": (0.3, MODEL),
+    "learning-rate-decay": (0.3, MODEL),
+    "momentum": (0.3, MODEL),
+    "weight-decay": (0.3, MODEL),
+    "clip-norm": (0.3, MODEL),
+    "max-local-steps": (3, MODEL),
+    "gamma": (0.3, MODEL),
+    "meta-learning-rate": (0.3, MODEL),
+    "support-fraction": (0.3, MODEL),
+    "resplit": (False, MODEL),
+    "mu": (0.3, BOTH),
+    "q": (0.3, MODEL),
+    "temperature": (0.3, MODEL),
+    "feddyn-alpha": (0.3, MODEL),
+    "variant": ("I", MODEL),
+    "global-learning-rate": (0.3, MODEL),
+    "inner-learning-rate": (0.3, MODEL),
+    "inner-steps": (3, MODEL),
+    "server-steps": (3, MODEL),
+    "server-learning-rate": (0.3, MODEL),
+    "tasks": (7, NONE),
+    "task-classes": (3, TASK),
+    "head": ("keep", TASK),
+    "task-clients": (7, TASK),
+    "task-partition": ("iid", TASK),
+    "task-alpha": (0.3, TASK),
+    "task-train-fraction": (0.3, TASK),
+    "task-method": ("fedavg", TASK),
+    "task-rounds": (7, TASK),
+    "task-local-steps": (7, TASK),
+    "task-local-epochs": (7, TASK),
+    "task-learning-rate": (0.3, TASK),
+    "task-evaluate-every": (7, TASK),
+    "personal-datasets": ("OTHER", NONE),
+    "personal-clients": (7, NONE),
+    "shift": ("both", NONE),
+    "train-per-class": (7, NONE),
+    "test-per-class": (7, NONE),
+    "backbones": ("resnet18", NONE),
+    "head-norm": ("none", NONE),
+    "noise-on": ("images", NONE),
+    "noise-kind": ("gaussian", NONE),
+    "noise-scale": (0.3, NONE),
+    "noise-share": (0.3, NONE),
+    "min-nodes": (2, NONE),
+    "min-replies": (2, MODEL),
+    "max-failed-rounds": (7, NONE),
+    "timeout": (7.0, NONE),
+    "checkpoint-every": (7, NONE),
+}
+
+# Of methods' own settings, one that has them; coprefl has the others.
+HAVE = {
+    "mu": "moon",
+    "q": "qffl",
+    "temperature": "moon",
+    "feddyn-alpha": "feddyn",
+    "variant": "scaffold",
+    "global-learning-rate": "scaffold",
+    "inner-learning-rate": "fedmeta",
+    "inner-steps": "fedmeta",
+    "server-steps": "coprefl-sgd",
+    "server-learning-rate": "coprefl-sgd",
+}
+
+
+@pytest.fixture(scope="module")
+def in_domains(tiny_images, tmp_path_factory):
+    """Two files of the tiny images, every other one a sketch."""
+    arrays = dict(np.load(tiny_images))
+    domains = np.arange(len(arrays["labels"])) % 2
+    folder = tmp_path_factory.mktemp("domains")
+    for name in ("base", "other"):
+        names = ["photo", "sketch"]
+        np.savez(folder / f"{name}.npz", **arrays, domains=domains, domain_names=names)
+    return folder
+
+
+@pytest.fixture
+def base(in_domains):
+    """Settings that every value of `DECISIONS` can be put into."""
+    return BASE | {"dataset": str(in_domains / "base.npz")}
+
+
+def run(config, start):
+    return Run.of(config, start, int(config.get("seed", 0)))
+
+
+def names(config, start="coprefl"):
+    of = run({key: value for key, value in config.items() if key != "method"}, start)
+    return of.key, of.task_key(0)
+
+
+def test_every_setting_was_decided_about():
+    assert list(DECISIONS) == [key_of(declared.name) for declared in fields(Settings)]
+
+
+@pytest.mark.parametrize("key", DECISIONS)
+def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base, in_domains):
+    value, enters = DECISIONS[key]
+    value = str(in_domains / "other.npz") if value == "OTHER" else value
+    start = HAVE.get(key, "coprefl")
+    changed = base | {key: value} | ({"run-name": "x"} if key == "resume" else {})
+    assert Settings.from_config(base | {"method": start}) != Settings.from_config(
+        changed | {"method": start} if key != "method" else changed
+    )
+    before, after = names(base, start), names(changed, value if key == "method" else start)
+    assert (before[0] != after[0]) == (enters in (MODEL, BOTH)), "the model's name"
+    assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
+
+
+@pytest.mark.parametrize("key", own_settings())
+def test_what_only_other_methods_have_changes_nothing(key, base):
+    value, _ = DECISIONS[key]
+    plain = base | {"task-method": "fedavg"}
+    assert names(plain | {key: value}, "fedavg") == names(plain, "fedavg")
+
+
+def test_a_setting_is_the_same_however_it_is_written(base):
+    """Two recipes that need the same model find one."""
+    plain = names(base, "coprefl")
+    assert names(base, "coprefl:gamma=0.5,rounds=50") == plain
+    assert names(base | {"gamma": 0.5, "learning-rate": 0.001}, "coprefl") == plain
+    assert names(base | {"gamma": 0.1}, "coprefl:gamma=0.5") == plain
+    assert names(base, "coprefl:gamma=0.25") == names(base | {"gamma": 0.25}, "coprefl")
+    assert names(base | {"task-method": "fedprox:mu=3"}) == names(base | {"mu": 3.0})
+    drawn = base | {"pretraining-classes": "", "downstream-classes": "list:2,0,1"}
+    assert names(drawn) == names(base)
+
+
+def test_a_task_has_a_name_of_its_own(base):
+    of = run(base, "random")
+    assert of.task_key(1).startswith("1-")
+    assert of.task_key(1)[2:] == of.task_key(0)[2:]
+    assert run(base, "cyclic:rounds=2+fedavg").key.startswith("cyclic-fedavg-")
+    assert of.key.startswith("random-")
+
+
+def test_grey_images_that_become_colour_make_another_model(base, in_domains):
+    """The first layer then has three channels, though the tasks alone were told of a dataset."""
+    arrays = dict(np.load(in_domains / "base.npz"))
+    arrays["images"] = np.repeat(arrays["images"][..., None], 3, axis=3)
+    np.savez(in_domains / "colour.npz", **arrays)
+    colour = base | {"task-dataset": str(in_domains / "colour.npz")}
+    assert input_shape(run(colour, "fedavg").settings) == (3, 6, 6)
+    assert names(colour)[0] != names(base)[0]
+
+
+def test_samples_kept_for_the_tasks_make_another_model(base, in_domains):
+    seen = base | {"downstream-classes": "list:3-5", "allow-class-overlap": True}
+    kept = seen | {"task-reserve": 0.5}
+    assert len({names(one)[0] for one in (seen, kept, kept | {"task-reserve": 0.4})}) == 3
+    assert names(kept | {"downstream-classes": "list:3-6"})[0] != names(kept)[0]
+    assert names(seen | {"downstream-classes": "list:3-6"})[0] == names(seen)[0]
+    # Another dataset's tasks have samples of their own: nothing is kept.
+    assert names(kept | {"task-dataset": str(in_domains / "other.npz")})[0] != names(kept)[0]
+
+
+def test_another_version_makes_another_model(base, monkeypatch):
+    before = names(base)
+    monkeypatch.setattr(coprefl_flwr, "__version__", "9.9.9")
+    assert names(base)[0] != before[0]
+    assert names(base)[1] == before[1]
+
+
+def test_the_settings_of_a_run_are_those_that_were_asked_for(base):
+    of = run(base | {"q": 5.0, "gamma": 0.25}, "coprefl")
+    assert (of.settings.gamma, of.settings.q, of.settings.method) == (0.25, None, "coprefl")
+    assert replace(of.named(), run_name="", output_dir="outputs", checkpoint_every=5) == of.settings
+    assert of.named().run_name == of.key
+    assert of.named().checkpoint_every == 1  # A crash loses at most one round.
+
+
+def test_one_at_a_time(base, tmp_path):
+    """Who waited finds a lock that the one before has removed, and must not share the next one."""
+    store, of = Store(tmp_path), run(base, "random")
+    inside, most = [], []
+
+    def work():
+        for _ in range(5):
+            with store.held(of):
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(0.002)
+                inside.pop()
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 30
+    assert list(store.folder(of).iterdir()) == []
+
+
+def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
+    store, of = Store(tmp_path), run(base, "random")
+    (store.folder(of) / "tasks").mkdir(parents=True)
+    for left in (".rounds.jsonl.77.part", "tasks/.0-ab.json.77.part", ".lock"):
+        (store.folder(of) / left).touch()
+    (store.folder(of) / "model.json").touch()
+    with pytest.raises(ValueError, match="stop"), store.held(of):
+        raise ValueError("stop")
+    assert [path.name for path in store.folder(of).rglob("*") if path.is_file()] == ["model.json"]
+
+
+def test_what_a_file_holds_is_part_of_the_name(tmp_path):
+    """Another model in the same folder is another backbone, another file another dataset."""
+    weights, data = tmp_path / "model.safetensors", tmp_path / "data.npz"
+    config = {"dataset": f"{data}:coarse", "backbones": f"{tmp_path} resnet18={weights}"}
+    names = []
+    for first, second in ((b"a", b"b"), (b"A", b"b"), (b"A", b"B")):
+        weights.write_bytes(first)
+        data.write_bytes(second)
+        names.append(contents(config))
+    assert list(names[0]) == [f"{data}:coarse", str(tmp_path), str(weights)]
+    assert names[0][str(tmp_path)] == names[0][str(weights)] != names[1][str(weights)]
+    assert names[0][f"{data}:coarse"] == names[1][f"{data}:coarse"] != names[2][f"{data}:coarse"]
+    assert contents({"dataset": "CIFAR100", "backbones": "resnet18 pixels"}) == {}

@@ -1,0 +1,409 @@
+"""A recipe's runs: made once, chosen on other tasks, the same however often they were stopped."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.store import Store
+from coprefl_flwr.recipes.sweep import (
+    InProcess,
+    cells,
+    check_runs,
+    choose,
+    identity,
+    run_recipe,
+)
+from coprefl_flwr.rounds import strategy as base
+from coprefl_flwr.rounds.checkpoint import write_checkpoint
+from coprefl_flwr.studies.populations import class_split
+from tests.simulation import ROOT
+from tests.tiny_recipe import Killed, Witness, files, keep, tiny_recipe, write_recipe
+
+
+@pytest.fixture
+def recipe_of(tiny_images, tmp_path):
+    """Return a tiny recipe with some keys changed."""
+
+    def read(settings=None, **keys):
+        content = tiny_recipe(tiny_images, settings, **keys)
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    return read
+
+
+def run(path, out, witness, monkeypatch):
+    """Run a recipe on the command line, its models beside its folder; return the exit status."""
+    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    return main(["run", str(path), "--out", str(out)])
+
+
+@pytest.fixture(scope="module")
+def tiny_file(tiny_images, tmp_path_factory):
+    """The tiny recipe's file."""
+    return write_recipe(
+        tmp_path_factory.mktemp("recipe") / "tiny.yaml", tiny_recipe(tiny_images, seeds=[0, 1])
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_file, tmp_path_factory):
+    """A recipe that was run and left alone: its folder, and what was sent."""
+    folder, witness = tmp_path_factory.mktemp("whole"), Witness()
+    with pytest.MonkeyPatch.context() as patch:
+        assert run(tiny_file, folder / "out", witness, patch) == 0
+    return folder, witness
+
+
+# ---- which runs there are ------------------------------------------------------------------------
+
+
+def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
+    recipe = recipe_of(seeds=[0, 1], validation_seed=77)
+    reported, deciding = [], []
+    for cell in cells(recipe):
+        for candidate in cell.row.candidates():
+            reported += cell.reported(candidate)
+            deciding += cell.deciding(candidate) if cell.searched else []
+    taken = {number for one in reported for number in class_split(one.settings)[1]}
+    assert len(deciding) == 2
+    for one in deciding:
+        pretraining, downstream = class_split(one.settings)
+        assert not taken & set(downstream)
+        assert not set(pretraining) & set(downstream)
+        # As many as elsewhere of both.
+        assert (len(pretraining), len(downstream)) == (6, 2)
+        assert (one.settings.seed, one.settings.tasks) == (77, 1)
+    assert {one.settings.seed for one in reported} == {0, 1}
+
+
+def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path):
+    other = tmp_path / "other.npz"
+    other.write_bytes(tiny_images.read_bytes())
+    recipe = recipe_of({"task-dataset": str(other), "pretraining-classes": "list:0-5"})
+    (cell,) = [cell for cell in cells(recipe) if cell.searched]
+    candidate = cell.row.candidates()[0]
+    (deciding,), (reported,) = cell.deciding(candidate), cell.reported(candidate)
+    assert class_split(deciding.settings)[0] == class_split(reported.settings)[0]
+    both = [set(class_split(one.settings)[1]) for one in (deciding, reported)]
+    assert not both[0] & both[1]
+
+
+def test_too_few_classes_to_validate_on(recipe_of):
+    recipe = recipe_of({"downstream-classes": "5", "task-classes": 5})
+    with pytest.raises(SettingsError) as caught:
+        check_runs(recipe)
+    assert str(caught.value).endswith(
+        "select: validation needs 5 classes that no reported task has and that can be spared, and "
+        "there are 1; set select: test"
+    )
+    assert ", line " in str(caught.value)
+    check_runs(replace(recipe, select="test"))
+
+
+def test_a_run_that_two_tables_need_is_one(recipe_of):
+    recipe = recipe_of({"task-rounds": [2, 3], "task-evaluate-every": 1}, select="test")
+    runs = check_runs(recipe)
+    assert len(runs) == 2 * (1 + 1 + 2)
+    assert len({one.key for one in runs}) == 1 + 1 + 2
+    alike = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}], reference=None)
+    assert len(check_runs(alike)) == 1
+
+
+# ---- what is chosen ------------------------------------------------------------------------------
+
+
+def searched(recipe):
+    (cell,) = [cell for cell in cells(recipe) if cell.searched]
+    return cell, cell.row.candidates()
+
+
+def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_path):
+    recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
+    cell, candidates = searched(recipe)
+    store = Store(tmp_path / "models")
+    assert choose(store, cell) is None
+    for candidate, validated, reported in zip(
+        candidates, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
+    ):
+        keep(store, cell.deciding(candidate)[0], validated)
+        keep(store, cell.reported(candidate)[0], reported)
+    assert [one.chosen for one in cell.shown(store)] == ["gamma=1.0"]
+    # A run that was not finished is not chosen; of equals the first is.
+    store.task_file(cell.deciding(candidates[2])[0], 1).unlink()
+    assert choose(store, cell).chosen == "gamma=0.0"
+    keep(store, cell.deciding(candidates[1])[0], (50, 60))
+    assert choose(store, cell).chosen == "gamma=0.0"
+
+
+def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
+    recipe = recipe_of(seeds=[0, 1], select="test", methods=[{"coprefl": {"gamma": [0, 1]}}])
+    cell, candidates = searched(recipe)
+    store = Store(tmp_path / "models")
+    for candidate, accuracies in zip(candidates, [(90, 10), (60, 60)], strict=True):
+        assert cell.deciding(candidate) == cell.reported(candidate)
+        for one, accuracy in zip(cell.reported(candidate), accuracies, strict=True):
+            keep(store, one, (accuracy, accuracy))
+    assert choose(store, cell).chosen == "gamma=1.0"
+    # Where a seed is missing, the others' mean would be of other tasks.
+    store.task_file(cell.reported(candidates[1])[1], 0).unlink()
+    assert choose(store, cell).chosen == "gamma=0.0"
+
+
+def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
+    recipe = recipe_of(
+        {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
+    )
+    cell, candidates = searched(recipe)
+    store = Store(tmp_path / "models")
+    for candidate, tested in zip(candidates, [(80, 20), (10, 30)], strict=True):
+        keep(store, cell.reported(candidate)[0], tested=tested)
+    assert choose(store, cell).chosen == "gamma=1.0"
+
+
+def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
+    recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
+    shown = [one.chosen for cell in cells(recipe) for one in cell.shown(Store(tmp_path))]
+    assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
+    assert not any(cell.searched for cell in cells(recipe))
+
+
+def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
+    recipe = recipe_of(seeds=[0, 1])
+    store, made = Store(tmp_path / "models"), []
+
+    def make(runs):
+        made.append([(one.start.name, one.settings.seed) for one in runs])
+        for one in runs:
+            keep(store, one, [90 if "gamma=1.0" in one.start.name else 10] * one.settings.tasks)
+        return {}
+
+    assert run_recipe(recipe, store, make) == {}
+    names = ["coprefl:gamma=0.0", "coprefl:gamma=1.0"]
+    others = [(name, seed) for name in ("random", "fedavg") for seed in (0, 1)]
+    assert made == [[*others, *((name, 100) for name in names)], [(names[1], 0), (names[1], 1)]]
+
+
+def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
+    """A run is a function of its settings."""
+    many = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], seeds=[0, 1])
+    alone = recipe_of(methods=[{"coprefl": {"gamma": 0.5}}], seeds=[0, 1], select="test")
+    cell, candidates = searched(many)
+    (other,) = cells(alone)
+    before = cell.reported(candidates[1])
+    after = other.reported(other.row.candidates()[0])
+    assert [identity(one) for one in before] == [identity(one) for one in after]
+    assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
+
+
+# ---- making them ---------------------------------------------------------------------------------
+
+
+def test_everything_is_made_once(whole):
+    folder, witness = whole
+    tasks = {"random": 2 * 2, "fedavg": 2 * 2, "coprefl": 2 * 2 + 2 * 1}
+    pretrained = {"fedavg": 2, "coprefl": 2 + 2}
+    for method, number in tasks.items():
+        rounds = [entry for entry in witness.rounds() if entry[0].startswith(method)]
+        assert len([entry for entry in rounds if entry[1] != "pretrain"]) == 2 * number
+        assert len([e for e in rounds if e[1] == "pretrain"]) == 3 * pretrained.get(method, 0)
+    # No round was repeated: one message a node for an exchange.
+    assert set(Counter(witness.seen).values()) == {1}
+    names = {name.partition("/")[2] for name in files(folder / "models")}
+    assert {name for name in names if not name.startswith("tasks/")} == {
+        "model.safetensors",
+        "model.json",
+        "rounds.jsonl",
+    }
+
+
+def test_what_is_done_is_not_done_again(whole, tiny_file, monkeypatch):
+    folder, _ = whole
+    before = files(folder)
+    again = Witness()
+    assert run(tiny_file, folder / "out", again, monkeypatch) == 0
+    assert again.seen == []
+    assert files(folder) == before
+
+
+STOPS = {
+    "in a pre-training": ("train.query", "coprefl", "pretrain", 2),
+    "between parts": ("train", "fedavg", "task-0", 1),
+    "in a task": ("train", "coprefl", "task-1", 2),
+    "in an evaluation": ("evaluate", "random", "task-1", 1),
+}
+
+
+@pytest.mark.parametrize(
+    ("stops", "error", "status"),
+    [
+        (("in a pre-training", "in a task"), Killed, None),
+        (("in an evaluation", "between parts"), KeyboardInterrupt, 130),
+    ],
+)
+def test_killed_twice_it_ends_with_the_same_bytes(
+    stops, error, status, whole, tiny_file, tmp_path, monkeypatch
+):
+    sent = Counter()
+    for stop in stops:
+        witness = Witness(STOPS[stop], error)
+        if status is None:
+            with pytest.raises(Killed):
+                run(tiny_file, tmp_path / "out", witness, monkeypatch)
+        else:
+            assert run(tiny_file, tmp_path / "out", witness, monkeypatch) == status
+        assert witness.seen[-1][0] == STOPS[stop][0]
+        sent.update(witness.seen)
+    last = Witness()
+    assert run(tiny_file, tmp_path / "out", last, monkeypatch) == 0
+    sent.update(last.seen)
+    assert files(tmp_path / "out") == files(whole[0] / "out")
+    assert files(tmp_path / "models") == files(whole[0] / "models")
+    # Each time one round at most was begun again, and nothing else.
+    again = sent - Counter(whole[1].seen)
+    assert len({entry[1:] for entry in again}) <= len(stops)
+    assert {entry[2:] for entry in again} <= {STOPS[stop][2:] for stop in stops}
+    assert not Counter(whole[1].seen) - sent
+
+
+def die(*_):
+    raise Killed
+
+
+def test_killed_between_a_rounds_metrics_and_its_checkpoint(
+    whole, recipe_of, tmp_path, monkeypatch
+):
+    """The round is run again, and its metrics stand once."""
+    store = Store(tmp_path / "models")
+    (one,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
+    for number in (2, 3):  # In the pre-training's second round, and in a task's first.
+        left = iter([write_checkpoint] * (number - 1))
+
+        def dying(path, checkpoint, left=left):
+            next(left, die)(path, checkpoint)
+
+        monkeypatch.setattr(base, "write_checkpoint", dying)
+        with pytest.raises(Killed):
+            InProcess(store)([one])
+    monkeypatch.setattr(base, "write_checkpoint", write_checkpoint)
+    assert InProcess(store)([one]) == {}
+    assert files(store.folder(one)) == files(whole[0] / "models" / one.key)
+
+
+def test_a_process_that_died_in_a_write_leaves_nothing_behind(
+    whole, tiny_file, tmp_path, monkeypatch
+):
+    """As `kill -9` does: no `finally` is run."""
+    program = (
+        "import os, sys\n"
+        "from coprefl_flwr.recipes.command_line import main\n"
+        "def die(_, left=[12]):\n"
+        "    left[0] -= 1\n"
+        "    left[0] or os._exit(9)\n"
+        "os.fsync = die\n"
+        "sys.exit(main(sys.argv[1:]))\n"
+    )
+    arguments = ["run", str(tiny_file), "--out", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, check=False)
+    assert done.returncode == 9
+    assert [path.name for path in tmp_path.rglob(".*") if path.suffix == ".part"]
+    assert list(tmp_path.rglob(".lock"))
+    assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0
+    assert files(tmp_path / "models") == files(whole[0] / "models")
+
+
+def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
+    """The model's file is the last that is written: what is beside it is of no use then."""
+    store = Store(tmp_path / "models")
+    recipe = recipe_of({"tasks": 0}, methods=["fedavg"], reference=None)
+    (one,) = check_runs(recipe)
+    assert InProcess(store)([one]) == {}
+    before = files(tmp_path / "models")
+    (store.folder(one) / "checkpoint.safetensors").touch()
+    (store.folder(one) / "client-state" / "x").mkdir(parents=True)
+    assert InProcess(store)([one]) == {}
+    assert files(tmp_path / "models") == before
+    assert not (store.folder(one) / "client-state").exists()
+
+
+def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
+    """Nor does what the name of a run leaves out keep it from going on."""
+    store, settings = Store(tmp_path / "models"), {"tasks": 0}
+    (one,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
+    monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
+    with pytest.raises(Killed):
+        InProcess(store)([one])
+    settings |= {"max-failed-rounds": 9, "timeout": 9.0, "checkpoint-every": 9}
+    (again,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
+    witness = Witness()
+    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    assert InProcess(store)([again]) == {}
+    assert [number for _, _, number in witness.rounds()] == [2, 3]
+
+
+def test_what_two_recipes_need_is_made_once(whole, tiny_images, tmp_path, monkeypatch):
+    """The other says the same in other words, and wants a round more of the tasks of one start."""
+    folder = shutil.copytree(whole[0], tmp_path / "whole")
+    other = tiny_recipe(
+        tiny_images,
+        {"learning-rate": 0.3, "tasks": 1},
+        title="Another comparison",
+        methods=["random", {"FedAvg": {"method": "fedavg", "learning-rate": 0.05}}],
+        reference="FedAvg",
+    )
+    path = write_recipe(tmp_path / "other.yaml", other)
+    witness = Witness()
+    assert run(path, folder / "other", witness, monkeypatch) == 0
+    assert witness.seen == []
+    other["settings"]["task-rounds"] = 3
+    path = write_recipe(tmp_path / "other.yaml", other)
+    assert run(path, folder / "other", witness, monkeypatch) == 0
+    assert {entry[1] for entry in witness.rounds()} == {"task-0"}
+
+
+def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
+    whole, tiny_file, tmp_path, monkeypatch, capsys
+):
+    at = ("train", "fedavg", "pretrain", 2)
+    error = RuntimeError("no space\nleft")
+    assert run(tiny_file, tmp_path / "out", Witness(at, error), monkeypatch) == 1
+    said = capsys.readouterr()
+    lines = [line for line in said.err.splitlines() if line.startswith("coprefl: ")]
+    assert len(lines) == 2  # A line a seed.
+    assert all(line.endswith(" failed: RuntimeError: no space left") for line in lines)
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "fedavg, seed 1: RuntimeError: no space left" in page
+    others = {
+        name: data for name, data in files(whole[0] / "models").items() if "fedavg" not in name
+    }
+    found = files(tmp_path / "models")
+    assert {name: data for name, data in found.items() if "fedavg" not in name} == others
+    again = Witness()
+    assert run(tiny_file, tmp_path / "out", again, monkeypatch) == 0
+    assert {entry[0].partition("-")[0] for entry in again.rounds()} == {"fedavg"}
+    # Its first round was done.
+    assert ("pretrain", 1) not in {entry[1:] for entry in again.rounds()}
+    assert files(tmp_path / "out") == files(whole[0] / "out")
+
+
+def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, monkeypatch, capsys):
+    """The row is the reference, too."""
+    witness = Witness(("train", "coprefl", "pretrain", 1), OSError("no"))
+    assert run(tiny_file, tmp_path / "out", witness, monkeypatch) == 1
+    assert capsys.readouterr().err.count(" failed: OSError: no\n") == 2
+    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    assert "coprefl: no value could be chosen" in page
+    table = (tmp_path / "out" / "report" / "tables" / "table.md").read_text().splitlines()
+    rows = {line.split("|")[1].strip(" _*"): line for line in table if line.startswith("|")}
+    assert [name for name in rows if name in ("random", "fedavg", "coprefl")] == list(rows)[-3:]
+    digits = {name: any(map(str.isdigit, rows[name])) for name in list(rows)[-3:]}
+    assert digits == {"random": True, "fedavg": True, "coprefl": False}

@@ -1,0 +1,116 @@
+"""YAML: lines of what is wrong, and nothing but plain values."""
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.yaml_file import parse_yaml, read_yaml
+
+TEXT = """\
+# A comment.
+title: 2026-01-31
+settings:
+  rate: 1e-3
+  quoted: "1e-3"
+  list:
+    - 1
+    - [true, null]
+"""
+
+
+def refusal(text):
+    with pytest.raises(SettingsError) as caught:
+        parse_yaml(text, "file.yaml")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_values_and_their_lines():
+    root = parse_yaml(TEXT, "file.yaml")
+    assert root.plain() == {
+        "title": "2026-01-31",
+        "settings": {"rate": 0.001, "quoted": "1e-3", "list": [1, [True, None]]},
+    }
+    settings = root.value["settings"]
+    # What a key holds may begin a line below.
+    assert settings.place == "file.yaml, line 3"
+    listed = settings.value["list"]
+    assert listed.place == "file.yaml, line 6"
+    assert [entry.place for entry in listed.items()] == ["file.yaml, line 7", "file.yaml, line 8"]
+    assert str(listed.error("wrong")) == "file.yaml, line 6: wrong"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: 1\nb: [1, 2\n", "file.yaml, line 3: not YAML: "),
+        ("a: 1\n\tb: 2\n", "file.yaml, line 2: not YAML: "),
+        ("a: 1\n---\nb: 2\n", "file.yaml, line 2: not YAML: "),
+        ("a: \x07\n", "file.yaml: not YAML: "),
+        ("", "file.yaml is empty"),
+        ("# nothing\n", "file.yaml is empty"),
+        ("a: 1\nb: 2\na: 3\n", "file.yaml, line 3: the key 'a' stands twice"),
+        ("a:\n  b: 1\n  b: 1\n", "file.yaml, line 3: the key 'b' stands twice"),
+        ("a: 1\n[b]: 2\n", "file.yaml, line 2: a key must be a text"),
+        ("a: 1\nb: &x [*x]\n", "file.yaml, line 2: an alias that contains itself"),
+        ("a: 1\nb: !!int three\n", "file.yaml, line 2: 'three' is no int"),
+        ("a: 1\nb: !!bool maybe\n", "file.yaml, line 2: 'maybe' is no bool"),
+        ('a: 1\nb: !!int ""\n', "file.yaml, line 2: '' is no int"),
+    ],
+)
+def test_what_is_no_plain_yaml(text, message):
+    assert refusal(text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a: 1\nb: !!python/object/apply:pathlib.Path.touch [MARK]\n",
+        "a: 1\nb: !!python/object/apply:pathlib.Path [MARK]\n",
+        "a: 1\n? !!python/object/apply:os.getcwd []\n: 2\n",
+        "a: 1\n!!python/name:os.system b: 2\n",
+        "a: 1\nb: !own 2\n",
+        "a: 1\nb: !!binary aGVsbG8=\n",
+        "a: 1\nb: !!set {x}\n",
+        "a: &x {k: 1}\n<<: *x\n",
+    ],
+)
+def test_tags_make_nothing(text, tmp_path):
+    mark = tmp_path / "mark"
+    line = refusal(text.replace("MARK", str(mark)))
+    assert line.startswith("file.yaml, line 2: ")
+    assert line.endswith("is not allowed; plain values only")
+    assert not mark.exists()
+
+
+def test_an_alias_stands_for_what_it_names():
+    assert parse_yaml("a: &x [1]\nb: *x\n", "f").plain() == {"a": [1], "b": [1]}
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe\x00", b"a: \xe9"])
+def test_a_file_that_is_no_text(content, tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"file\.yaml is not a text in UTF-8"):
+        read_yaml(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.yaml cannot be read: No such file"):
+        read_yaml(tmp_path / "none.yaml")
+    with pytest.raises(SettingsError, match="cannot be read: Is a directory"):
+        read_yaml(tmp_path)
+
+
+def test_mappings_lists_and_texts():
+    root = parse_yaml("a: {}\nb: []\nc: ' '\nd: 5\n", "f").value
+    for key, ask, message in [
+        ("a", "mapping", "f, line 1: it is empty"),
+        ("d", "mapping", "f, line 4: it must be a mapping (key: value)"),
+        ("b", "listed", "f, line 2: it is an empty list"),
+        ("c", "text", "f, line 3: it must be a text"),
+        ("d", "text", "f, line 4: it must be a text"),
+    ]:
+        with pytest.raises(SettingsError) as caught:
+            getattr(root[key], ask)("it")
+        assert str(caught.value) == message
+    assert [one.value for one in root["d"].listed("it")] == [5]

@@ -1,0 +1,210 @@
+import csv
+import json
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import tables
+from coprefl_flwr.report.tables import ClientRow
+
+
+def row(start: str, task: int, client: int, correct: int, n: int = 10) -> ClientRow:
+    return {
+        "start": start,
+        "task": task,
+        "client": client,
+        "n": n,
+        "correct": correct,
+        "loss": 0.5,
+    }
+
+
+def two_starts() -> list[ClientRow]:
+    return [
+        row("random", 0, 0, 8),
+        row("random", 0, 1, 6),
+        row("coprefl", 0, 0, 9),
+        row("random", 1, 0, 9),
+        row("random", 1, 1, 9),
+        row("coprefl", 0, 1, 7),
+        row("coprefl", 1, 0, 9),
+        row("coprefl", 1, 1, 9),
+    ]
+
+
+def test_summary() -> None:
+    """Oracle. random: task 0 has 80 and 60 (mean 70, variance 100), task 1 90 and 90 (90, 0).
+
+    Over tasks: accuracy (70 + 90) / 2 = 80, sample std = |70 - 90| / √2; variance 50, 100 / √2;
+    every worst-k % is one client: 60 and 90, 75, 30 / √2; best: 80 and 90, 85, 10 / √2.
+    """
+    random, coprefl = tables.summary(two_starts())
+    root = math.sqrt(2)
+    assert random == pytest.approx(
+        {
+            "start": "random",
+            "tasks": 2,
+            "accuracy": 80.0,
+            "accuracy std": 20 / root,
+            "variance": 50.0,
+            "variance std": 100 / root,
+            **{f"worst-{k}%": 75.0 for k in (10, 20, 30, 40)},
+            **{f"worst-{k}% std": 30 / root for k in (10, 20, 30, 40)},
+            "best-10%": 85.0,
+            "best-10% std": 10 / root,
+        }
+    )
+    assert (coprefl["start"], coprefl["accuracy"]) == ("coprefl", 85.0)
+
+
+def test_clients_count_the_same_whatever_their_samples() -> None:
+    """100 % of 1 sample and 50 % of 100 have the mean 75, not 51 / 101."""
+    (entry,) = tables.summary([row("a", 0, 0, 1, n=1), row("a", 0, 1, 50, n=100)])
+    assert entry["accuracy"] == 75
+    assert math.isnan(entry["accuracy std"])
+
+
+def test_text_table() -> None:
+    """coprefl: 90 and 70, 90 and 90: accuracy 85 ± 10 / √2, variance 50 ± 100 / √2."""
+    header, _, random, coprefl, _, note = tables.format_table(two_starts()).splitlines()
+    assert header.split("  ")[0].strip() == "Start"
+    assert " ".join(random.split()) == (
+        "random 80.0 ± 14.1 50.0 ± 70.7* 75.0 ± 21.2 75.0 ± 21.2 75.0 ± 21.2"
+    )
+    assert " ".join(coprefl.split()) == (
+        "coprefl 85.0 ± 7.1* 50.0 ± 70.7* 80.0 ± 14.1* 80.0 ± 14.1* 80.0 ± 14.1*"
+    )
+    signs = [[at for at, sign in enumerate(line) if sign == "±"] for line in (random, coprefl)]
+    assert signs[0] == signs[1]
+    assert "sample std over 2 tasks" in note
+
+
+def test_least_variance_is_best() -> None:
+    lines = tables.format_table(
+        [row("even", 0, 0, 5), row("even", 0, 1, 5), row("odd", 0, 0, 9), row("odd", 0, 1, 7)]
+    ).splitlines()
+    assert lines[2].split() == ["even", "50.0", "0.0*", "50.0", "50.0", "50.0"]
+    assert lines[3].split() == ["odd", "80.0*", "100.0", "70.0*", "70.0*", "70.0*"]
+
+
+@pytest.mark.parametrize("name", ["coprefl:gamma={}.5", "coprefl:gamma={}.5 " + "alpha=0.5," * 12])
+def test_text_table_fits_a_terminal(name: str) -> None:
+    """The widest cells: accuracies of 0 and 100 only, 2500 %² in one task and 0 in the other."""
+    rows = []
+    for start in map(name.format, range(6)):
+        rows += [row(start, 0, client, 10 * (client % 2)) for client in range(4)]
+        rows += [row(start, 1, client, 10) for client in range(4)]
+    table = tables.format_table(rows)
+    assert max(map(len, table.splitlines())) <= 100
+    assert "1250.0 ± 1767.8" in table
+    letters = "".join(line.split("  ")[0] for line in table.splitlines()).replace(" ", "")
+    assert all(name.format(number).replace(" ", "") in letters for number in range(6))
+
+
+def test_note_says_when_tasks_differ() -> None:
+    assert "same tasks" not in tables.format_table(two_starts())
+    rows = [row("a", 0, 0, 5), row("a", 1, 0, 5), row("b", 2, 0, 5)]
+    table = tables.format_table(rows)
+    assert "over 1 to 2 tasks" in table
+    assert "the starts did not all meet the same tasks" in " ".join(table.split())
+
+
+def test_markdown_table() -> None:
+    rows = [*two_starts(), row("a|b", 0, 0, 1), row("a|b", 1, 0, 1)]
+    lines = tables.markdown_table(rows).splitlines()
+    assert lines[0] == "| Start | Accuracy % | Variance | Worst 10 % | Worst 20 % | Worst 30 % |"
+    assert lines[1] == "|:--|--:|--:|--:|--:|--:|"
+    assert lines[2].startswith("| random | 80.0 ± 14.1 | 50.0 ± 70.7 | 75.0 ± 21.2 |")
+    assert lines[3].startswith("| coprefl | **85.0 ± 7.1** | 50.0 ± 70.7 | **80.0 ± 14.1** |")
+    assert lines[4].startswith("| a\\|b | 10.0 ± 0.0 | **0.0 ± 0.0** |")
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    rows = two_starts()
+    rows[0]["start"] = "gr\u00fcn\u2028"
+    path = tmp_path / "new" / "rows.jsonl"
+    tables.write_rows(path, rows)
+    assert tables.read_rows(path) == rows
+    assert os.listdir(path.parent) == ["rows.jsonl"]
+
+
+def test_diverged_loss_is_standard_json(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    tables.write_rows(path, [{**row("a", 0, 0, 5), "loss": math.inf}])
+    assert json.loads(path.read_text())["loss"] is None
+    assert math.isnan(tables.read_rows(path)[0]["loss"])
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    tables.write_rows(path, two_starts())
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        tables.write_rows(path, two_starts()[:1])
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["rows.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"start": "a"', "line 2: "),
+        (b"\xff\xfe", "line 2: "),
+        (b"[1]", r"line 2: a row is \[1\]"),
+        (b'{"start": "a", "task": 0}', "line 2: a row has no 'client'"),
+        (
+            b'{"start":"a","task":0,"client":0,"n":9,"corect":1,"loss":1}',
+            "line 2: a row has the key 'corect'.*did you mean 'correct'",
+        ),
+        (
+            b'{"start":"a","task":0,"client":0,"n":true,"correct":1,"loss":1}',
+            "line 2: 'n' of a row is True",
+        ),
+        (
+            b'{"start":"a","task":0,"client":0,"n":0,"correct":0,"loss":1}',
+            "line 2: 'n' of a row is 0",
+        ),
+        (
+            b'{"start":"a","task":0,"client":0,"n":3,"correct":4,"loss":1}',
+            "line 2: 'correct' of a row is 4; allowed: 0 to n = 3",
+        ),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    tables.write_rows(path, [row("a", 0, 0, 5)])
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(SettingsError, match=message) as caught:
+        tables.read_rows(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
+    tables.write_rows(tmp_path / "rows.jsonl", [])
+    with pytest.raises(SettingsError, match=r"nearest: .*rows\.jsonl"):
+        tables.read_rows(tmp_path / "row.jsonl")
+
+
+def test_repeated_and_absent_rows_are_refused() -> None:
+    with pytest.raises(SettingsError, match="start 'a', task 0, client 3 has two rows"):
+        tables.summary([row("a", 0, 3, 5), row("a", 0, 3, 6)])
+    with pytest.raises(SettingsError, match="0 result rows"):
+        tables.format_table([])
+
+
+def test_summary_csv(tmp_path: Path) -> None:
+    path = tmp_path / "summary.csv"
+    tables.write_summary_csv(path, [row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)])
+    with path.open(newline="") as file:
+        (entry,) = csv.DictReader(file)
+    assert entry["start"] == "a,b"
+    assert (entry["tasks"], entry["accuracy"], entry["variance"]) == ("1", "75.0", "625.0")
+    assert (entry["worst-40%"], entry["best-10%"], entry["accuracy std"]) == ("50.0", "100.0", "")

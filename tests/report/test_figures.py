@@ -1,0 +1,199 @@
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import figures
+from coprefl_flwr.report.figures import CurveRow, accuracies, curves
+from coprefl_flwr.report.tables import ClientRow
+from coprefl_flwr.seeds import generator
+
+STARTS = ["random", "fedavg", "fedmeta", "q-ffl:q=3", "coprefl:gamma=0.5", "coprefl:gamma=0.25"]
+
+
+def client_rows(starts: list[str]) -> list[ClientRow]:
+    rows: list[ClientRow] = []
+    for start in starts:
+        correct = generator("test", start).integers(25, 51, size=(3, 8))
+        rows += [
+            {"start": start, "task": t, "client": c, "n": 50, "correct": int(k), "loss": 0.5}
+            for (t, c), k in np.ndenumerate(correct)
+        ]
+    return rows
+
+
+def curve(phase: str, start: str, task: int | None, number: int, value: float) -> CurveRow:
+    return {
+        "phase": phase,
+        "start": start,
+        "task": task,
+        "round": number,
+        "loss": value,
+        "accuracy": value if phase == "downstream" else None,
+    }
+
+
+def curve_rows(starts: list[str]) -> list[CurveRow]:
+    before = [curve("pretraining", s, None, r, 4 / r) for s in starts for r in range(1, 9)]
+    return before + [
+        curve("downstream", s, t, r, 60 + 3 * r + t)
+        for s in starts
+        for t in range(3)
+        for r in range(1, 9)
+    ]
+
+
+def pixels(path: Path) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
+
+
+def has_colour(image: npt.NDArray[np.uint8], colour: str) -> bool:
+    rgb = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return int((image == rgb).all(axis=-1).sum()) > 200
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "figures" / "accuracies.png"
+    figures.accuracy_histogram(client_rows(STARTS[:count]), path)
+    image = pixels(path)
+    assert image.shape[1] == 1600
+    assert 300 <= image.shape[0] <= 1600
+    assert 0.3 < (image == 255).all(axis=-1).mean() < 0.97
+    shown = figures.colours(STARTS[:count])
+    assert all(has_colour(image, colour) for colour, _ in shown.values())
+    assert [file.name for file in path.parent.iterdir()] == ["accuracies.png"]
+
+
+def test_curves_show_every_start(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    rows = curve_rows(STARTS)
+    for row in rows:
+        # Equal curves would hide one another.
+        row["loss"] += STARTS.index(row["start"])
+        if row["accuracy"] is not None:
+            row["accuracy"] -= 5 * STARTS.index(row["start"])
+    figures.learning_curves(rows, path)
+    image = pixels(path)
+    assert image.shape == (780, 1600, 3)
+    for colour, _ in figures.colours(STARTS).values():
+        # In both halves: one line in each panel (the legend is cut off).
+        assert has_colour(image[:580, :800], colour)
+        assert has_colour(image[:580, 800:], colour)
+
+
+@pytest.mark.parametrize("phase", ["pretraining", "downstream"])
+def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
+    """With one panel a line crosses the middle of the picture, where two would leave a gap."""
+    path = tmp_path / "curves.png"
+    rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
+    figures.learning_curves(rows, path)
+    colour, _ = figures.colours(["coprefl"])["coprefl"]
+    assert has_colour(pixels(path)[:580, 720:880], colour)
+
+
+def test_curve_values() -> None:
+    """Round 1 has 60 and 64: mean 62, sample std √8; a loss that is not finite is no point."""
+    rows = [
+        curve("downstream", "a", 0, 2, 70),
+        curve("downstream", "a", 0, 1, 60),
+        curve("downstream", "a", 1, 1, 64),
+        curve("pretraining", "a", None, 1, float("nan")),
+        curve("pretraining", "a", None, 2, 3.0),
+    ]
+    assert curves._by_start(rows, "downstream", "accuracy") == {"a": {1: [60, 64], 2: [70]}}
+    assert curves._by_start(rows, "pretraining", "loss") == {"a": {2: [3.0]}}
+    assert curves._sample_std([60, 64]) == pytest.approx(8**0.5)
+    assert curves._sample_std([60]) == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "edges"),
+    [
+        ([90, 99], [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]),
+        ([100], [96, 97, 98, 99, 100]),
+        ([0], [0, 1, 2, 3, 4]),
+        ([0, 100], list(range(0, 101, 5))),
+    ],
+)
+def test_bin_edges(values: list[float], edges: list[float]) -> None:
+    assert accuracies._edges(np.array(values, dtype=np.float64)) == edges
+
+
+def test_every_client_is_in_a_bin() -> None:
+    draws = generator("bins")
+    for _ in range(200):
+        low, high = sorted(draws.uniform(0, 100, size=2))
+        values = draws.uniform(low, high, size=20)
+        edges = accuracies._edges(values)
+        assert np.histogram(values, edges)[0].sum() == 20
+        assert edges[-1] <= 100
+        assert len(edges) <= 22
+
+
+def test_colours_do_not_depend_on_order() -> None:
+    shown = figures.colours(STARTS)
+    assert figures.colours(reversed(STARTS)) == shown
+    assert len(set(shown.values())) == len(STARTS)
+    assert shown["coprefl:gamma=0.5"] == figures.colours(["coprefl:gamma=0.5"])["coprefl:gamma=0.5"]
+    assert shown["random"] == figures.colours(["random", "new method"])["random"]
+
+
+def test_colours_of_many_starts_differ() -> None:
+    names = [f"coprefl:gamma={index}" for index in range(20)]
+    assert len(set(figures.colours(names).values())) == 20
+    assert len({colour for colour, _ in figures.colours(names[:8]).values()}) == 8
+
+
+@pytest.mark.parametrize("suffix", figures.FORMATS)
+def test_formats(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"curves.{suffix}"
+    figures.learning_curves(curve_rows(["coprefl"]), path)
+    magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
+    assert path.read_bytes().startswith(magic)
+
+
+def test_bad_input_is_refused(tmp_path: Path) -> None:
+    rows = curve_rows(["coprefl"])
+    with pytest.raises(SettingsError, match="ends in 'bmp'; allowed: png, svg, pdf"):
+        figures.accuracy_histogram(client_rows(STARTS), tmp_path / "a.bmp")
+    with pytest.raises(SettingsError, match="nothing to draw"):
+        figures.learning_curves([], tmp_path / "a.png")
+    with pytest.raises(SettingsError, match="did you mean 'downstream'"):
+        figures.learning_curves([{**rows[0], "phase": "downstraem"}], tmp_path / "a.png")
+    with pytest.raises(SettingsError, match="two rows for round 1"):
+        figures.learning_curves([*rows, rows[0]], tmp_path / "a.png")
+    with pytest.raises(SettingsError, match="task of a pretraining row is 3"):
+        figures.learning_curves([{**rows[0], "task": 3}], tmp_path / "a.png")
+    incomplete: list[CurveRow] = [{"phase": "downstream", "start": "a"}]  # type: ignore[typeddict-item]
+    with pytest.raises(SettingsError, match="no 'task'; it has phase, start"):
+        figures.learning_curves(incomplete, tmp_path / "a.png")
+    assert not list(tmp_path.iterdir())
+
+
+def test_settings_of_the_caller_stay(tmp_path: Path) -> None:
+    before = dict(mpl.rcParams.copy())
+    figures.learning_curves(curve_rows(["coprefl"]), tmp_path / "a.png")
+    assert dict(mpl.rcParams.copy()) == before
+
+
+def test_import_is_light() -> None:
+    """Neither importing nor drawing loads pyplot, and importing does not load Matplotlib."""
+    program = (
+        "import sys, tempfile, pathlib\n"
+        "from coprefl_flwr.report import figures\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "row = dict(phase='pretraining', start='a', task=None, round=1, loss=1.0, accuracy=None)\n"
+        "with tempfile.TemporaryDirectory() as folder:\n"
+        "    figures.learning_curves([row], pathlib.Path(folder) / 'a.png')\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    root = Path(figures.__file__).parents[3]
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=root)

@@ -1,0 +1,157 @@
+import base64
+import math
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.report import Measured, Report, write_report
+from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.report.figures import Landscape, Similarity
+from tests.report.made_up import NASTY, client_rows, comparison, one_unit
+
+VOID = {"meta", "img", "link", "br"}
+
+
+class Page(HTMLParser):
+    """What is on a page: tags with their attributes, texts by tag; closed as they were opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self._open[-1], data.strip()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def rounds(label: str) -> dict[int, list[dict[str, Any]]]:
+    return {
+        seed: [
+            {"phase": "pretraining", "start": label, "task": None, "round": number,
+             "loss": 4 / number, "server-accuracy": 40 + number + seed}
+            for number in range(1, 13)
+        ]
+        for seed in (0, 1)
+    }  # fmt: skip
+
+
+def with_everything() -> Report:
+    heat = Similarity(np.array([[0.75, 0.5], [0.25, 0.5]]), ["birds", "planes"], ["a", NASTY])
+    grid = Landscape(np.array([-1.0, 0.0, 1.0]), np.arange(1.0, 10.0).reshape(3, 3))
+    rows = [
+        Measured(
+            "cyclic+fedavg",
+            f"gamma={gamma}",
+            {
+                "accuracy": [70.0 + switch, 71.0, 72.0, 73.0],
+                "variance": [9.0, 8.0, 7.0, 6.0],
+            },
+            client_rows("x"),
+            rounds("x"),
+            [{"phase": "downstream", "start": "x", "task": 0, "round": 1, "loss": 1.0,
+              "accuracy": 50.0}],
+            switch,
+            grid,
+            heat,
+        )
+        for gamma, switch in (("0", 3), ("1", 6))
+    ]  # fmt: skip
+    one = comparison(measured=rows, reference="cyclic+fedavg", failed=[])
+    settings = {"dataset": NASTY, "participants": [15, 20], "resume": False, "mu": ""}
+    return Report(f"Title {NASTY}", "source", [f"note {NASTY}"], [one], FIGURES, settings)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a report with everything."""
+    return write_report(with_everything(), tmp_path_factory.mktemp("reports") / "new")
+
+
+def test_the_folder(index: Path) -> None:
+    names = {str(path.relative_to(index.parent)) for path in index.parent.rglob("*.*")}
+    figures = {f"figures/participants-20-{kind}.{s}" for kind in FIGURES for s in ("png", "pdf")}
+    tables = {f"tables/participants-20.{suffix}" for suffix in ("md", "tex")}
+    assert names == {"index.html", "results.csv", "units.csv"} | figures | tables
+
+
+def test_the_page_needs_no_other_file(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
+    images = page.all("img")
+    assert len(images) == len(FIGURES)
+    for kind, image in zip(FIGURES, images, strict=True):
+        head, _, data = str(image["src"]).partition(",")
+        assert head == "data:image/png;base64"
+        written = (index.parent / "figures" / f"participants-20-{kind}.png").read_bytes()
+        assert base64.b64decode(data) == written
+        assert "cyclic+fedavg:gamma=0, cyclic+fedavg:gamma=1" in str(image["alt"])
+    assert not page.all("script") + page.all("link")
+    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+
+
+def test_the_page_shows_every_character(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
+    assert ("h1", f"Title {NASTY}") in page.texts
+    assert ("li", f"note {NASTY}") in page.texts
+    assert ("td", NASTY) in page.texts
+    assert {("td", "15, 20"), ("td", "false"), ("td", "not set")} <= set(page.texts)
+
+
+def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None:
+    report = Report("t", "", ["a note"], [comparison(), replace(one_unit(), name="b")], ["switch"])
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert ("h2", "Failed runs") in page.texts
+    assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
+    assert ("li", "No data for the figure switch.") in page.texts
+    assert not list(tmp_path.glob("figures/*"))
+    assert (tmp_path / "tables" / "overview.md").exists()
+    assert {str(link["href"]) for link in page.all("a")} == {"#participants-20", "#b"}
+    assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
+
+
+def test_the_same_report_is_the_same_bytes(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Matplotlib would put this into a PDF as its date.
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    again = write_report(with_everything(), tmp_path).parent
+    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        assert (again / path).read_bytes() == (index.parent / path).read_bytes(), path
+
+
+def test_what_is_no_longer_in_the_report_goes(tmp_path: Path) -> None:
+    (tmp_path / "figures").mkdir()
+    (tmp_path / "figures" / "gone-curves.png").touch()
+    for name in ("gone", "here"):
+        write_report(Report("t", "", [], [replace(comparison(), name=name)]), tmp_path)
+    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {"here"}
+    assert not (tmp_path / "figures" / "gone-curves.png").exists()
+
+
+def test_nothing_measured_at_all(tmp_path: Path) -> None:
+    """Every run failed: a page all the same."""
+    nothing = [math.nan] * 4
+    rows = [Measured("coprefl", "", {"accuracy": nothing, "variance": nothing})]
+    report = Report("t", "", [], [comparison(measured=rows, paper={})], FIGURES)
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)

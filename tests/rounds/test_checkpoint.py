@@ -1,0 +1,212 @@
+"""A run that was killed and resumed ends with the bytes of one that was not."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import MetricRecord
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
+from coprefl_flwr.strategies import CoPreFL, FedAvg
+from tests.tiny import Federation
+
+
+class Killed(BaseException):
+    """Stands for a signal: no `except Exception` may catch it."""
+
+
+def strategy():
+    return CoPreFL(participants=3, meta_learning_rate=0.1, seed=5, evaluate_every=2)
+
+
+def run(folder=None, kill_after=None, resume=False, rounds=6):
+    federation = Federation.stochastic()
+    grid = LocalGrid(federation.coprefl_app(), nodes=2)
+
+    def hook(report):
+        if report.round == kill_after:
+            raise Killed
+
+    evaluated = []
+
+    def evaluate(server_round, arrays):
+        evaluated.append(server_round)
+        return MetricRecord({"norm": float(np.abs(from_record(arrays)["1.weight"]).sum())})
+
+    result = strategy().start(
+        grid,
+        to_record(federation.arrays()),
+        rounds,
+        evaluate_fn=evaluate,
+        checkpoint=folder / "checkpoint.safetensors" if folder else None,
+        checkpoint_every=2,
+        resume=resume,
+        hooks=[hook],
+    )
+    return result, evaluated
+
+
+@pytest.mark.parametrize("kill_after", [1, 3, 4, 5])
+def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
+    whole, _ = run()
+    with pytest.raises(Killed):
+        run(tmp_path, kill_after=kill_after)
+    resumed, evaluated = run(tmp_path, resume=True)
+    kept = (kill_after - 1) // 2 * 2  # The hook of a round runs before its checkpoint is written.
+    assert evaluated == ([0] if kept == 0 else []) + list(range(kept + 1, 7))
+    for name, array in from_record(whole.arrays).items():
+        assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
+    assert whole.train_metrics_clientapp == resumed.train_metrics_clientapp
+    assert whole.evaluate_metrics_clientapp == resumed.evaluate_metrics_clientapp
+    assert whole.evaluate_metrics_serverapp == resumed.evaluate_metrics_serverapp
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.grids import LocalGrid
+from tests.test_checkpoint import strategy
+from tests.tiny import Federation
+
+def hook(report):
+    if report.round == 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+torch.set_num_threads(int(sys.argv[2]))
+federation = Federation.stochastic()
+strategy().start(
+    LocalGrid(federation.coprefl_app(), nodes=2), to_record(federation.arrays()), 6,
+    checkpoint=Path(sys.argv[1]) / "checkpoint.safetensors", checkpoint_every=2, hooks=[hook],
+)
+"""
+
+
+def test_a_killed_process_is_resumed_to_identical_bytes(tmp_path):
+    """SIGKILL in round 5: the checkpoint of round 4 is whole, and rounds 5 and 6 are run again."""
+    killed = subprocess.run(
+        # As many threads as here: the order of a sum is theirs.
+        [sys.executable, "-c", SCRIPT, tmp_path, str(torch.get_num_threads())],
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        timeout=120,
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert read_checkpoint(tmp_path / "checkpoint.safetensors").round == 4
+    whole, _ = run()
+    resumed, evaluated = run(tmp_path, resume=True)
+    assert evaluated == [5, 6]
+    for name, array in from_record(whole.arrays).items():
+        assert array.tobytes() == from_record(resumed.arrays)[name].tobytes(), name
+
+
+def test_resuming_a_finished_run_returns_its_result(tmp_path):
+    whole, _ = run(tmp_path)
+    again, evaluated = run(tmp_path, resume=True)
+    assert evaluated == []
+    assert from_record(again.arrays)["1.weight"].tobytes() == (
+        from_record(whole.arrays)["1.weight"].tobytes()
+    )
+    assert again.train_metrics_clientapp == whole.train_metrics_clientapp
+
+
+def checkpoint():
+    return Checkpoint(
+        round=3,
+        arrays={"z": np.float32([1.5]), "a": np.array(7, np.int64)},
+        state={"query-loss": 0.1 + 0.2, "variates": {"w": np.float64([1, 2])}},
+        history=History(train={1: {"loss": 1 / 3}}, traffic={1: {"models-up": 2.5}}),
+        options={"strategy": "FedAvg"},
+        versions={11: "3-0", 4: "2-1"},
+    )
+
+
+def test_everything_comes_back(tmp_path):
+    write_checkpoint(tmp_path / "c", checkpoint())
+    back = read_checkpoint(tmp_path / "c")
+    assert list(back.arrays) == ["z", "a"]
+    assert back.arrays["a"].shape == ()
+    assert back.arrays["a"].dtype == np.int64
+    assert back.state["query-loss"] == 0.1 + 0.2
+    np.testing.assert_array_equal(back.state["variates"]["w"], [1.0, 2.0])
+    assert back.history.train == {1: {"loss": 1 / 3}}
+    assert back.history.traffic == {1: {"models-up": 2.5}}
+    assert back.versions == {11: "3-0", 4: "2-1"}
+    assert back.round == 3
+
+
+def test_history_by_round():
+    history = History(
+        train={2: {"loss": 0.5}, 1: {"loss": 0.7}},
+        evaluate={2: {"accuracy": 0.4}},
+        server={0: {"accuracy": 0.1}, 2: {"accuracy": 0.3}},
+        traffic={2: {"models-up": 4.0}},
+    )
+    assert list(history.rounds()) == [1, 2]
+    assert history.of_round(1) == {"loss": 0.7}
+    assert history.rounds()[2] == {
+        "loss": 0.5,
+        "models-up": 4.0,
+        "evaluate-accuracy": 0.4,
+        "server-accuracy": 0.3,
+    }
+    assert history.train[2] == {"loss": 0.5}
+
+
+def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    path = tmp_path / "c"
+    write_checkpoint(path, checkpoint())
+    before = path.read_bytes()
+
+    def stop(descriptor):
+        raise Killed
+
+    monkeypatch.setattr("os.fsync", stop)
+    with pytest.raises(Killed):
+        write_checkpoint(path, checkpoint())
+    assert path.read_bytes() == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, federation):
+    write_checkpoint(tmp_path / "c", checkpoint())
+    grid = LocalGrid(federation.torch_app())
+    with pytest.raises(SettingsError, match="is a checkpoint of another model: array 'z'"):
+        FedAvg().start(
+            grid, to_record(federation.arrays()), 1, checkpoint=tmp_path / "c", resume=True
+        )
+
+
+def test_a_checkpoint_of_other_options_is_refused(tmp_path, federation):
+    grid = LocalGrid(federation.torch_app())
+    start, path = to_record(federation.arrays()), tmp_path / "c"
+    FedAvg(seed=1).start(grid, start, 1, checkpoint=path)
+    with pytest.raises(SettingsError, match="another run: its seed is 1, here it is 2"):
+        FedAvg(seed=2).start(grid, start, 2, checkpoint=path, resume=True)
+
+
+def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
+    (tmp_path / "c").write_bytes(b"something else")
+    with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
+        read_checkpoint(tmp_path / "c")
+
+
+def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
+    start, path = to_record(federation.arrays()), tmp_path / "c"
+    grid = LocalGrid(federation.torch_app())
+    FedAvg().start(grid, start, 2, checkpoint=path)
+    before = path.read_bytes()
+    with pytest.raises(SettingsError, match="is there already: resume it, or name another"):
+        FedAvg().start(grid, start, 2, checkpoint=path)
+    with pytest.raises(SettingsError, match=r"num_rounds = 1: .* is of round 2 already"):
+        FedAvg().start(grid, start, 1, checkpoint=path, resume=True)
+    with pytest.raises(SettingsError, match="resume = True: needs the checkpoint"):
+        FedAvg().start(grid, start, 1, resume=True)
+    assert path.read_bytes() == before

@@ -1,0 +1,77 @@
+"""Who runs what: shares of clients, and the stretches of a chain."""
+
+import pytest
+
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.rounds.roster import Roster
+
+
+def shared(clients=6):
+    roster = Roster()
+    roster.learn(2, {"clients": clients})
+    return roster
+
+
+def owning():
+    """Node 2 hosts clients 0 and 1, node 3 clients 4 and 2."""
+    roster = Roster()
+    roster.learn(2, {"own": [0, 1]})
+    roster.learn(3, {"own": [4, 2]})
+    return roster
+
+
+def plain():
+    roster = Roster()
+    for node in (2, 3, 4):
+        roster.learn(node, {})
+    return roster
+
+
+def test_kinds():
+    assert (shared().clients(), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
+    assert (owning().clients(), owning().plain) == ([0, 1, 2, 4], set())
+    assert (plain().clients(), plain().plain) == ([2, 3, 4], {2, 3, 4})
+    with pytest.raises(RunFailedError, match="client 4 is named by two nodes, 3 and 9"):
+        owning().learn(9, {"own": [4]})
+
+
+def test_nodes_that_left():
+    roster = plain()
+    roster.forget([3])
+    assert (roster.clients(), roster.plain, roster.known) == ([2, 4], {2, 4}, {2, 4})
+    roster = owning()
+    roster.forget([2])
+    assert roster.clients() == [2, 4]
+
+
+def test_shares():
+    assert shared().assign([5, 0, 3], [2, 3]) == {2: [0, 3], 3: [5]}
+    assert owning().assign([4, 1, 2], [2, 3]) == {2: [1], 3: [2, 4]}
+    assert owning().assign([4, 1, 2], [2]) == {2: [1]}
+    assert plain().assign([4, 2], [2, 3, 4]) == {2: [2], 4: [4]}
+
+
+def test_stretches_pass_from_node_to_node():
+    assert shared().stretches([5, 0, 3]) == [[5, 0, 3]]
+    assert owning().stretches([4, 2, 1, 0, 2]) == [[4, 2], [1, 0], [2]]
+    assert owning().stretches([1, 4, 0, 2]) == [[1], [4], [0], [2]]
+    assert plain().stretches([4, 2, 3]) == [[4], [2], [3]]
+    # Clients whose node is gone stand alone, also next to each other.
+    assert owning().stretches([8, 9, 1, 0]) == [[8], [9], [1, 0]]
+    for roster in (shared(), owning(), plain()):
+        assert roster.stretches([]) == []
+
+
+def test_a_stretch_keeps_its_order():
+    assert shared().assign([5, 0, 3], [2, 3], in_order=True) == {2: [5, 0, 3]}
+    assert owning().assign([4, 2], [2, 3], in_order=True) == {3: [4, 2]}
+    assert plain().assign([4], [2, 3, 4], in_order=True) == {4: [4]}
+
+
+def test_a_stretch_whose_node_is_gone_goes_to_nobody():
+    assert shared().assign([5, 0], [], in_order=True) == {}
+    assert owning().assign([4, 2], [2], in_order=True) == {}
+    assert owning().assign([9], [2, 3], in_order=True) == {}
+    assert owning().assign([], [2, 3], in_order=True) == {}
+    # A node that left and came back while its stretch waited: others may have taken a client.
+    assert owning().assign([4, 1], [2, 3], in_order=True) == {3: [4]}

@@ -1,0 +1,471 @@
+"""What the base of all strategies promises, tried with toy clients that count or misbehave."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+from coprefl_flwr import strategies
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.strategies import (
+    SCAFFOLD,
+    CoPreFL,
+    Cyclic,
+    Exchange,
+    FedAvg,
+    FedMeta,
+    FedProx,
+    RoundStrategy,
+    Schedule,
+)
+from tests.tiny import pair
+
+START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
+
+
+class Counter(NumPyClient):
+    """Adds its id + 1 to w and 2 id + 1 to the counter; has id + 1 samples."""
+
+    def __init__(self, client_id, seen=None, fault=None):
+        self.client_id, self.seen, self.fault = client_id, seen, fault
+
+    def fit(self, parameters, config):
+        if self.seen is not None:
+            self.seen.append((self.client_id, dict(config)))
+        w, count = parameters
+        returned = [w + self.client_id + 1, count + 2 * self.client_id + 1]
+        if self.fault:
+            return self.fault(self.client_id, config, returned)
+        return returned, self.client_id + 1, {"loss": float(self.client_id)}
+
+    def query(self, parameters, config):
+        gradient = {"w": np.float32([self.client_id, 1.0])}
+        return gradient, 2, {"loss": float(self.client_id)}
+
+    def evaluate(self, parameters, config):
+        return 0.5, 4, {"correct": self.client_id % 4}
+
+
+def counting_grid(clients=6, nodes=2, **options):
+    return LocalGrid(client_app(lambda _, i: Counter(i, **options), clients=clients), nodes=nodes)
+
+
+def test_weighted_mean_of_int64_is_rounded_once():
+    """Clients 0 and 1 (weights 1 and 2) return counters 11 and 13: 37/3 = 12.33 rounds to 12."""
+    result = FedAvg().start(counting_grid(clients=2), to_record(START), 1)
+    arrays = from_record(result.arrays)
+    assert arrays["count"] == 12
+    assert arrays["count"].dtype == np.int64
+    np.testing.assert_allclose(arrays["w"], np.float32([5 / 3, 5 / 3]))
+
+
+def test_sampling_is_a_function_of_seed_and_round_not_of_nodes():
+    drawn = {}
+    for seed, nodes in ((0, 1), (0, 3), (1, 1)):
+        seen = []
+        grid = counting_grid(clients=20, nodes=nodes, seen=seen)
+        FedAvg(participants=5, seed=seed).start(grid, to_record(START), 3)
+        drawn[seed, nodes] = [
+            sorted(client for client, config in seen if config["server-round"] == r)
+            for r in (1, 2, 3)
+        ]
+    assert drawn[0, 1] == drawn[0, 3]
+    assert drawn[0, 1] != drawn[1, 1]
+    assert drawn[0, 1][0] != drawn[0, 1][1]
+    assert all(len(set(clients)) == 5 for clients in drawn[0, 1])
+
+
+def test_every_message_names_run_population_round_and_the_apps_settings():
+    seen = []
+    FedAvg(run_name="r", population="pretrain", seed=4).start(
+        counting_grid(clients=2, seen=seen),
+        to_record(START),
+        1,
+        train_config=ConfigRecord({"x": 3}),
+    )
+    client, config = sorted(seen, key=lambda entry: entry[0])[1]
+    assert client == 1
+    assert config == {
+        "x": 3,
+        "run": "r",
+        "population": "pretrain",
+        "server-round": 1,
+        "seed": 4,
+        "attempt": 0,
+        "client": 1,
+    }
+
+
+def raise_for_2(client, config, returned):
+    if client == 2:
+        raise ArithmeticError("boom")
+    return returned, 1, {"loss": 0.0}
+
+
+def nan_for_2(client, config, returned):
+    if client == 2:
+        returned = [np.float32([1, np.nan]), returned[1]]
+    return returned, 1, {"loss": 0.0}
+
+
+def shape_for_2(client, config, returned):
+    if client == 2:
+        returned = [np.float32([1, 2, 3]), returned[1]]
+    return returned, 1, {"loss": 0.0}
+
+
+def text_for_2(client, config, returned):
+    return returned, 1, {"loss": "low" if client == 2 else 0.0}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (raise_for_2, "ArithmeticError: boom"),
+        (nan_for_2, "array 'w' holds a NaN or an infinity"),
+        (shape_for_2, r"array 'w' has shape \(3,\), sent was \(2,\)"),
+        (text_for_2, "metric 'loss' is a str; metrics are numbers"),
+    ],
+)
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_bad_client_is_left_out_and_named_in_one_line(fault, reason, nodes, caplog):
+    """Clients 0, 1 and 3 count alike: w = (1 + 2 + 4) / 3."""
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        grid = counting_grid(clients=4, nodes=nodes, fault=fault)
+        result = FedAvg().start(grid, to_record(START), 1)
+    np.testing.assert_allclose(from_record(result.arrays)["w"], np.float32([7 / 3, 7 / 3]))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 1
+    assert lines[0].startswith("client 2 on node ")
+    assert re.search(reason, lines[0])
+
+
+def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
+    """In the first attempt everyone fails; the second draws others and succeeds."""
+    seen = []
+
+    def first_attempt_fails(client, config, returned):
+        if config["attempt"] == 0:
+            raise ArithmeticError("not yet")
+        return returned, 1, {"loss": 0.0}
+
+    grid = counting_grid(clients=30, seen=seen, fault=first_attempt_fails)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        result = FedAvg(participants=3, min_replies=2).start(grid, to_record(START), 1)
+    attempts = [{c for c, config in seen if config["attempt"] == a} for a in (0, 1)]
+    assert [len(clients) for clients in attempts] == [3, 3]
+    assert attempts[0] != attempts[1]
+    assert "train: 0 good replies of 3, needed are 2" in caplog.text
+    assert from_record(result.arrays)["w"][0] == pytest.approx(np.mean([*attempts[1]]) + 1)
+
+
+def test_a_run_fails_after_max_failed_rounds():
+    seen = []
+    grid = counting_grid(seen=seen, fault=lambda *_: ([], 0, {}))
+    strategy = FedAvg(participants=2, max_failed_rounds=4)
+    with pytest.raises(RunFailedError, match="round 1 failed 4 times in a row"):
+        strategy.start(grid, to_record(START), 2)
+    assert {config["attempt"] for _, config in seen} == {0, 1, 2, 3}
+
+
+def test_state_of_a_failed_attempt_does_not_count():
+    """A program that changes its state and then fails starts again from the state before."""
+
+    class Forgetful(FedAvg):
+        def round(self, server_round, arrays):
+            self.state["tries"] = self.kept("tries", 0.0) + 1
+            return (yield from super().round(server_round, arrays))
+
+    def fails_once(client, config, returned):
+        if config["attempt"] == 0:
+            raise ArithmeticError("no")
+        return returned, 1, {"loss": 0.0}
+
+    strategy = Forgetful()
+    strategy.start(counting_grid(fault=fails_once), to_record(START), 2)
+    assert strategy.state == {"tries": 2.0}
+
+
+def test_a_program_that_ends_before_its_first_exchange_sends_nothing():
+    class Idle(FedAvg):
+        def round(self, server_round, arrays):
+            return {**arrays, "w": arrays["w"] + 1}, {}
+            yield
+
+    seen = []
+    result = Idle().start(counting_grid(seen=seen), to_record(START), 3)
+    assert seen == []
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], np.float32([3, 3]))
+
+
+def test_evaluation_keeps_a_row_per_client():
+    strategy = FedAvg(evaluate_every=2)
+    result = strategy.start(counting_grid(clients=3), to_record(START), 3)
+    assert sorted(result.evaluate_metrics_clientapp) == [2, 3]
+    assert strategy.evaluation.clients == (0, 1, 2)
+    np.testing.assert_array_equal(strategy.evaluation.metrics["correct"], [0, 1, 2])
+    np.testing.assert_array_equal(strategy.evaluation.metrics["num-examples"], [4, 4, 4])
+
+
+def test_more_participants_than_clients_is_refused_before_any_work():
+    seen = []
+    with pytest.raises(SettingsError, match="participants = 9: there are only 6 clients"):
+        FedAvg(participants=9).start(counting_grid(seen=seen), to_record(START), 1)
+    assert seen == []
+
+
+@pytest.mark.parametrize("options", [{"min_replies": 4}, {}])
+def test_an_evaluation_needs_one_good_reply(options, caplog):
+    """Whatever a round needs; with none the run goes on, and has no evaluation of that round."""
+
+    class Rarely(Counter):
+        def evaluate(self, parameters, config):
+            if self.client_id != 2 or config["server-round"] == 2:
+                raise ArithmeticError("boom")
+            return super().evaluate(parameters, config)
+
+    strategy = FedAvg(evaluate_every=1, **options)
+    grid = LocalGrid(client_app(lambda _, i: Rarely(i), clients=4), nodes=2)
+    result = strategy.start(grid, to_record(START), 3)
+    assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
+    assert strategy.evaluation.clients == (2,)
+    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1"
+    assert line in [record.getMessage() for record in caplog.records]
+
+
+WRAPPED = [
+    CoPreFL(),
+    Cyclic(),
+    FedMeta(),
+    SCAFFOLD(),
+    Schedule([(Cyclic(), 1), (FedAvg(), 1)]),
+]
+
+
+@pytest.mark.parametrize("strategy", WRAPPED, ids=lambda strategy: type(strategy).__name__)
+def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
+    """Or that would take what it sees for models."""
+    seen = []
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
+    with pytest.raises(SettingsError) as caught:
+        wrapped.start(counting_grid(seen=seen), to_record(START), 1)
+    assert str(caught.value) == (
+        f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
+        "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
+        "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+    )
+    assert seen == []
+
+
+def test_what_may_be_wrapped():
+    ours = [c for c in vars(strategies).values() if isinstance(c, type)]
+    allowed = [c for c in ours if issubclass(c, RoundStrategy) and c.wrappable]
+    assert allowed == [FedAvg, FedProx]
+
+
+def test_a_wrapper_around_nodes_that_add_up_is_refused():
+    hosted = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 1.0, 2)
+    with pytest.raises(SettingsError, match="every node must be one client"):
+        hosted.start(counting_grid(), to_record(START), 1)
+
+
+@pytest.mark.parametrize("strategy", [FedAvg(), FedProx()], ids=["FedAvg", "FedProx"])
+def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client(strategy):
+    """Noise 0 and a clipping norm that clips nothing: the wrapped mean is the plain mean."""
+    start = {"w": np.float32([1.0, 2.0])}
+
+    class Single(NumPyClient):
+        def fit(self, parameters, config):
+            return [parameters[0] + config["client"] + 1], 1, {}
+
+    app = client_app(lambda _: Single())
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e6, 3)
+    result = wrapped.start(LocalGrid(app, nodes=3), to_record(start), 1)
+    np.testing.assert_allclose(from_record(result.arrays)["w"], [3.0, 4.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("value", [0, -1])
+@pytest.mark.parametrize("option", ["participants", "min_replies", "min_nodes"])
+def test_options_are_checked(option, value):
+    with pytest.raises(SettingsError, match=f"{option} = {value}: must be at least 1"):
+        FedAvg(**{option: value})
+
+
+NO_FOLDERS = ["", ".", "..", ".x", "-x", "a/b", "a\\b", "../a", "/a", "a b", "a\n"]
+
+
+@pytest.mark.parametrize("option", ["run_name", "population"])
+def test_names_that_cannot_name_a_folder_are_refused(option):
+    for value in NO_FOLDERS:
+        with pytest.raises(SettingsError) as caught:
+            FedAvg(**{option: value})
+        assert str(caught.value) == (
+            f"{option} = {value!r}: must be letters, digits, '_', '-' and '.', as it names a folder"
+        )
+    for value in ("r", "7", "_", "task-3", "2024-05.a_B"):
+        assert getattr(FedAvg(**{option: value}), option) == value
+
+
+def test_server_evaluation_sees_absolute_rounds():
+    rounds = []
+
+    def evaluate(server_round, arrays):
+        rounds.append(server_round)
+        return MetricRecord({"accuracy": float(server_round)})
+
+    result = FedAvg().start(counting_grid(), to_record(START), 2, evaluate_fn=evaluate)
+    assert rounds == [0, 1, 2]
+    assert result.evaluate_metrics_serverapp[2]["accuracy"] == 2.0
+
+
+def test_nodes_that_name_their_own_clients():
+    """In a deployment node i is client i: ids, and so sampling, come from partition-id."""
+    seen = []
+    app = client_app(lambda _, i: Counter(i, seen=seen))
+    FedAvg(participants=2, seed=1).start(LocalGrid(app, nodes=5), to_record(START), 2)
+    hosted = []
+    grid = counting_grid(clients=5, nodes=1, seen=hosted)
+    FedAvg(participants=2, seed=1).start(grid, to_record(START), 2)
+    assert [client for client, _ in seen] == [client for client, _ in hosted]
+
+
+def test_a_client_that_has_its_nodes_id():
+    """Node 3 hosts clients 2 and 3; asked for 3 alone it must not run its partition-id, 1."""
+    seen = []
+    app = client_app(lambda _, i: Counter(i, seen=seen), clients=pair)
+    strategy = FedAvg(participants=1, min_nodes=2)
+    sample = strategy.sample
+    strategy.sample = lambda server_round: [sample(server_round), 3][1:]
+    strategy.start(LocalGrid(app, nodes=2), to_record(START), 1)
+    assert [client for client, _ in seen] == [3]
+
+
+def test_two_nodes_with_one_client_is_an_error():
+    app = client_app(lambda _, i: Counter(i), clients=[3])
+    with pytest.raises(RunFailedError, match="client 3 is named by two nodes"):
+        FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1)
+
+
+class Deaf(LocalGrid):
+    """A grid on which one node never answers a train message."""
+
+    asked: tuple = ()
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.asked += tuple(
+            m.metadata.dst_node_id for m in messages if m.metadata.message_type == "train"
+        )
+        heard = [
+            m for m in messages if m.metadata.dst_node_id != 3 or m.metadata.message_type != "train"
+        ]
+        return super().send_and_receive(heard, timeout=timeout)
+
+
+def test_a_silent_node_is_not_asked_again(caplog):
+    grid = Deaf(client_app(lambda _, i: Counter(i), clients=6), nodes=2)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        FedAvg(min_nodes=2).start(grid, to_record(START), 3, timeout=9)
+    assert grid.asked == (2, 3, 2, 2)
+    assert "node 3 did not answer within 9 s and is not asked again" in caplog.text
+
+
+def test_an_error_from_the_superlink_is_blamed_on_the_node_asked(caplog):
+    class Unavailable(LocalGrid):
+        def _handle(self, message):
+            reply = super()._handle(message)
+            if message.metadata.dst_node_id == 3 and message.metadata.message_type == "train":
+                from flwr.app import Error
+
+                reply = Message(Error(5, "Node Unavailable"), reply_to=message)
+                reply.metadata.__dict__["_src_node_id"] = 1
+            return reply
+
+    grid = Unavailable(client_app(lambda _, i: Counter(i), clients=2), nodes=2)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        FedAvg().start(grid, to_record(START), 1)
+    assert "client 1 on node 3 is left out: Node Unavailable" in caplog.text
+
+
+def test_hand_written_reply_without_metrics_is_named(caplog):
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict({"arrays": message.content["arrays"]}), reply_to=message)
+
+    with (
+        caplog.at_level(logging.WARNING, "flwr.coprefl"),
+        pytest.raises(RunFailedError, match="0 good replies"),
+    ):
+        FedAvg().start(LocalGrid(app, nodes=1), to_record(START), 1)
+    assert "0 MetricRecords in the reply, not one" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        ({"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+    ],
+)
+def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
+    """Also where all weigh alike; node 2's reply costs that node its place, not the run."""
+    app = ClientApp()
+
+    class Unweighted(FedAvg):
+        def round(self, server_round, arrays):
+            replies = yield Exchange("train", arrays, self.sample(server_round), combine=Mean(""))
+            return replies.arrays, {}
+
+    @app.train()
+    def train(message, context):
+        node = context.node_config["partition-id"]
+        arrays = {name: a + node for name, a in from_record(message.content["arrays"]).items()}
+        found = metrics if node == 0 else {"num-examples": node}
+        content = {"arrays": to_record(arrays), "metrics": MetricRecord(found)}
+        return Message(RecordDict(content), reply_to=message)
+
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        strategy = Unweighted(min_nodes=3)
+        arrays = from_record(strategy.start(LocalGrid(app, nodes=3), to_record(START), 1).arrays)
+    np.testing.assert_array_equal(arrays["w"], np.float32([1.5, 1.5]))
+    assert arrays["count"] == 12  # 11 once and 12 twice: 35/3 = 11.67.
+    assert f"client 2 on node 2 is left out: {reason}" in caplog.text
+
+
+def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
+    """Five nodes of one client each, all wanted; node 3 falls silent in round 1."""
+    seen = []
+    grid = Deaf(client_app(lambda _, i: Counter(i, seen=seen)), nodes=5)
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        FedAvg(participants=5, min_nodes=5).start(grid, to_record(START), 2, timeout=9)
+    assert [c for c, config in seen if config["server-round"] == 2] == [0, 2, 3, 4]
+
+
+def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
+    """An app that fails is not one that knows no roster: node 2 has lost its partition-id."""
+    grid = LocalGrid(client_app(lambda _, i: Counter(i)), nodes=3)
+    del grid._contexts[2].node_config["partition-id"]
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        result = FedAvg().start(grid, to_record(START), 1)
+    assert "node 2 is left out: " in caplog.text
+    assert "node-config has no partition-id" in caplog.text
+    # Clients 1 and 2, of 2 and 3 samples, add 2 and 3.
+    np.testing.assert_allclose(from_record(result.arrays)["w"][0], 13 / 5, rtol=1e-6)
+
+
+def test_more_replies_wanted_than_participants():
+    with pytest.raises(SettingsError, match="min_replies = 3: must be at most participants = 2"):
+        FedAvg(participants=2, min_replies=3)
+    with pytest.raises(SettingsError, match=r"participants = 2\.5: must be a whole number"):
+        FedAvg(participants=2.5)

@@ -1,0 +1,342 @@
+"""Studies from beginning to end on a grid in this process: what they leave, and how they go on."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from flwr.app import Context
+from safetensors.torch import load_file
+
+from coprefl_flwr import client_app as shipped
+from coprefl_flwr import server_app
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.report import tables
+from coprefl_flwr.studies.populations import dataset, population
+from coprefl_flwr.studies.runs import initial_model, task_model
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.study import prepare, run_study
+from tests.tiny_study import network, tiny_study
+
+STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
+FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
+
+
+class Killed(BaseException):
+    """Stands for a signal: no `except Exception` may catch it."""
+
+
+class Witness(LocalGrid):
+    """Notes (population, round, start) of every message to train; is killed before a given one."""
+
+    def __init__(self, settings, kill=None, app=shipped.app, nodes=2):
+        super().__init__(app, nodes, settings.to_config())
+        self.kill, self.seen = kill, []
+
+    def _handle(self, message):
+        if message.metadata.message_type == "train":
+            config = message.content["config"]
+            self.seen.append((config["population"], config["server-round"], config.get("start")))
+            if self.seen[-1] == self.kill:
+                raise Killed
+        return super()._handle(message)
+
+
+@pytest.fixture(scope="module")
+def module_settings(tiny_images, tmp_path_factory):
+    """The settings of the finished study below."""
+    return tiny_study(tiny_images, tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def whole(module_settings):
+    """The folder of a study that was not interrupted."""
+    return run_study(Witness(module_settings), module_settings)
+
+
+def results(folder):
+    """Return the bytes of every file that must not depend on how often a run was interrupted."""
+    names = ["rows.jsonl", "rounds.jsonl", "pretraining.md", "summary.csv", "summary.md"]
+    names += [f"starts/{start}/model.safetensors" for start in FOLDERS]
+    names += [f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS]
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def test_files(whole, module_settings):
+    assert whole == Path(module_settings.output_dir) / "tiny"
+    assert {str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()} == {
+        "settings.yaml",
+        *(f"starts/{start}/model.safetensors" for start in FOLDERS),
+        *(f"starts/{start}/model.json" for start in FOLDERS),
+        "starts/fedavg/rounds.jsonl",
+        "starts/coprefl-gamma-0.25/rounds.jsonl",
+        *(f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS),
+        "rows.jsonl",
+        "rounds.jsonl",
+        "pretraining.md",
+        "summary.csv",
+        "summary.md",
+        "client_accuracies.png",
+        "learning_curves.png",
+    }
+    kept = yaml.safe_load((whole / "settings.yaml").read_text())
+    assert Settings.from_config(kept) == module_settings
+
+
+def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings):
+    rows = tables.read_rows(whole / "rows.jsonl")
+    assert [(r["start"], r["task"], r["client"]) for r in rows] == [
+        (start, task, client) for start in STARTS for task in (0, 1) for client in (0, 1, 2)
+    ]
+    for row in rows:
+        client = population(module_settings, f"task-{row['task']}").clients[row["client"]]
+        assert row["n"] == len(client.test)
+        assert 0 <= row["correct"] <= row["n"]
+        assert np.isfinite(row["loss"])
+    assert (whole / "summary.md").read_text() == tables.markdown_table(rows)
+    parts = [
+        row
+        for start in FOLDERS
+        for task in (0, 1)
+        for row in json.loads((whole / f"tasks/{task}/{start}.json").read_text())["rows"]
+    ]
+    assert parts == rows
+
+
+def test_rounds_of_every_part(whole):
+    rounds = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
+    expected = []
+    for start in STARTS:
+        if start != "random":
+            expected += [("pretraining", start, None, number) for number in (1, 2, 3)]
+        expected += [("downstream", start, task, number) for task in (0, 1) for number in (1, 2)]
+    assert [(r["phase"], r["start"], r["task"], r["round"]) for r in rounds] == expected
+    rows = tables.read_rows(whole / "rows.jsonl")
+    for entry in rounds:
+        if entry["phase"] == "downstream" and entry["round"] == 2:
+            accuracies = [
+                100 * row["correct"] / row["n"]
+                for row in rows
+                if (row["start"], row["task"]) == (entry["start"], entry["task"])
+            ]
+            assert entry["accuracy"] == pytest.approx(np.mean(accuracies))
+        if entry["phase"] == "pretraining":
+            assert ("query-loss" in entry) == entry["start"].startswith("coprefl")
+
+
+def test_models_load_into_any_pytorch_program(whole, module_settings):
+    initial = initial_model(prepare(replace(module_settings, resume=True)).setup)
+    for folder, start in zip(FOLDERS, STARTS, strict=True):
+        model = network(5)
+        arrays = load_file(whole / "starts" / folder / "model.safetensors")
+        model.load_state_dict(arrays, strict=True)
+        changed = (arrays["1.weight"].numpy() != initial["1.weight"]).any()
+        assert changed == (start != "random")
+        # Two steps a round at each client, three rounds.
+        assert int(model[2].num_batches_tracked) == (0 if start == "random" else 6)
+        about = json.loads((whole / "starts" / folder / "model.json").read_text())
+        assert (about["start"], about["num-classes"]) == (start, 5)
+        assert [p["method"] for p in about["phases"]] == [start.partition(":")[0]][
+            start == "random" :
+        ]
+        assert [p.get("gamma") for p in about["phases"] if "gamma" in p] == [0.25] * (
+            "gamma" in start
+        )
+        assert about["settings"]["learning-rate"] == 0.05
+        assert about["pixel-mean"] == pytest.approx(dataset(module_settings).mean.tolist())
+
+
+def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
+    setup = prepare(replace(module_settings, resume=True)).setup
+    start = initial_model(setup)
+    other = {name: array + 1 for name, array in start.items()}
+    models = [task_model(setup, "task-0", arrays) for arrays in (start, other)]
+    for name in ("4.weight", "4.bias"):
+        assert models[0][name].shape[0] == 2
+        np.testing.assert_array_equal(models[0][name], models[1][name])
+    np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
+    assert (task_model(setup, "task-1", start)["4.weight"] != models[0]["4.weight"]).any()
+
+
+def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
+    """PACS's way: all classes in both phases, in domains of their own."""
+    arrays = dict(np.load(tiny_images))
+    of_two = np.arange(len(arrays["labels"])) % 2
+    np.savez(tmp_path / "domains.npz", **arrays, domains=of_two, domain_names=["photo", "sketch"])
+    settings = replace(
+        tiny_study(tmp_path / "domains.npz", tmp_path),
+        method="random fedavg",
+        pretraining_classes="list:0-7",
+        downstream_classes="list:0-7",
+        pretraining_domains="photo",
+        downstream_domains="sketch",
+        task_classes=8,
+        head="keep",
+    )
+    sent = []
+
+    class FirstModels(LocalGrid):
+        def _handle(self, message):
+            if message.metadata.message_type == "train":
+                config = message.content["config"]
+                if (config["population"], config["server-round"]) == ("task-0", 1):
+                    sent.append(message.content["arrays"].to_torch_state_dict())
+            return super()._handle(message)
+
+    folder = run_study(FirstModels(shipped.app, 1, settings.to_config()), settings)
+    for start, model in zip(("random", "fedavg"), sent, strict=True):
+        saved = load_file(folder / "starts" / start / "model.safetensors")
+        assert saved.keys() == model.keys()
+        assert all(saved[name].equal(model[name]) for name in saved)
+
+
+@pytest.mark.parametrize(
+    ("kill", "still_to_do"),
+    [
+        (("pretrain", 2, STARTS[2]), {("pretrain", STARTS[2]), "task-0", "task-1"}),
+        (("task-1", 1, None), {"task-1"}),
+    ],
+    ids=["in the second pre-training", "after the first task"],
+)
+def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tiny_settings, whole):
+    """More nodes to wait for, another time limit and other checkpoints change no number."""
+    with pytest.raises(Killed):
+        run_study(Witness(tiny_settings, kill), tiny_settings)
+    grid = Witness(tiny_settings)
+    settings = replace(tiny_settings, resume=True, min_nodes=2, timeout=60.0, checkpoint_every=2)
+    folder = run_study(grid, settings)
+    assert {(p, start) if start else p for p, _, start in grid.seen} == still_to_do
+    # Nor were finished rounds of the unfinished part run again.
+    assert grid.seen[0] == kill
+    assert results(folder) == results(whole)
+    assert not list(folder.rglob("checkpoint*"))
+
+
+def test_a_finished_study_is_not_run_again(tiny_settings, whole, module_settings):
+    before = results(whole)
+    grid = Witness(module_settings)
+    run_study(grid, replace(module_settings, resume=True))
+    assert grid.seen == []
+    assert results(whole) == before
+
+
+def test_number_of_nodes_does_not_matter(tiny_settings, whole):
+    settings = replace(tiny_settings, method="coprefl:gamma=0.25", tasks=0)
+    folder = run_study(Witness(settings, nodes=1), settings) / "starts" / FOLDERS[2]
+    found = load_file(folder / "model.safetensors")
+    for name, array in load_file(whole / "starts" / FOLDERS[2] / "model.safetensors").items():
+        np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
+    assert not (folder.parents[1] / "rows.jsonl").exists()
+
+
+def test_an_existing_run_is_not_overwritten(whole, module_settings):
+    before = results(whole)
+    with pytest.raises(SettingsError, match=r"run-name = tiny: .* holds a run already; set resume"):
+        run_study(Witness(module_settings), module_settings)
+    assert results(whole) == before
+
+
+def test_a_run_is_resumed_with_the_settings_it_was_started_with(whole, module_settings):
+    changed = replace(module_settings, resume=True, task_rounds=3)
+    grid = Witness(changed)
+    with pytest.raises(
+        SettingsError, match=r"^task-rounds = 3: the run to resume was started with 2$"
+    ):
+        run_study(grid, changed)
+    assert grid.seen == []
+    assert "task-rounds: 2\n" in (whole / "settings.yaml").read_text()
+
+
+def test_an_unknown_run_cannot_be_resumed(whole, module_settings):
+    with pytest.raises(SettingsError, match="unknown run 'tinny': did you mean 'tiny'"):
+        prepare(replace(module_settings, run_name="tinny", resume=True))
+    assert not (whole.parent / "tinny").exists()
+
+
+def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
+    study = prepare(replace(tiny_settings, run_name=""))
+    assert study.folder.name == study.settings.run_name
+    assert study.folder.name.startswith("20")
+    assert study.starts[1].phases[0].settings.run_name == study.settings.run_name
+
+
+def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
+    """A mean over the others would flatter the start; what was finished before stays."""
+
+    def client_fn(context, client_id, config):
+        client = shipped.client_fn(context, client_id, config)
+        if (client_id, config["population"]) == (1, "task-1"):
+            client.test = None
+        return client
+
+    app = client_app(client_fn, clients=3)
+    settings = replace(tiny_settings, method="random")
+    with pytest.raises(
+        RunFailedError, match=r"task 1 from random: no evaluation from clients \[1\]"
+    ):
+        run_study(Witness(settings, app=app), settings)
+    folder = Path(settings.output_dir) / "tiny"
+    assert (folder / "tasks/0/random.json").exists()
+    assert not (folder / "tasks/1/random.json").exists()
+    assert not (folder / "rows.jsonl").exists()
+
+
+def test_evaluation_after_the_last_round_only(tiny_settings):
+    settings = replace(tiny_settings, method="random", tasks=1, task_evaluate_every=0)
+    folder = run_study(Witness(settings), settings)
+    rounds = json.loads((folder / "tasks/0/random.json").read_text())["rounds"]
+    assert [entry["accuracy"] is None for entry in rounds] == [True, False]
+    assert len(tables.read_rows(folder / "rows.jsonl")) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "random copref"}, "did you mean 'coprefl'"),
+        ({"dataset": "nowhere/images.npz"}, "dataset 'nowhere/images.npz': the path does not"),
+        ({"dataset": "glyps"}, "nearest: glyphs"),
+        ({"downstream_classes": "8"}, "none are left"),
+        ({"model": "lenet6"}, "nearest: lenet5"),
+        ({"model": "lenet5"}, "16 x 16 pixels"),
+        ({"task_classes": 4}, "task-classes = 4"),
+        ({"min_samples": 26}, "142 samples among 6 clients"),
+        ({"task_clients": 30}, "60 samples among 30 clients"),
+    ],
+)
+def test_nothing_is_written_when_a_setting_is_bad(tiny_settings, changes, message):
+    grid = Witness(tiny_settings)
+    with pytest.raises(SettingsError, match=message):
+        run_study(grid, replace(tiny_settings, **changes))
+    assert grid.seen == []
+    assert not Path(tiny_settings.output_dir).exists()
+
+
+def test_the_serverapp_runs_the_study_of_the_run_config(tiny_settings):
+    settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0)
+    context = Context(1, 1, {}, None, settings.to_config())
+    server_app.main(Witness(settings), context)
+    assert (Path(settings.output_dir) / "tiny/starts/fedavg/model.safetensors").exists()
+
+
+def test_scenario_two_end_to_end(tiny_settings):
+    starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
+    settings = replace(tiny_settings, run_name="two", method=starts, tasks=1)
+    folder = run_study(Witness(settings), settings)
+    assert {row["start"] for row in tables.read_rows(folder / "rows.jsonl")} == set(starts.split())
+    refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
+    assert refined["start"] == "fedavg-refined"
+    assert "server-loss" in refined
+
+
+def test_too_small_a_server_share_is_refused_before_anything_is_written(tiny_settings):
+    """2 % of 150 samples are 3; four participants want a part each."""
+    settings = replace(
+        tiny_settings, method="coprefl-hybrid", server_share=0.02, participants=4, run_name="few"
+    )
+    with pytest.raises(SettingsError, match=r"server-share = 0\.02.*: the server has 3 samples"):
+        run_study(Witness(settings), settings)
+    assert not (Path(settings.output_dir) / "few").exists()
