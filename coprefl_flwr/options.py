@@ -1,0 +1,173 @@
+"""Declared options: a default, what it means, its unit and its limits, in one place each.
+
+Settings of a study, strategies and clients declare theirs alike; whatever reads or checks a value,
+and every generated table, goes by the declaration.
+"""
+
+import dataclasses
+import difflib
+import functools
+import math
+import numbers
+import sys
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, dataclass, field
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError
+
+Value = bool | int | float | str
+
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
+
+
+def option(
+    default: Value | None,
+    meaning: str,
+    *,
+    unit: str = "",
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+    key: str = "",
+) -> Any:
+    """Declare an option, as a field of a dataclass or an entry of a client's `options`.
+
+    Parameters
+    ----------
+    default : bool, int, float, str or None
+        None is "not set", if the field's type allows it.
+    meaning : str
+        What it does, for the tables of the documentation.
+    minimum, maximum, above : float, optional
+        Limits of a number; `above` is the lower one where that is not allowed itself.
+    choices : tuple[str, ...]
+        The texts that are allowed, if not all are.
+    key : str
+        Its name in run-config and recipes, if that is not the field's name with hyphens.
+    """
+    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    return field(default=default, metadata={"meaning": meaning, "unit": unit, "key": key, **limits})
+
+
+@dataclass(frozen=True)
+class Option:
+    """A declared option.
+
+    Parameters
+    ----------
+    name, key : str
+        In Python, and in run-config and recipes.
+    kinds : tuple[type, ...]
+        Types of its values; NoneType among them where it need not be set.
+    """
+
+    name: str
+    key: str
+    default: Value | None
+    kinds: tuple[type, ...]
+    meaning: str
+    unit: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, value: object) -> Any:
+        """Return a value of the run-config with its right type; "" is None where that is allowed.
+
+        Raises
+        ------
+        SettingsError
+            For a wrong type or a value out of its limits, in one line that begins with the key.
+        """
+        if value == "" and type(None) in self.kinds:
+            return None
+        return self.checked(value, self.key)
+
+    def checked(self, value: Any, name: str) -> Any:
+        """Return a value with its right type, or raise a SettingsError that calls it `name`."""
+        if value is None and type(None) in self.kinds:
+            return None
+        value = self._typed(value, name)
+        if self.choices and value not in self.choices:
+            raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise SettingsError(f"{name} = {value}: must be a finite number")
+        fits = (
+            (self.minimum is None or value >= self.minimum)
+            and (self.maximum is None or value <= self.maximum)
+            and (self.above is None or value > self.above)
+        )
+        if not fits:
+            raise SettingsError(f"{name} = {value}: must be {self.limits}")
+        return value
+
+    def _typed(self, value: Any, name: str) -> Any:
+        if isinstance(value, bool | str):
+            if type(value) in self.kinds:
+                return value
+        elif int in self.kinds and isinstance(value, numbers.Integral):
+            return int(value)
+        elif float in self.kinds and isinstance(value, numbers.Real):
+            return float(value)
+        wanted = " or ".join(_KINDS[kind] for kind in self.kinds if kind in _KINDS)
+        raise SettingsError(f"{name} = {value!r}: must be {wanted}")
+
+    @property
+    def limits(self) -> str:
+        """The limits in words, "" if it has none."""
+        if self.choices:
+            return "one of " + ", ".join(self.choices)
+        if self.minimum is not None and self.maximum is not None:
+            return f"between {self.minimum} and {self.maximum}"
+        bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}
+        return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
+
+
+@functools.cache
+def declared(owner: type[Any]) -> Mapping[str, Option]:
+    """Return the options that a class declares, by key, in their order.
+
+    They are the fields of a dataclass that `option` made, and of any other class the entries of
+    its attribute `options`.
+    """
+    if dataclasses.is_dataclass(owner):
+        made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
+    else:
+        made = dict(getattr(owner, "options", {}))
+    found = [_option(owner, name, one) for name, one in made.items()]
+    return {one.key: one for one in found}
+
+
+def _option(owner: type[Any], name: str, made: "Field[Any]") -> Option:
+    about = dict(made.metadata)
+    key = about.pop("key") or name.replace("_", "-")
+    return Option(name, key, made.default, _kinds(owner, made), **about)
+
+
+def _kinds(owner: type[Any], made: "Field[Any]") -> tuple[type, ...]:
+    """Return the types of a field, or of the default where it stands in no dataclass."""
+    hint: Any = made.type
+    if hint is None:
+        return (type(made.default),)
+    if isinstance(hint, str):  # from __future__ import annotations
+        hint = eval(hint, vars(sys.modules[owner.__module__]))
+    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+
+
+def check_declared(one: Any) -> None:
+    """Raise a SettingsError if an option of a dataclass's instance is out of its limits."""
+    for declaration in declared(type(one)).values():
+        declaration.checked(getattr(one, declaration.name), declaration.name)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return a line that says `name` is unknown, with the nearest known one."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names) or 'none'}"
+    return f"unknown {what} '{name}': {hint}"
