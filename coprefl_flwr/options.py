@@ -6,7 +6,6 @@ and every generated table, goes by the declaration.
 
 import dataclasses
 import difflib
-import functools
 import math
 import numbers
 import sys
@@ -128,7 +127,6 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
-@functools.cache
 def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by key, in their order.
 
@@ -146,7 +144,8 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
 def _option(owner: type[Any], name: str, made: "Field[Any]") -> Option:
     about = dict(made.metadata)
     key = about.pop("key") or name.replace("_", "-")
-    return Option(name, key, made.default, _kinds(owner, made), **about)
+    default: Any = made.default
+    return Option(name, key, default, _kinds(owner, made), **about)
 
 
 def _kinds(owner: type[Any], made: "Field[Any]") -> tuple[type, ...]:
