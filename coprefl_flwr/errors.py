@@ -2,7 +2,19 @@
 
 
 class SettingsError(ValueError):
-    """Something the user set cannot be used; one line says what, and what is allowed."""
+    """Something the user set cannot be used; one line says what, and what is allowed.
+
+    Parameters
+    ----------
+    message : str
+        The line.
+    key : str
+        The setting that it is about, if it is about one: a recipe says where that stands.
+    """
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class RoundFailedError(RuntimeError):

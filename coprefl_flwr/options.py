@@ -93,16 +93,16 @@ class Option:
             return None
         value = self._typed(value, name)
         if self.choices and value not in self.choices:
-            raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}")
+            raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
         if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{name} = {value}: must be a finite number")
+            raise SettingsError(f"{name} = {value}: must be a finite number", self.key)
         fits = (
             (self.minimum is None or value >= self.minimum)
             and (self.maximum is None or value <= self.maximum)
             and (self.above is None or value > self.above)
         )
         if not fits:
-            raise SettingsError(f"{name} = {value}: must be {self.limits}")
+            raise SettingsError(f"{name} = {value}: must be {self.limits}", self.key)
         return value
 
     def _typed(self, value: Any, name: str) -> Any:
@@ -114,7 +114,7 @@ class Option:
         elif float in self.kinds and isinstance(value, numbers.Real):
             return float(value)
         wanted = " or ".join(_KINDS[kind] for kind in self.kinds if kind in _KINDS)
-        raise SettingsError(f"{name} = {value!r}: must be {wanted}")
+        raise SettingsError(f"{name} = {value!r}: must be {wanted}", self.key)
 
     @property
     def limits(self) -> str:

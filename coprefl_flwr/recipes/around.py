@@ -7,12 +7,11 @@ import numpy as np
 
 from coprefl_flwr import seeds
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.recipes.store import Run, Store
+from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.report.figures import Landscape, landscape
-from coprefl_flwr.studies.populations import clients_samples
-from coprefl_flwr.studies.runs import Setup
+from coprefl_flwr.studies.starts import Starts
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -20,18 +19,23 @@ POINTS, SPAN, SAMPLES = 21, 1.0, 500
 """Grid points a side, half its side in lengths of the filters, samples the loss is a mean over."""
 
 
-def loss_around(store: Store, run: Run) -> Landscape:
-    """Return the training loss around a run's model, over a sample of all clients' data."""
-    folder = store.folder(run)
+def loss_around(store: ModelStore, run: Run) -> Landscape | None:
+    """Return the training loss around a run's model, over a sample of all clients' data.
+
+    None for a personalised method, which leaves no model of everybody.
+    """
+    study, folder = run.study, store.folder(run.main)
+    if not isinstance(study, Starts):
+        return None
     file = folder / "landscape.npz"
     if file.exists():
         with np.load(file) as kept:
             return Landscape(kept["steps"], kept["losses"])
-    logger.info("measuring the loss around %s at %s points", run.start.name, POINTS**2)
-    samples = clients_samples(run.settings)
-    rng = seeds.generator(run.settings.seed, "landscape-samples")
+    logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
+    samples = study.populations.clients_samples()
+    rng = seeds.generator(study.run.seed, "landscape-samples")
     drawn = rng.permutation(len(samples))[:SAMPLES]
-    data = ServerData(Setup.of(run.settings).network(), samples.take(np.sort(drawn)))
+    data = ServerData(study.network(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
     content = io.BytesIO()

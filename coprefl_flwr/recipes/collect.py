@@ -1,7 +1,6 @@
 """From the store to a report: what a recipe's runs came to, table by table."""
 
 import itertools
-import logging
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -10,29 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.around import loss_around
 from coprefl_flwr.recipes.printed import PaperTable
 from coprefl_flwr.recipes.recipe import VALIDATION, Candidate, Recipe
-from coprefl_flwr.recipes.store import Run, Store
-from coprefl_flwr.recipes.sweep import Cell, Failures, cells
-from coprefl_flwr.report import Comparison, Measured, Report, fairness, tables
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sweep import Contest, Failures, contests
+from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
 from coprefl_flwr.report.figures import Similarity
-from coprefl_flwr.report.pretraining import pretraining_summary
+from coprefl_flwr.report.results import accuracies, frame, task_metrics
+from coprefl_flwr.report.similarity import similarity
+from coprefl_flwr.report.starts import pretraining_summary
 from coprefl_flwr.studies.personalised import LOCAL
-from coprefl_flwr.studies.settings import Value
-from coprefl_flwr.studies.similarity import similarity
-
-logger = logging.getLogger("flwr.coprefl")
-
-# Tasks are numbered on from seed to seed; no study has as many.
-TASKS_OF_A_SEED = 1000
 
 
-def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
+def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
     """Return the report of what is in the store; what is missing there is nan, and said."""
-    grouped = itertools.groupby(cells(recipe), key=lambda cell: cell.combination)
+    grouped = itertools.groupby(contests(recipe), key=lambda cell: cell.combination)
     comparisons = [_comparison(recipe, store, list(group), failed) for _, group in grouped]
     return Report(
         title=recipe.title,
@@ -46,7 +42,7 @@ def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
 
 def _notes(recipe: Recipe) -> list[str]:
     """Return how searched values were chosen, if there are any."""
-    if not any(cell.searched for cell in cells(recipe)):
+    if not any(cell.searched for cell in contests(recipe)):
         return []
     if recipe.select == VALIDATION:
         return [
@@ -61,19 +57,19 @@ def _notes(recipe: Recipe) -> list[str]:
 
 
 def _comparison(
-    recipe: Recipe, store: Store, group: Sequence[Cell], failed: Failures
+    recipe: Recipe, store: ModelStore, group: Sequence[Contest], failed: Failures
 ) -> Comparison:
     combination = group[0].combination
     printed = recipe.paper_table(combination)
     shown = [(cell, one) for cell in group for one in cell.shown(store)]
     lost = [
-        f"{cell.row.label}: no value could be chosen" for cell in group if not cell.shown(store)
+        f"{cell.entrant.label}: no value could be chosen" for cell in group if not cell.shown(store)
     ]
     lost += [
         f"{run.name}, on validation tasks: {failed.get(run.key, 'not run yet')}"
         for cell in group
         if cell.searched and recipe.select == VALIDATION
-        for one in cell.row.candidates()
+        for one in cell.entrant.candidates()
         for run in cell.deciding(one)
         if not store.done(run)
     ]
@@ -117,82 +113,75 @@ def _source(recipe: Recipe, printed: PaperTable | None) -> str:
     return f"{paper}, Table {printed.table}" if printed.table else recipe.source
 
 
-def _units(cell: Cell) -> list[str]:
-    return [unit for run in cell.reported(cell.row.candidates()[0]) for unit in run.units]
+def _units(cell: Contest) -> list[str]:
+    return [unit for run in cell.reported(cell.entrant.candidates()[0]) for unit in run.units]
 
 
-def _of_cell(recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell) -> list[Measured]:
+def _of_cell(
+    recipe: Recipe, store: ModelStore, group: Sequence[Contest], cell: Contest
+) -> list[Measured]:
     """Return the rows of a cell: one that is all missing where no value could be chosen."""
     shown = [_measured(recipe, store, group, cell, one) for one in cell.shown(store)]
     missing = [math.nan] * len(_units(cell))
-    return shown or [Measured(cell.row.label, "", dict.fromkeys(recipe.metrics, missing))]
+    return shown or [Measured(cell.entrant.label, "", dict.fromkeys(recipe.metrics, missing))]
 
 
 def _measured(
-    recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell, chosen: Candidate
+    recipe: Recipe, store: ModelStore, group: Sequence[Contest], cell: Contest, chosen: Candidate
 ) -> Measured:
-    runs = cell.reported(chosen)
-    rows = [row for run in runs for row in _client_rows(store, run, cell.row.label)]
-    rounds = {run.settings.seed: store.rounds(run) for run in runs}
+    runs, label = cell.reported(chosen), cell.entrant.label
+    of_seeds = [
+        frame([{**row, "seed": run.settings.seed} for row in store.result(run.main)["rounds"]])
+        for run in runs
+    ]
     measured = "landscape" in recipe.figures and store.done(runs[0])
     return Measured(
-        label=cell.row.label,
+        label=label,
         chosen=chosen.chosen,
         values=_values(recipe, store, group, cell, chosen),
-        rows=rows,
-        rounds=rounds,
-        curves=[row for run in runs for row in _curves(store, run, cell.row.label)],
+        rows=_of_tasks(store, runs, label, "rows"),
+        rounds=pd.concat(of_seeds, ignore_index=True),
+        curves=_of_tasks(store, runs, label, "rounds"),
         switch=runs[0].switch,
         landscape=loss_around(store, runs[0]) if measured else None,
         similarity=_similarity(recipe, store, cell, chosen),
     )
 
 
-def _similarity(recipe: Recipe, store: Store, cell: Cell, chosen: Candidate) -> Similarity | None:
+def _similarity(
+    recipe: Recipe, store: ModelStore, cell: Contest, chosen: Candidate
+) -> Similarity | None:
     """Return the heat map of a row with several backbones, if each was run alone too."""
     names = str(cell.combination.get("backbones", "")).split()
     if "similarity" not in recipe.figures or len(names) < 2:
         return None
     alone = [replace(cell, combination={**cell.combination, "backbones": one}) for one in names]
     runs = [one.reported(chosen)[0] for one in [*alone, cell]]
-    folders = [store.folder(run) for run in runs]
-    if not all(store.done(run) and (store.folder(run) / LOCAL).exists() for run in runs):
+    folders = [store.folder(run.main) for run in runs]
+    if not all(store.done(run) for run in runs) or not all((f / LOCAL).exists() for f in folders):
         return None
-    found = similarity(folders, store.task(runs[-1], 0)["domains"])
+    clients = [row.get("domain", "") for row in store.result(runs[-1].main)["rows"]]
+    found = similarity(folders, clients)
     return replace(found, backbones=[Path(one.partition("=")[2] or one).stem for one in names])
 
 
-def _numbered(run: Run, task: int) -> int:
-    return run.settings.seed * TASKS_OF_A_SEED + task
-
-
-def _client_rows(store: Store, run: Run, label: str) -> list[tables.ClientRow]:
-    found: list[tables.ClientRow] = []
-    for number in range(run.tasks):
-        if store.task_file(run, number).exists():
-            rows = store.task(run, number)["rows"]
-            found += [row | {"start": label, "task": _numbered(run, number)} for row in rows]
-    return found
-
-
-def _curves(store: Store, run: Run, label: str) -> list[Any]:
-    names = ("phase", "round", "loss", "accuracy")
-    return [
-        {name: row.get(name) for name in names} | {"start": label, "task": _numbered(run, number)}
-        for number in range(run.tasks)
-        if store.task_file(run, number).exists()
-        for row in store.task(run, number)["rounds"]
-    ]
+def _of_tasks(store: ModelStore, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:
+    """Return the rows or the rounds of all tasks, which are numbered on from seed to seed."""
+    found: list[dict[str, Any]] = []
+    for number, stage in enumerate(stage for run in runs for stage in run.measured):
+        rows = store.result(stage)[what]
+        found += [row | {"start": label, "task": number} for row in rows]
+    return frame(found)
 
 
 def _values(
-    recipe: Recipe, store: Store, group: Sequence[Cell], cell: Cell, chosen: Candidate
+    recipe: Recipe, store: ModelStore, group: Sequence[Contest], cell: Contest, chosen: Candidate
 ) -> dict[str, list[float]]:
     """Return metric -> a value per unit: per task of a seed, or per seed."""
     found: dict[str, list[float]] = {metric: [] for metric in recipe.metrics}
     for position, run in enumerate(cell.reported(chosen)):
         of_seed = _pretraining(store, group, position, chosen)
-        for number in range(run.tasks or 1):
+        for number, _ in enumerate(run.units):
             # One figure a seed stands at its first task.
             here = _of_task(store, run, number) | ({} if number else of_seed)
             for metric, values in found.items():
@@ -200,38 +189,32 @@ def _values(
     return found
 
 
-def _of_task(store: Store, run: Run, number: int) -> dict[str, float]:
-    if not run.tasks or not store.task_file(run, number).exists():
+def _of_task(store: ModelStore, run: Run, number: int) -> dict[str, float]:
+    """Return the metrics of one task, or of a personalised method; none if it is not there."""
+    stages = run.measured
+    if not stages or not store.has(stages[number]):
         return {}
-    task = store.task(run, number)
-    ((_, tasks),) = tables.accuracies(task["rows"]).items()
-    (values,) = tasks.values()
-    found = fairness.summarise_task(values)
+    task = store.result(stages[number])
+    rows, last = frame(task["rows"]), task["rounds"][-1]
+    found: dict[str, float] = task_metrics(rows).drop(columns=["start", "task"]).iloc[0].to_dict()
     found[STD_CLIENTS] = math.sqrt(found["variance"])
-    return found | _of_domains(task, values) | {key: task[key] for key in SENT if key in task}
-
-
-def _of_domains(task: Mapping[str, Any], values: Sequence[float]) -> dict[str, float]:
-    """Return the mean accuracy of the clients of each dataset, where a study names theirs."""
-    of: dict[str, list[float]] = {}
-    for name, value in zip(task.get("domains", ()), values, strict=False):
-        of.setdefault(f"{ACCURACY_OF}{name}", []).append(value)
-    return {metric: float(np.mean(found)) for metric, found in of.items()}
+    if "domain" in rows:
+        of_domains = accuracies(rows).groupby("domain")["accuracy"]
+        found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
+    return found | {key: last[key] for key in SENT if key in last}
 
 
 def _pretraining(
-    store: Store, group: Sequence[Cell], position: int, chosen: Candidate
+    store: ModelStore, group: Sequence[Contest], position: int, chosen: Candidate
 ) -> dict[str, float]:
     """Return what the pre-training with the seed at `position` came to, next to its plain form."""
     # Two rows may be the same start under two labels.
     rounds = {
-        one.start: store.rounds(cell.reported(one)[position])
+        one.start: store.result(cell.reported(one)[position].main)["rounds"]
         for cell in group
         for one in cell.shown(store)
     }
     rows = [{**row, "start": start} for start, found in rounds.items() for row in found]
-    entries = {entry["start"]: entry for entry in pretraining_summary(rows)}
-    found = entries.get(chosen.start, {})
-    if "catches-up" in found and found["catches-up"] is None:
-        return found | {"catches-up": math.inf}
-    return found
+    entries = pretraining_summary(frame(rows))
+    found = entries[entries["start"] == chosen.start]
+    return {} if found.empty else found.drop(columns="start").iloc[0].dropna().to_dict()

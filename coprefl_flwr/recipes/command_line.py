@@ -20,20 +20,20 @@ from typing import Any
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.options import unknown
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.personal_runs import ABOUT
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.scale import FULL, SMALL
-from coprefl_flwr.recipes.store import Store
 from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import Tracker, tensorboard
 from coprefl_flwr.recipes.workers import OnRay
 from coprefl_flwr.report import text_tables, write_report
-from coprefl_flwr.studies.personalised import RESULT
+from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.progress import quiet_flower
-from coprefl_flwr.studies.runs import read_lines
-from coprefl_flwr.studies.settings import unknown
+from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -94,7 +94,7 @@ def _run(given: argparse.Namespace) -> int:
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
-    store = Store(models.resolve())
+    store = ModelStore(models.resolve())
     with quiet_flower():
         failed = run_recipe(recipe, store, _maker(store, given.workers, tracker))
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
@@ -104,7 +104,7 @@ def _run(given: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _maker(store: Store, workers: int, tracker: Tracker | None) -> Make:
+def _maker(store: ModelStore, workers: int, tracker: Tracker | None) -> Make:
     return OnRay(store, workers, tracker) if workers else InProcess(store, tracker)
 
 
@@ -135,7 +135,9 @@ def _report(given: argparse.Namespace) -> int:
         raise SettingsError(unknown("recipe's folder", str(given.out), known))
     recipe = read_recipe(given.out / RECIPE)
     place = given.out / PLACE
-    store = Store(given.out / place.read_text().strip() if place.exists() else given.out / "models")
+    store = ModelStore(
+        given.out / place.read_text().strip() if place.exists() else given.out / "models"
+    )
     if not store.root.is_dir():
         raise SettingsError(f"{given.out}: its results are not at {store.root}")
     kept = given.out / FAILED
@@ -144,7 +146,7 @@ def _report(given: argparse.Namespace) -> int:
     return 0
 
 
-def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
+def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
     report = collect(recipe, store, failed)
     page = write_report(report, out / "report")
     for comparison in report.comparisons:
@@ -156,70 +158,67 @@ def _list(given: argparse.Namespace) -> int:
     if not given.outputs.is_dir():
         raise SettingsError(f"there is no folder {given.outputs}")
     for path in sorted(given.outputs.glob(f"*/{RECIPE}")):
-        recipe = read_recipe(path)
         state = "reported" if (path.parent / "report" / "index.html").exists() else "under way"
-        print(f"{path.parent}  {recipe.title}  ({state})")
-    for model in sorted(given.outputs.glob("models/*/model.json")):
-        tasks = len(list(model.parent.glob("tasks/*.json")))
-        start = json.loads(model.read_text())["start"]
-        print(f"  {model.parent.name}  {start}  {tasks} tasks")
-    for result in sorted(given.outputs.glob(f"models/*/{RESULT}")):
-        print(f"  {result.parent.name}  {_about(result)['settings']['method']}  personalised")
+        try:
+            print(f"{path.parent}  {read_recipe(path).title}  ({state})")
+        except SettingsError as error:  # Written by another version, or by hand.
+            print(f"{path.parent}  cannot be read: {error}")
+    for folder in _runs(given.outputs / "models"):
+        about = _about(folder)
+        tasks = len(list(folder.glob(f"tasks/*/{RESULT}")))
+        kind = f"{tasks} tasks" if about["settings"]["study"] == STARTS else "personalised"
+        print(f"  {folder.name}  {about['settings']['method']}  {kind}")
     return 0
 
 
-def _about(result: Path) -> dict[str, Any]:
-    """Return how a personalised result was made."""
-    found: dict[str, Any] = json.loads((result.parent / ABOUT).read_text())
+def _runs(models: Path) -> list[Path]:
+    """Return the folders of all runs whose first stage is done."""
+    return [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    """Return how a result was made."""
+    found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
     return found
 
 
 def _show(given: argparse.Namespace) -> int:
-    kept = [*given.models.glob("*/model.json"), *given.models.glob(f"*/{RESULT}")]
-    names = sorted(path.parent.name for path in kept)
+    names = [folder.name for folder in _runs(given.models)]
     found = [name for name in names if name.startswith(given.name)]
     if not found:
         raise SettingsError(unknown("run", given.name, names))
     if len(found) > 1:
         raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
     folder = given.models / found[0]
+    about = _about(folder)
     print(f"{folder}")
-    if (folder / RESULT).exists():
-        _show_personal(folder / RESULT)
-    else:
-        _show_start(folder)
-    return 0
-
-
-def _show_start(folder: Path) -> None:
-    """Print how a starting model was made, and what its tasks came to."""
-    about = json.loads((folder / "model.json").read_text())
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
-    print(f"  {about['model']}, {about['num-classes']} classes, seed {about['settings']['seed']}")
-    rounds = read_lines(folder / "rounds.jsonl")
-    if rounds:
-        last = {k: v for k, v in rounds[-1].items() if isinstance(v, int | float) and k != "round"}
-        print(f"  after round {rounds[-1]['round']}:")
+    settings = about["settings"]
+    classes = f", {about['num-classes']} classes" if "num-classes" in about else ""
+    print(f"  {settings['model']}{classes}, seed {settings['seed']}")
+    if settings["study"] != STARTS:
+        print(f"  backbones {settings['backbones']}")
+    _show_results(folder)
+    return 0
+
+
+def _show_results(folder: Path) -> None:
+    """Print the last round, the accuracy of each client or, of each task, over its clients."""
+    result = read_result(folder)
+    if result["rounds"]:
+        last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
+        print(f"  after round {last.pop('round')}:")
         for key, value in last.items():
             print(f"    {key} = {value:.6g}")
-    for file in sorted(folder.glob("tasks/*.json")):
-        rows = json.loads(file.read_text())["rows"]
-        accuracies = [100 * row["correct"] / row["n"] for row in rows]
-        mean = sum(accuracies) / len(accuracies)
-        print(f"  task {file.stem.partition('-')[0]}: {mean:.1f} % over {len(rows)} clients")
-
-
-def _show_personal(result: Path) -> None:
-    """Print how a personalised result was made, and each client's accuracy."""
-    about, found = _about(result), json.loads(result.read_text())
-    settings = about.pop("settings")
-    own = [f"{k} = {v}" for k, v in about.items() if k not in ("method", "versions") and v != ""]
-    print(f"  {about['method']}: {', '.join(own)}")
-    print(f"  backbones {settings['backbones']}, seed {settings['seed']}")
-    for row, domain in zip(found["rows"], found["domains"], strict=True):
-        print(f"  client {row['client']}, {domain}: {100 * row['correct'] / row['n']:.1f} %")
+    for row in result["rows"]:
+        name = f", {row['domain']}" if "domain" in row else ""
+        print(f"  client {row['client']}{name}: {100 * row['correct'] / row['n']:.1f} %")
+    for file in sorted(folder.glob(f"tasks/*/{RESULT}")):
+        rows = accuracies(frame(read_result(file.parent)["rows"]))
+        number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
+        print(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
 
 
 if __name__ == "__main__":

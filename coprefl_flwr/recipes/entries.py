@@ -3,9 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import Value, unknown
 from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.studies.settings import Value, checked, unknown
+from coprefl_flwr.studies.settings import STARTS, checked
 
 METRICS = tuple(COLUMNS)
 
@@ -54,3 +55,24 @@ def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
     return metric if is_column(metric) else one_of(entry, "", METRICS, what)
+
+
+def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
+    """Return the label, the method and the settings of "NAME" or {LABEL: {method: NAME, ...}}."""
+    if isinstance(entry.value, str):
+        return entry.value, entry, {}
+    given = entry.mapping("a method")
+    if len(given) > 1:
+        raise entry.error("a method is one LABEL: {settings}")
+    label, inner = next(iter(given.items()))
+    options = {} if inner.value in ({}, None) else dict(inner.mapping(label))
+    return label, options.pop("method", Located(label, entry.place)), options
+
+
+def study_of(tree: Mapping[str, Located]) -> str:
+    """Return the kind of study that a recipe's runs are: its setting `study`."""
+    settings = tree["settings"].mapping("settings") if "settings" in tree else {}
+    if "study" not in settings:
+        return STARTS
+    (kind,) = values_of("study", settings["study"])[:1]
+    return str(kind)

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.entries import known_keys, metric_of, values_of
 from coprefl_flwr.recipes.yaml_file import Located
-from coprefl_flwr.studies.settings import Value
 
 
 @dataclass(frozen=True)

@@ -4,22 +4,26 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, short_forms, with_role
+from coprefl_flwr.options import Value, unknown
 from coprefl_flwr.recipes.entries import (
     known_keys,
     metric_of,
+    named_method,
     one_of,
+    study_of,
     values_of,
     whole,
 )
-from coprefl_flwr.recipes.personal_runs import PersonalRun, personalised
 from coprefl_flwr.recipes.printed import paper_tables, without_others
-from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Recipe, Row
+from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
+from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
-from coprefl_flwr.recipes.store import Run
 from coprefl_flwr.recipes.yaml_file import Located, parse_yaml, read_yaml
 from coprefl_flwr.report.comparison import FIGURES
-from coprefl_flwr.studies.settings import Settings, Value, unknown
-from coprefl_flwr.studies.starts import own_settings, settings_of, task_phase
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.settings import STARTS, Settings
 
 KEYS = (
     "title",
@@ -91,10 +95,10 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if key not in tree:
             raise SettingsError(f"{name}: there is no '{key}'")
     settings = _settings(tree["settings"])
-    kind = PersonalRun if personalised(tree) else Run
+    role = ROLES[study_of(tree)]
     select = one_of(tree.get("select"), VALIDATION, (VALIDATION, TEST, ALL), "select")
     search = _options(tree["search"], "search") if "search" in tree else {}
-    rows = _rows(tree["methods"], search, kind)
+    rows = _entrants(tree["methods"], search, role)
     names = _names(rows, select)
     reference = one_of(tree.get("reference"), names[-1], names, "reference")
     if changed and "paper" in tree:
@@ -104,9 +108,8 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
-        kind=kind,
         settings=settings,
-        rows=rows,
+        entrants=rows,
         select=select,
         validation_tasks=whole(tree.get("validation-tasks"), 2, 1, "validation-tasks"),
         validation_seed=whole(tree.get("validation-seed"), 100, 0, "validation-seed"),
@@ -121,7 +124,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     )
     _check_searched(recipe)
     _check_heeded(recipe, tree)
-    _check_starts(recipe)
+    _check_studies(recipe)
     return recipe
 
 
@@ -141,44 +144,36 @@ def _options(entry: Located, what: str) -> dict[str, tuple[Value, ...]]:
     return {key: values_of(key, value) for key, value in entry.mapping(what).items()}
 
 
-def _rows(
-    entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]
-) -> tuple[Row, ...]:
+def _entrants(
+    entry: Located, search: Mapping[str, tuple[Value, ...]], role: str
+) -> tuple[Entrant, ...]:
     """Read the list of methods."""
-    rows = [_row(one, search, kind) for one in entry.listed("methods")]
-    labels = [row.label for row in rows]
-    for row in rows:
-        if labels.count(row.label) > 1:
-            raise SettingsError(f"{row.place}: methods names '{row.label}' twice")
-    return tuple(rows)
+    found = [_entrant(one, search, role) for one in entry.listed("methods")]
+    labels = [one.label for one in found]
+    for one in found:
+        if labels.count(one.label) > 1:
+            raise SettingsError(f"{one.place}: methods names '{one.label}' twice")
+    return tuple(found)
 
 
-def _row(entry: Located, search: Mapping[str, tuple[Value, ...]], kind: type[Run]) -> Row:
+def _entrant(entry: Located, search: Mapping[str, tuple[Value, ...]], role: str) -> Entrant:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
-    if isinstance(entry.value, str):
-        label, options = entry.value, dict[str, Located]()
-    else:
-        given = entry.mapping("a method")
-        if len(given) > 1:
-            raise entry.error("a method is one LABEL: {settings}")
-        label, inner = next(iter(given.items()))
-        options = {} if inner.value in ({}, None) else dict(inner.mapping(label))
-    named = options.pop("method", Located(label, entry.place))
+    label, named, options = named_method(entry)
     method = named.text("method").replace(" ", "")
     own = {key: values_of(key, value) for key, value in options.items()}
-    known = [*kind.untrained, *kind.methods]
+    known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
     for phase in method.split("+"):
         if phase.partition(":")[0] not in known:
             raise named.error(unknown("method", phase.partition(":")[0], known))
-    has = settings_of(method, kind.methods)
+    has = keys_of(method, role)
     for key, value in options.items():
         if key not in has:
             raise value.error(f"{label}: {unknown('setting', key, sorted(has))}")
     searched = {key: values for key, values in search.items() if key in has and key not in own}
-    return Row(label, method, own | searched, entry.place, kind.methods)
+    return Entrant(label, method, own | searched, entry.place, role)
 
 
-def _names(rows: Sequence[Row], select: str) -> list[str]:
+def _names(rows: Sequence[Entrant], select: str) -> list[str]:
     """Return what the rows can be called: their labels, and with a value each where all are shown.
 
     A row that is searched is called by its label even then, for the first of its values.
@@ -236,47 +231,48 @@ def _notes(tree: Mapping[str, Located]) -> tuple[str, ...]:
 
 def _check_searched(recipe: Recipe) -> None:
     """Raise a SettingsError if something is searched that nothing can choose."""
-    searched = [row for row in recipe.rows if len(row.candidates()) > 1]
-    if searched and recipe.select == VALIDATION and recipe.kind is PersonalRun:
+    searched = [one for one in recipe.entrants if len(one.candidates()) > 1]
+    if not searched or recipe.select != VALIDATION:
+        return
+    first = searched[0]
+    if recipe.study != STARTS:
         raise SettingsError(
-            f"{recipe.places.get('select', searched[0].place)}: '{searched[0].label}' is searched, "
-            f"and a personalised study has no validation tasks; set select: {TEST}, or {ALL}"
+            f"{recipe.places.get('select', first.place)}: '{first.label}' is searched, and a "
+            f"personalised study has no validation tasks; set select: {TEST}, or {ALL}"
         )
-    if searched and recipe.select == VALIDATION and 0 in recipe.settings.get("tasks", ()):
+    if 0 in recipe.settings.get("tasks", ()):
         raise SettingsError(
-            f"{searched[0].place}: '{searched[0].label}' is searched on validation tasks, and "
-            "tasks = 0; set select: all, or test"
+            f"{first.place}: '{first.label}' is searched on validation tasks, and tasks = 0; set "
+            "select: all, or test"
         )
-    if recipe.validation_seed in recipe.seeds and searched and recipe.select == VALIDATION:
+    if recipe.validation_seed in recipe.seeds:
         problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
-        raise recipe.placed(SettingsError(problem))
+        raise recipe.placed(SettingsError(problem, "validation-seed"))
 
 
 def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
-    """Raise a SettingsError for a method's setting that no method here has."""
-    tasks = recipe.settings.get("task-method", ("fedavg",))
-    names = [*(row.method for row in recipe.rows), *map(str, tasks)]
-    has = {key for name in names for key in settings_of(name, recipe.kind.methods)}
+    """Raise a SettingsError for a method's option that no method here has."""
+    trained = {key for one in recipe.entrants for key in keys_of(one.method, one.role)}
+    tasks = map(str, recipe.settings.get("task-method", ("fedavg",)))
+    has = trained | {key for name in tasks for key in keys_of(name, TASK)}
     for key, entry in tree["settings"].mapping("settings").items():
-        if key in own_settings() and key not in has:
+        if key in short_forms() and key not in has:
             raise entry.error(f"{key}: no method here has this setting")
-    trained = {key for row in recipe.rows for key in settings_of(row.method, row.methods)}
     for key, entry in tree["search"].mapping("search").items() if "search" in tree else ():
         if key not in trained:
             raise entry.error(f"search: {key}: no method here has this setting")
 
 
-def _check_starts(recipe: Recipe) -> None:
-    """Raise a SettingsError if some combination cannot be run as set."""
+def _check_studies(recipe: Recipe) -> None:
+    """Raise a SettingsError if some combination cannot be run as set, data aside."""
     for combination in recipe.combinations():
         try:
-            settings = Settings.from_config(combination)
-            task_phase(settings)
+            Settings.from_config(combination)
         except SettingsError as error:
             raise recipe.placed(error) from error
-        for row in recipe.rows:
-            for candidate in row.candidates():
+        for entrant in recipe.entrants:
+            for candidate in entrant.candidates():
                 try:
-                    recipe.kind.read(settings, candidate.start)
+                    build(Run.of(combination, candidate.start, 0).settings)
                 except SettingsError as error:
-                    raise SettingsError(f"{row.place}: {error}") from error
+                    raise recipe.placed(error, entrant) from error

@@ -23,10 +23,11 @@ paper:                        # what the paper printed
   tables:
     - {table: 1(a), where: {participants: 20}, rows: {coprefl: 83.29±2.61 34.69±3.17}}
 ```
+
+`settings` with `study: personalised` make it a recipe of personalised methods.
 """
 
 import itertools
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,10 +35,10 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.printed import PaperTable
-from coprefl_flwr.recipes.store import Run
-from coprefl_flwr.studies.methods import Method
-from coprefl_flwr.studies.settings import Value
+from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
 """How a searched value is chosen: on tasks of its own, on those reported, or not: all are shown."""
@@ -45,7 +46,7 @@ VALIDATION, TEST, ALL = "validation", "test", "all"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A row with one value of everything that is searched.
+    """A method of a recipe with one value of everything that is searched.
 
     Parameters
     ----------
@@ -60,8 +61,8 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row of the recipe's tables: a method with settings of its own.
+class Entrant:
+    """A method of a recipe with settings of its own: a row of each table.
 
     Parameters
     ----------
@@ -73,18 +74,18 @@ class Row:
         Settings of its own; several values are searched.
     place : str
         Where it stands.
-    methods : Mapping[str, Method]
-        All methods of the recipe's kind of run.
+    role : str
+        Of the methods that the recipe compares.
     """
 
     label: str
     method: str
     options: Mapping[str, tuple[Value, ...]]
     place: str
-    methods: Mapping[str, Method] = field(repr=False)
+    role: str
 
     def candidates(self) -> list[Candidate]:
-        """Return the row with each combination of the values that are searched."""
+        """Return it with each combination of the values that are searched."""
         found = []
         for values in itertools.product(*self.options.values()):
             given = dict(zip(self.options, values, strict=True))
@@ -97,7 +98,7 @@ class Row:
         phases = []
         for phase in self.method.split("+"):
             name, _, options = phase.partition(":")
-            has = self.methods[name].settings if name in self.methods else []
+            has = keys_of(name, self.role)
             added = [f"{key}={_shown(value)}" for key, value in given.items() if key in has]
             own = [options] if options else []
             phases.append(":".join([name, *([",".join(own + added)] if own + added else [])]))
@@ -110,8 +111,6 @@ class Recipe:
 
     Parameters
     ----------
-    kind : type[Run]
-        Of its runs: starting models and tasks, or personalised.
     settings : Mapping[str, tuple[Value, ...]]
         Run-config keys; several values are compared.
     effective : Mapping[str, Any]
@@ -122,9 +121,8 @@ class Recipe:
 
     title: str
     source: str
-    kind: type[Run]
     settings: Mapping[str, tuple[Value, ...]]
-    rows: tuple[Row, ...]
+    entrants: tuple[Entrant, ...]
     select: str
     validation_tasks: int
     validation_seed: int
@@ -136,6 +134,11 @@ class Recipe:
     notes: tuple[str, ...]
     effective: Mapping[str, Any] = field(repr=False)
     places: Mapping[str, str] = field(repr=False)
+
+    @property
+    def study(self) -> str:
+        """The kind of study that its runs are."""
+        return str(self.settings.get("study", (STARTS,))[0])
 
     @property
     def compared(self) -> tuple[str, ...]:
@@ -156,12 +159,10 @@ class Recipe:
                 return table
         return None
 
-    def placed(self, error: SettingsError, row: Row | None = None) -> SettingsError:
-        """Return an error with the place of the setting that it names first, or else the row's."""
-        words = re.findall(r"[a-z]+(?:-[a-z]+)*", str(error))
-        named = [self.places[word] for word in words if word in self.places]
-        place = named[0] if named else row.place if row else self.places["settings"]
-        return SettingsError(f"{place}: {error}")
+    def placed(self, error: SettingsError, entrant: Entrant | None = None) -> SettingsError:
+        """Return an error with the place of the setting that it is about, or else the row's."""
+        otherwise = entrant.place if entrant else self.places["settings"]
+        return SettingsError(f"{self.places.get(error.key, otherwise)}: {error}", error.key)
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""

@@ -1,129 +1,59 @@
-"""`--scale small`: a recipe cut to what two CPU cores finish in minutes."""
+"""`--scale small`: a recipe cut to what two CPU cores finish in minutes.
+
+Numbers of clients and rounds are cut in proportion, so that a comparison keeps its shape; data,
+networks and training, for which there are no proportions, are replaced by an overlay. The recipe's
+own part `small:` comes last.
+"""
 
 import functools
 import math
-import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from coprefl_flwr.recipes.personal_runs import personalised
+from coprefl_flwr.methods import short_forms
+from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.entries import named_method, study_of
+from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.report.columns import ACCURACY_OF
 from coprefl_flwr.studies.personal_data import PIXELS, SCRATCH
-from coprefl_flwr.studies.settings import Settings, Value
-from coprefl_flwr.studies.starts import own_settings, settings_of
+from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.settings import STARTS, Settings
 
 FULL, SMALL = "full", "small"
 
-CLIENTS, ROUNDS, PERSONAL_ROUNDS = 20, 6, 20
-"""Most clients and rounds; participants, and the rounds of methods, are cut in proportion.
-
-A personalised run trains a small head on few samples: its rounds take less, and it needs more.
-"""
-
-AT_MOST = {"tasks": 2, "task-rounds": 5, "task-clients": 5}
-
-CUTS: dict[str, Value] = {
-    "dataset": "glyphs",
-    "data-dir": "",
-    "model": "femnist-cnn",
-    "downstream-classes": "20",
-    "pretraining-classes": "",
-    "local-epochs": "",
-    "local-steps": 5,
-    "learning-rate": 0.1,
-    "momentum": 0.0,
-    "weight-decay": 0.0,
-    "task-local-epochs": "",
-    "task-local-steps": 5,
-    "task-learning-rate": 0.05,
-}
-"""What stands in the place of the paper's data, model and training; it is not searched either."""
-
-PERSONAL_CUTS: dict[str, Value] = {
-    "dataset": "glyphs",
-    "data-dir": "",
-    "image-size": 0,
-    "model": "femnist-cnn",
-    "train-per-class": 5,
-    "test-per-class": 10,
-}
-"""The same in a personalised recipe, whose datasets and backbones are replaced one by one."""
-
-_OPTION = re.compile(r"\b(rounds|participants)=(\d+)")
 Change = Callable[[Any], Any]
 
 
-def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
-    """Return the recipe cut down; its key `scale` says what was done."""
-    place = f"{name}, --scale small"
-    settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
-    personal = personalised(tree)
-    changes = _personal_changes(settings) if personal else _changes(settings)
-    cuts = PERSONAL_CUTS if personal else _cuts(tree)
-    defaults = Settings().to_config()
-    for key, change in changes.items():
-        settings[key] = _each(settings.get(key, Located(defaults[key], place)), change)
-    settings |= {key: Located(value, place) for key, value in cuts.items()}
-    own = tree["small"].mapping("small") if "small" in tree else {}
-    settings |= own
-    parts = {key: entry for key, entry in tree.items() if key != "small"}
-    parts["settings"] = Located(settings, parts["settings"].place if "settings" in parts else name)
-    if "seeds" in parts:
-        parts["seeds"] = Located(parts["seeds"].listed("seeds")[:1], parts["seeds"].place)
-    for key in ("methods", "search"):
-        if key in parts:
-            parts[key] = _cut_methods(parts[key], changes, PERSONAL_CUTS if personal else CUTS)
-    if parts.get("search", Located(None, "")).value == {}:
-        del parts["search"]
-    if ":" in str(parts["reference"].value if "reference" in parts else ""):
-        del parts["reference"]  # One of the values that are shown, which may be gone.
-    if "paper" in parts:
-        replaced = {*(PERSONAL_CUTS if personal else CUTS), *own}
-        parts["paper"] = _once(_cut_where(parts["paper"], changes, replaced))
-    if personal and "metrics" in parts:
-        parts["metrics"] = _of_all(parts["metrics"])
-    account = _personal_account(settings) if personal else _account(settings)
-    parts["scale"] = Located(account, place)
-    return parts
+@dataclass(frozen=True)
+class Cut:
+    """How the recipes of one kind of study are made small.
 
+    Parameters
+    ----------
+    most : Mapping[str, tuple[int, tuple[str, ...]]]
+        Setting -> its largest value, and the settings that are cut in the same proportion.
+    at_most : Mapping[str, int]
+        Settings that are cut to a number if they are larger.
+    overlay : Mapping[str, Value]
+        What stands in the place of the paper's data, model and training; it is not searched either.
+    replaced : Mapping[str, Change]
+        Settings whose values are replaced one by one, where a recipe sets them.
+    """
 
-def _cuts(tree: Mapping[str, Located]) -> dict[str, Value]:
-    """Return the cuts, without those that no method of the recipe has."""
-    text = str(tree["methods"].plain()) if "methods" in tree else ""
-    has = {key for name in re.findall(r"[a-z][a-z-]+", text) for key in settings_of(name)}
-    return {key: v for key, v in CUTS.items() if key in has or key not in own_settings()}
+    most: Mapping[str, tuple[int, tuple[str, ...]]]
+    overlay: Mapping[str, Value]
+    at_most: Mapping[str, int] = field(default_factory=dict)
+    replaced: Mapping[str, Change] = field(default_factory=dict)
 
-
-def _changes(settings: Mapping[str, Located]) -> dict[str, Change]:
-    """Return how each number is cut: in proportion to the most clients and rounds, or at most."""
-    clients = min(1.0, CLIENTS / _largest(settings, "clients"))
-    rounds = min(1.0, ROUNDS / _largest(settings, "rounds"))
-    factors = {"clients": clients, "participants": clients}
-    factors |= {"rounds": rounds, "test-every": rounds}
-    in_proportion = {key: functools.partial(_part, factor) for key, factor in factors.items()}
-    return in_proportion | {key: functools.partial(_at_most, most) for key, most in AT_MOST.items()}
-
-
-def _personal_changes(settings: Mapping[str, Located]) -> dict[str, Change]:
-    """Return the same of a personalised recipe: what it sets of these."""
-    most = {"personal-clients": CLIENTS, "rounds": PERSONAL_ROUNDS}
-    factors = {key: min(1.0, n / _largest(settings, key)) for key, n in most.items()}
-    factors["test-every"] = factors["rounds"]
-    changes: dict[str, Change] = {key: functools.partial(_part, f) for key, f in factors.items()}
-    changes |= {"personal-datasets": _embedded, "backbones": _none_frozen}
-    return {key: change for key, change in changes.items() if key in {*settings, "rounds"}}
-
-
-def _embedded(names: Any) -> str:
-    """Return the embedded data that takes the place of one dataset, or of several."""
-    several = len(str(names).split()) > 1 or str(names).endswith("@*")
-    return "glyphs:domains@*" if several else "glyphs"
-
-
-def _none_frozen(names: Any) -> str:
-    """Return what takes the place of backbones."""
-    return SCRATCH if str(names).strip() == SCRATCH else PIXELS
+    def changes(self, settings: Mapping[str, Located]) -> dict[str, Change]:
+        """Return how each number that is cut is changed, given what a recipe sets."""
+        found: dict[str, Change] = {}
+        for key, (most, alike) in self.most.items():
+            part = functools.partial(_part, min(1.0, most / _largest(settings, key)))
+            found |= dict.fromkeys((key, *alike), part)
+        return found | {key: functools.partial(_at_most, n) for key, n in self.at_most.items()}
 
 
 def _part(factor: float, value: Any) -> Any:
@@ -145,6 +75,96 @@ def _largest(settings: Mapping[str, Located], key: str) -> float:
     return max(filter(math.isfinite, numbers), default=1) or 1
 
 
+def _embedded(names: Any) -> str:
+    """Return the embedded data that takes the place of one dataset, or of several."""
+    several = len(str(names).split()) > 1 or str(names).endswith("@*")
+    return "glyphs:domains@*" if several else "glyphs"
+
+
+def _none_frozen(names: Any) -> str:
+    """Return what takes the place of backbones."""
+    return SCRATCH if str(names).strip() == SCRATCH else PIXELS
+
+
+_STARTS = Cut(
+    most={"clients": (20, ("participants",)), "rounds": (6, ("test-every",))},
+    at_most={"tasks": 2, "task-rounds": 5, "task-clients": 5},
+    overlay={
+        "dataset": "glyphs",
+        "data-dir": "",
+        "model": "femnist-cnn",
+        "downstream-classes": "20",
+        "pretraining-classes": "",
+        "local-epochs": "",
+        "local-steps": 5,
+        "learning-rate": 0.1,
+        "momentum": 0.0,
+        "weight-decay": 0.0,
+        "task-local-epochs": "",
+        "task-local-steps": 5,
+        "task-learning-rate": 0.05,
+    },
+)
+_PERSONALISED = Cut(
+    # It trains a small head on few samples: its rounds take less, and it needs more.
+    most={"personal-clients": (20, ()), "rounds": (20, ("test-every",))},
+    overlay={
+        "dataset": "glyphs",
+        "data-dir": "",
+        "image-size": 0,
+        "model": "femnist-cnn",
+        "train-per-class": 5,
+        "test-per-class": 10,
+    },
+    replaced={"personal-datasets": _embedded, "backbones": _none_frozen},
+)
+
+
+def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
+    """Return the recipe cut down; its key `scale` says what was done."""
+    place, kind = f"{name}, --scale small", study_of(tree)
+    settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
+    how = _STARTS if kind == STARTS else _PERSONALISED
+    changes = how.changes(settings)
+    defaults = Settings().to_config()
+    for key, change in changes.items():
+        if kind == STARTS or key in settings or key == "rounds":
+            settings[key] = _each(settings.get(key, Located(defaults[key], place)), change)
+    for key in how.replaced.keys() & settings.keys():
+        settings[key] = _each(settings[key], how.replaced[key])
+    overlay = {k: v for k, v in how.overlay.items() if k not in short_forms() or k in _has(tree)}
+    settings |= {key: Located(value, place) for key, value in overlay.items()}
+    own = tree["small"].mapping("small") if "small" in tree else {}
+    settings |= own
+    parts = {key: entry for key, entry in tree.items() if key != "small"}
+    parts["settings"] = Located(settings, parts["settings"].place if "settings" in parts else name)
+    if "seeds" in parts:
+        parts["seeds"] = Located(parts["seeds"].listed("seeds")[:1], parts["seeds"].place)
+    for key in ("methods", "search"):
+        if key in parts:
+            parts[key] = _cut_methods(parts[key], changes, how.overlay)
+    if parts.get("search", Located(None, "")).value == {}:
+        del parts["search"]
+    if ":" in str(parts["reference"].value if "reference" in parts else ""):
+        del parts["reference"]  # One of the values that are shown, which may be gone.
+    if "paper" in parts:
+        alike = changes | dict(how.replaced)
+        parts["paper"] = _once(_cut_where(parts["paper"], alike, {*how.overlay, *own}))
+    if kind != STARTS and "metrics" in parts:
+        parts["metrics"] = _of_all(parts["metrics"])
+    account = _account(settings) if kind == STARTS else _personal_account(settings)
+    parts["scale"] = Located(account, place)
+    return parts
+
+
+def _has(tree: Mapping[str, Located]) -> set[str]:
+    """Return the keys that some method of the recipe has."""
+    role = ROLES[study_of(tree)]
+    entries = tree["methods"].items() if "methods" in tree else ()
+    names = [str(named_method(entry)[1].value) for entry in entries]
+    return {key for name in names for key in keys_of(name, role)}
+
+
 def _each(entry: Located, change: Change) -> Located:
     """Return an entry with each of its values changed; what becomes equal stands once."""
     found: dict[Any, Located] = {}
@@ -155,18 +175,12 @@ def _each(entry: Located, change: Change) -> Located:
     return Located(values, entry.place) if isinstance(entry.value, list) else values[0]
 
 
-def _option(changes: Mapping[str, Change], found: re.Match[str]) -> str:
-    """Return "rounds=20" within a method, cut as the setting of its name is."""
-    key, value = found[1], int(found[2])
-    return f"{key}={changes[key](value) if key in changes else value}"
-
-
 def _cut_methods(
     entry: Located, changes: Mapping[str, Change], replaced: Mapping[str, Value]
 ) -> Located:
     """Cut rounds and participants within methods, and each searched list to its first two."""
     if isinstance(entry.value, str):
-        return Located(_OPTION.sub(functools.partial(_option, changes), entry.value), entry.place)
+        return Located(_cut_options(entry.value, changes), entry.place)
     if isinstance(entry.value, dict):
         inner = {}
         for key, value in entry.value.items():
@@ -179,6 +193,21 @@ def _cut_methods(
         cut_down = [_cut_methods(one, changes, replaced) for one in entry.value]
         return Located(cut_down, entry.place)
     return entry
+
+
+def _cut_options(method: str, changes: Mapping[str, Change]) -> str:
+    """Return "cyclic:rounds=100+fedavg" with the numbers in it cut as settings of their names."""
+    phases = []
+    for phase in method.split("+"):
+        name, colon, options = phase.partition(":")
+        pairs = [pair.partition("=") for pair in options.split(",")]
+        shown = [
+            f"{key}={changes[key](int(value))}" if key in changes and value.isdigit() else
+            f"{key}{equals}{value}"
+            for key, equals, value in pairs
+        ]  # fmt: skip
+        phases.append(name + colon + ",".join(shown))
+    return "+".join(phases)
 
 
 def _first_two(entry: Located) -> Located:
@@ -230,7 +259,7 @@ def _personal_account(settings: Mapping[str, Located]) -> str:
     """Return what the report says of the cut of a personalised recipe."""
     names = ["personal-datasets" if "personal-datasets" in settings else "dataset"]
     names += [key for key in ("backbones", "rounds", "personal-clients") if key in settings]
-    said = [f"{key} {', '.join(str(one.value) for one in settings[key].items())}" for key in names]
+    said = [f"{key} {_values(settings, key)}" for key in names]
     return (
         f"Cut down (--scale small), in the place of the paper's: {'; '.join(said)}; one seed, two "
         "values of what is searched. The figures of the paper stand beside it for orientation only."
@@ -239,10 +268,7 @@ def _personal_account(settings: Mapping[str, Located]) -> str:
 
 def _account(settings: Mapping[str, Located]) -> str:
     """Return what the report says of the cut."""
-
-    def shown(key: str) -> str:
-        return ", ".join(str(entry.value) for entry in settings[key].items())
-
+    shown = functools.partial(_values, settings)
     return (
         f"Cut down (--scale small): {shown('dataset')} in the place of the paper's data, "
         f"{shown('model')}, {shown('rounds')} rounds, {shown('clients')} clients, "
@@ -250,3 +276,7 @@ def _account(settings: Mapping[str, Located]) -> str:
         f"{shown('task-rounds')} rounds on {shown('task-clients')} clients, one seed, two values "
         "of what is searched. The figures of the paper stand beside it for orientation only."
     )
+
+
+def _values(settings: Mapping[str, Located], key: str) -> str:
+    return ", ".join(str(entry.value) for entry in settings[key].items())

@@ -7,27 +7,28 @@ classes no reported task has. The reported runs then use what was chosen, for al
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from coprefl_flwr import client_app, seeds
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Recipe, Row
-from coprefl_flwr.recipes.store import Run, Store
+from coprefl_flwr.methods import RANDOM
+from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
+from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.trackers import Tracker
-from coprefl_flwr.report import fairness, tables
-from coprefl_flwr.studies.populations import class_split, task_dataset
+from coprefl_flwr.report.results import frame, task_metrics
+from coprefl_flwr.studies.datasets import Datasets, DataSettings
 from coprefl_flwr.studies.progress import Progress
-from coprefl_flwr.studies.settings import Value
-from coprefl_flwr.studies.starts import RANDOM
+from coprefl_flwr.studies.stage import run_stage
 
 logger = logging.getLogger("flwr.coprefl")
 
 
 @dataclass(frozen=True)
-class Cell:
+class Contest:
     """A row of one table: the candidates among which its runs are chosen.
 
     Parameters
@@ -38,24 +39,24 @@ class Cell:
 
     recipe: Recipe
     combination: Mapping[str, Value]
-    row: Row
+    entrant: Entrant
 
     @property
     def searched(self) -> bool:
         """Whether there is something to choose; where all values are shown, there is not."""
-        return self.recipe.select != ALL and len(self.row.candidates()) > 1
+        return self.recipe.select != ALL and len(self.entrant.candidates()) > 1
 
-    def shown(self, store: Store) -> list[Candidate]:
+    def shown(self, store: ModelStore) -> list[Candidate]:
         """Return the candidates that the table shows: the chosen one, or all."""
         if not self.searched:
-            return self.row.candidates()
+            return self.entrant.candidates()
         chosen = choose(store, self)
         return [chosen] if chosen else []
 
     def reported(self, candidate: Candidate) -> list[Run]:
         """Return the runs of a candidate that the table reports, one per seed."""
         config = dict(self.combination)
-        return [self.recipe.kind.of(config, candidate.start, seed) for seed in self.recipe.seeds]
+        return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
 
     def deciding(self, candidate: Candidate) -> list[Run]:
         """Return the runs by which the candidate is judged."""
@@ -88,10 +89,11 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
         If fewer than a task needs are left.
     """
     runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
-    splits = [class_split(settings) for settings in runs]
+    datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
+    splits = [one.classes for one in datasets]
     taken = {number for _, downstream in splits for number in downstream}
     if runs[0].task_dataset:
-        free = set(range(len(task_dataset(runs[0]).classes))) - taken
+        free = set(range(len(datasets[0].tasks.classes))) - taken
         room = len(free)
     else:
         free = {number for pretraining, _ in splits for number in pretraining} - taken
@@ -106,12 +108,12 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
 
 
-def cells(recipe: Recipe) -> list[Cell]:
+def contests(recipe: Recipe) -> list[Contest]:
     """Return the rows of all tables, table by table."""
     return [
-        Cell(recipe, combination, row)
+        Contest(recipe, combination, entrant)
         for combination in recipe.combinations()
-        for row in recipe.rows
+        for entrant in recipe.entrants
     ]
 
 
@@ -124,46 +126,39 @@ def check_runs(recipe: Recipe) -> list[Run]:
         For the first that cannot be run as set, with the line of what is wrong.
     """
     found: dict[tuple[str, ...], Run] = {}
-    for cell in cells(recipe):
+    for cell in contests(recipe):
         try:
             for run in _runs(cell):
-                if found.setdefault(identity(run), run) is run:
-                    run.check()
+                if found.setdefault(run.keys, run) is run:
+                    run.study.check()
         except SettingsError as error:
-            raise recipe.placed(error, cell.row) from error
+            raise recipe.placed(error, cell.entrant) from error
     return list(found.values())
 
 
-def _runs(cell: Cell) -> Iterator[Run]:
+def _runs(cell: Contest) -> Iterator[Run]:
     """Yield every run that a row of a table may need."""
-    for candidate in cell.row.candidates():
+    for candidate in cell.entrant.candidates():
         if cell.searched:
             yield from cell.deciding(candidate)
         yield from cell.reported(candidate)
 
 
-def identity(run: Run) -> tuple[str, ...]:
-    """Return what makes two runs the same: the model and its tasks."""
-    return (run.key, *run.files)
-
-
-def score(store: Store, run: Run) -> float:
+def score(store: ModelStore, run: Run) -> float:
     """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
     if not store.done(run):
         return math.nan
-    if run.tasks:
-        found = tables.accuracies(
-            row for number in range(run.tasks) for row in store.task(run, number)["rows"]
-        )
-        (by_task,) = found.values()
-        return float(np.mean([fairness.mean(values) for values in by_task.values()]))
-    tested = [row["server-accuracy"] for row in store.rounds(run) if "server-accuracy" in row]
+    rows = [row for stage in run.measured for row in store.result(stage)["rows"]]
+    if rows:
+        return float(np.mean(task_metrics(frame(rows))["accuracy"]))
+    rounds = store.result(run.main)["rounds"]
+    tested = [row["server-accuracy"] for row in rounds if "server-accuracy" in row]
     return float(tested[-1]) if tested else math.nan
 
 
-def choose(store: Store, cell: Cell) -> Candidate | None:
+def choose(store: ModelStore, cell: Contest) -> Candidate | None:
     """Return the candidate with the highest score; None if none was run to the end."""
-    candidates = cell.row.candidates()
+    candidates = cell.entrant.candidates()
     scores = [
         float(np.mean([score(store, run) for run in cell.deciding(candidate)]))
         for candidate in candidates
@@ -180,18 +175,18 @@ Make = Callable[[Sequence[Run]], Failures]
 """Makes runs, in this process or on workers."""
 
 
-def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
+def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     """Make every run of a recipe, first those that decide, then those that were chosen.
 
     Returns
     -------
     The runs that failed; the others are in the store.
     """
-    everything = cells(recipe)
+    everything = contests(recipe)
     first = [
         run
         for cell in everything
-        for candidate in cell.row.candidates()
+        for candidate in cell.entrant.candidates()
         for run in (cell.deciding(candidate) if cell.searched else cell.reported(candidate))
     ]
     failed = make(_unlike(first))
@@ -203,7 +198,7 @@ def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
 
 
 def _unlike(runs: Iterable[Run]) -> list[Run]:
-    return list({identity(run): run for run in runs}.values())
+    return list({run.keys: run for run in runs}.values())
 
 
 # ---- making them ---------------------------------------------------------------------------------
@@ -213,13 +208,13 @@ def _unlike(runs: Iterable[Run]) -> list[Run]:
 class InProcess:
     """Makes runs one after the other in this process."""
 
-    store: Store
+    store: ModelStore
     tracker: Tracker | None = None
     progress: Progress = field(default_factory=lambda: Progress(0))
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
-        plan(self.progress, runs)
+        self.progress.add([part for run in runs for part in parts(run)])
         failed: Failures = {}
         for run in runs:
             try:
@@ -231,17 +226,17 @@ class InProcess:
         return failed
 
 
-def plan(progress: Progress, runs: Sequence[Run]) -> None:
-    """Add the runs to what is ahead."""
-    for kind, rounds in (part for run in runs for part in run.parts):
-        progress.parts += 1
-        progress.ahead[kind] = progress.ahead.get(kind, 0) + rounds
+def parts(run: Run) -> list[tuple[str, int]]:
+    """Return the kind and the rounds of each of a run's stages."""
+    return [(stage.kind, stage.rounds) for stage in run.study.stages]
 
 
-def make(run: Run, store: Store, progress: Progress, tracker: Tracker | None = None) -> None:
-    """Make a run, in this process."""
-    named = replace(run, settings=run.named())
-    named.check()
-    grid = LocalGrid(client_app.app, 1, named.settings.to_config())
+def make(run: Run, store: ModelStore, progress: Progress, tracker: Tracker | None = None) -> None:
+    """Make a run, in this process; the stages that are there are not made again."""
+    named = run.to_be_made()
+    study = named.study
+    study.check()
+    grid = LocalGrid(client_app.app, 1, study.config)
     with store.held(run):
-        named.make(grid, store, progress, tracker or (lambda _: ()))
+        for stage in study.stages:
+            run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())

@@ -1,8 +1,7 @@
 """Where metrics go while a run is under way, besides its files.
 
-A tracker is a function: the name of a part ("KEY/pre-training", "KEY/task-...") -> hooks of
-`RoundStrategy.start`, which are called with every round's report. Another tracker is another
-function.
+A tracker is a function: a stage -> hooks of `RoundStrategy.start`, which are called with every
+round's report. Another tracker is another function.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +10,9 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.stage import Stage
 
-Tracker = Callable[[str], Sequence[Hook]]
+Tracker = Callable[[Stage], Sequence[Hook]]
 
 
 def tensorboard(folder: Path) -> Tracker:
@@ -30,10 +30,10 @@ def tensorboard(folder: Path) -> Tracker:
             "--tensorboard needs the package: pip install 'coprefl-flwr[tensorboard]'"
         ) from error
 
-    def track(part: str) -> Sequence[Hook]:
+    def track(stage: Stage) -> Sequence[Hook]:
         def write(report: RoundReport) -> None:
             # Opened for each round: a writer left open when a run fails would lose its last rounds.
-            with SummaryWriter(str(folder / part)) as writer:
+            with SummaryWriter(str(folder / stage.key())) as writer:
                 for name, value in report.metrics.items():
                     writer.add_scalar(name, value, report.round)
 

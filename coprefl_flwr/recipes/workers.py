@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.errors import one_line
-from coprefl_flwr.recipes.store import Run, Store
-from coprefl_flwr.recipes.sweep import Failures, make, plan
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sweep import Failures, make, parts
 from coprefl_flwr.recipes.trackers import Tracker
 from coprefl_flwr.studies.progress import Progress, clock, quiet_flower
 
@@ -27,7 +27,7 @@ class OnRay:
     Runs of the same starting model wait for each other; all others are independent.
     """
 
-    store: Store
+    store: ModelStore
     workers: int
     tracker: Tracker | None = None
 
@@ -82,13 +82,11 @@ def _collect(pending: dict[Any, Run]) -> Failures:
     return failed
 
 
-def _make(run: Run, store: Store, tracker: Tracker | None) -> str:
+def _make(run: Run, store: ModelStore, tracker: Tracker | None) -> str:
     """Make a run in a worker; return why it failed, or ""."""
-    progress = Progress(0)
-    plan(progress, [run])
     try:
         with quiet_flower():
-            make(run, store, progress, tracker)
+            make(run, store, Progress.of(parts(run)), tracker)
     except Exception as error:  # Said by the driver, which goes on with the others.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)

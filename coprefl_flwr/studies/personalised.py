@@ -1,223 +1,248 @@
-"""A personalised study: methods that give every client a model of its own, over frozen features.
+"""A personalised study: methods that give every client a model of its own, over frozen features."""
 
-Its folder, OUTPUT-DIR/RUN-NAME:
-
-    settings.yaml                          the settings as used
-    features/CLIENT-{train,test}.npy       while the study runs: what the backbones made of images
-    methods/METHOD/result.json             rows per client, metrics per round, numbers sent
-    methods/METHOD/global.safetensors      the global arrays: a model, a body, prototypes
-    methods/fedpcl/local.safetensors       every client's padded prototypes, by client
-    methods/METHOD/client-state/           what the clients keep: their heads and models
-    methods/METHOD/checkpoint.safetensors  while the method runs
-    rows.jsonl, rounds.jsonl, summary.md   all of these, and the comparison
-
-A method is done when its result is there: a run that was interrupted goes on with the first that is
-not. `python -m coprefl_flwr.studies.personalised FOLDER FOLDER ...` prints the comparison over
-several runs, of other seeds.
-"""
-
+import functools
 import json
-import logging
-import shutil
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors.numpy
-import yaml
-from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
+from torch import nn
 
-from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.report import tables
-from coprefl_flwr.report.personal_tables import Run, comparison
-from coprefl_flwr.rounds.strategy import Hook
-from coprefl_flwr.strategies import RoundReport
-from coprefl_flwr.studies.personal_data import domain_of, images, num_clients
-from coprefl_flwr.studies.personal_methods import initial_arrays, personal_phases, strategy
-from coprefl_flwr.studies.progress import PERSONAL_KIND, Progress, quiet_flower
-from coprefl_flwr.studies.runs import client_rows, write_lines
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.starts import Phase, folder_of
-from coprefl_flwr.studies.study import make_folder, show, with_run_name
+from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.methods import BATCH_SIZE, PERSONALISED, with_role
+from coprefl_flwr.models import build_model, head_names
+from coprefl_flwr.models.lightweight import lightweight_model, projection_head
+from coprefl_flwr.models.network import Network
+from coprefl_flwr.options import declared
+from coprefl_flwr.strategies import RoundReport, RoundStrategy
+from coprefl_flwr.studies.datasets import DataSettings
+from coprefl_flwr.studies.identity import contents, hash_of, values_of
+from coprefl_flwr.studies.personal_data import PERSONAL, PersonalSettings, personal_data
+from coprefl_flwr.studies.phases import (
+    Phase,
+    TrainingSettings,
+    check_all_used,
+    entries,
+    folder_of,
+    read_phase,
+)
+from coprefl_flwr.studies.progress import PERSONAL_KIND
+from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
+from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage
+from coprefl_flwr.studies.study import Study, not_set, versions
 
-RESULT, GLOBAL, LOCAL = "result.json", "global.safetensors", "local.safetensors"
+GLOBAL, LOCAL = "global.safetensors", "local.safetensors"
+"""The global arrays (a model, a body, prototypes), and FedPCL's padded prototypes by client."""
 
-logger = logging.getLogger("flwr.coprefl")
-
-
-@dataclass(frozen=True)
-class PersonalStudy:
-    """A checked study, ready to run."""
-
-    settings: Settings
-    methods: dict[str, Phase]
-    folder: Path
-
-    def folder_of(self, name: str) -> Path:
-        """Return the folder of an entry of `method`."""
-        return self.folder / "methods" / folder_of(name)
+HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-every")
+"""Settings of data that hold for a personalised study too; its clients hold datasets whole."""
 
 
-def run_personalised(grid: Grid, settings: Settings) -> Path:
-    """Run the study and return its folder.
+class Personalised(Study):
+    """A personalised study, built from its settings.
 
     Raises
     ------
     SettingsError
-        Before any work, if something set cannot be used.
-    RunFailedError
-        If the clients failed a round too often; what was finished stays, and can be resumed.
+        For a method that is not one of a personalised study, an option that no method here has, or
+        a setting that such a study does not heed.
     """
-    study = prepare(settings)
-    logger.info("results go to %s", study.folder)
-    with quiet_flower():
-        rounds = sum(method.settings.rounds for method in study.methods.values())
-        progress = Progress(len(study.methods), {PERSONAL_KIND: rounds})
-        features = study.folder / "features"
-        for name, method in study.methods.items():
-            run_method(method, name, grid, study.folder_of(name), features, progress)
-    shutil.rmtree(features, ignore_errors=True)
-    write_results(study)
-    return study.folder
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
+        self.personal, self.training = settings.part(PersonalSettings), _trained(settings)
+        self.short, data = dict(settings.short), settings.part(DataSettings)
+        not_set(settings, DataSettings, "a personalised study does not heed it", HEEDED)
+        self.test_every = data.test_every
+        self.data = personal_data(
+            self.personal,
+            self.personal.personal_datasets or data.dataset,
+            data.data_dir,
+            data.image_size,
+            data.alpha,
+            data.min_samples,
+            self.run.seed,
+        )
+        names = entries(settings.part(FolderSettings).method, list(with_role(PERSONALISED)))
+        self.phases = {name: self._phase(name) for name in names}
+        self._networks: dict[str, Network] = {}
+        check_all_used(self.short, list(self.phases.values()))
+        self.stages = [self._stage(name, phase) for name, phase in self.phases.items()]
 
-def prepare(settings: Settings) -> PersonalStudy:
-    """Check everything the study needs and make its folder; nothing is written before that."""
-    settings = with_run_name(settings)
-    methods = check(settings)
-    return PersonalStudy(settings, methods, make_folder(settings))
+    def _phase(self, name: str) -> Phase:
+        """Read one entry of `method`."""
+        phase = read_phase("method", name, PERSONALISED, self.training, self.short)
+        if self.personal.from_scratch and phase.method.strategy_class.network != "classifier":
+            raise SettingsError(
+                f"backbones = scratch: {phase.name} trains a head on features, no network"
+            )
+        return phase
 
+    def _stage(self, name: str, phase: Phase) -> Stage:
+        return Stage(
+            title=name,
+            kind=PERSONAL_KIND,
+            path=f"methods/{folder_of(name)}",
+            key=lambda: f"{phase.name}-{hash_of(self._identity(phase))}",
+            method=name,
+            about={"phase": "personalised", "start": name, "task": None},
+            rounds=phase.training.rounds,
+            run=self.run,
+            strategy=lambda: self._strategy(phase),
+            initial=lambda _: self._initial(name),
+            keep=functools.partial(self._keep, phase),
+            measures=True,
+            clients=lambda: [self.data.domain_of(i).name for i in range(self.data.num_clients)],
+            shared=lambda: hash_of(self._features_identity()),
+        )
 
-def check(settings: Settings) -> dict[str, Phase]:
-    """Return the methods by entry, or raise a SettingsError; nothing is written."""
-    methods = personal_phases(settings)
-    images(settings)
-    for method in methods.values():
-        initial_arrays(method)
-    return methods
+    def _strategy(self, phase: Phase) -> RoundStrategy:
+        """Return a method's strategy: every client takes part in every round, or it is repeated."""
+        run = self.run.of_strategy(
+            PERSONAL,
+            run_name=self.run_name,
+            min_replies=self.data.num_clients,
+            evaluate_every=self.test_every or phase.training.rounds,
+        )
+        return phase.method.strategy(phase.options, _adam(phase.training), **run)
 
+    def _keep(
+        self, phase: Phase, folder: Path, report: RoundReport, strategy: RoundStrategy
+    ) -> Mapping[str, Any]:
+        """Write the global arrays and every client's prototypes; return what a client sends.
 
-def run_method(
-    method: Phase,
-    name: str,
-    grid: Grid,
-    folder: Path,
-    features: Path,
-    progress: Progress,
-    hooks: Sequence[Hook] = (),
-) -> None:
-    """Run a method and write its result into its folder, unless that is done.
-
-    Parameters
-    ----------
-    name : str
-        The method as it was written, with its options.
-    features : Path
-        The folder that keeps features from run to run.
-    """
-    settings = method.settings
-    result, checkpoint = folder / RESULT, folder / "checkpoint.safetensors"
-    if result.exists():
-        checkpoint.unlink(missing_ok=True)
-        progress.skip(name, PERSONAL_KIND, settings.rounds)
-        return
-    progress.begin(name, PERSONAL_KIND, settings.rounds)
-    one = strategy(method)
-    resume = checkpoint.exists()
-    if not resume:
-        shutil.rmtree(folder / "client-state", ignore_errors=True)
-
-    def keep(report: RoundReport) -> None:
-        """Write the result before the last checkpoint, which has no evaluation to resume with."""
-        if report.round < report.num_rounds:
-            return
-        clients = num_clients(settings)
-        rows = client_rows(name, 0, report.evaluation, clients)
-        domains = [domain_of(settings, client).name for client in range(clients)]
-        history = one.history.rounds().items()
-        rounds = [{"method": name, "round": number, **metrics} for number, metrics in history]
-        for file, arrays in ((GLOBAL, report.arrays), (LOCAL, one.kept_arrays("local", {}))):
+        The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
+        """
+        for file, arrays in ((GLOBAL, report.arrays), (LOCAL, strategy.kept_arrays("local", {}))):
             if arrays:
                 plain = {number: np.asarray(a, order="C") for number, a in arrays.items()}
                 write_atomically(folder / file, safetensors.numpy.save(plain))
-        content = {"rows": rows, "rounds": rounds, "domains": domains}
-        content |= numbers_sent(report.arrays)
-        write_atomically(result, json.dumps(content, indent=1).encode())
+        about = {"phases": [phase.about()], "settings": self.config, "versions": versions()}
+        write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
+        sizes = [(array.size, array.ndim) for array in report.arrays.values()]
+        return {
+            "weights-sent": sum(size for size, ndim in sizes if ndim > 1),
+            "numbers-sent": sum(size for size, _ in sizes),
+        }
 
-    def folders() -> ConfigRecord:
-        """Return what tells a client its method, and where its state and its features are."""
-        state = str(folder / "client-state")
-        return ConfigRecord({"method": name, "state-dir": state, "feature-dir": str(features)})
+    # ---- networks ------------------------------------------------------------------------------
 
-    one.start(
-        grid,
-        to_record(initial_arrays(method)),
-        settings.rounds,
-        settings.timeout,
-        folders(),
-        folders(),
-        checkpoint=checkpoint,
-        checkpoint_every=settings.checkpoint_every,
-        resume=resume,
-        hooks=[progress, keep, *hooks],
+    def network(self, name: str) -> Network:
+        """Return what a method's clients train, which this process's clients share."""
+        if name not in self._networks:
+            module, head = self._module(self.phases[name])
+            classes, shape = self.data.num_classes, self.data.input_shape
+            self._networks[name] = Network(self.model.model, module, classes, shape, head)
+        return self._networks[name]
+
+    def _module(self, phase: Phase) -> tuple[nn.Module, frozenset[str]]:
+        """Return a network with its first weights, and the names of its last layer's arrays."""
+        classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
+        if self.personal.from_scratch:
+            named = (self.model.model, classes, shape, self.model.norm)
+            return build_model(*named, key), head_names(*named)
+        norm = self.personal.head_norm
+        if phase.method.strategy_class.network == "projection":
+            return projection_head(shape[0], norm or "none", key), frozenset()
+        head = frozenset({"classifier.weight", "classifier.bias"})
+        return lightweight_model(shape[0], classes, norm or "batch", key), head
+
+    def _initial(self, name: str) -> Arrays:
+        """Return the global arrays that a method begins with: what travels, and no more."""
+        return self.phases[name].method.strategy_class.initial(self.network(name))
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a SettingsError if something cannot be had as set; loads the data."""
+        _ = self.data.images
+        for name in self.phases:
+            self._initial(name)
+
+    # ---- the clients' side ---------------------------------------------------------------------
+
+    def hosted(self, population: str) -> int:
+        """Return how many clients there are, each of which any node can run."""
+        return self.data.num_clients
+
+    def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+        """Return a client of the method that a message names."""
+        name = str(config["method"])
+        phase, network = self.phases[name], self.network(name)
+        held = self.data.client_data(client_id, Path(str(config["feature-dir"])))
+        noise = self.personal.noise() if self.personal.noise_on == "prototypes" else None
+        offered = {
+            "state": ClientState(str(config["state-dir"])),
+            "initial": network.arrays,
+            "noise": noise,
+        }
+        return phase.method.client(
+            phase.options,
+            network.module,
+            held.train,
+            offered,
+            test=held.test,
+            training=_adam(phase.training),
+        )
+
+    # ---- what results depend on ----------------------------------------------------------------
+
+    def _identity(self, phase: Phase) -> dict[str, Any]:
+        return self._features_identity() | {
+            **values_of(self.model),
+            "test-every": self.test_every,
+            "method": phase.identity(),
+            "min-replies": self.run.min_replies,
+        }
+
+    def _features_identity(self) -> dict[str, Any]:
+        """Return what the clients' features depend on."""
+        found = values_of(self.personal) | {
+            "seed": self.run.seed,
+            "dataset": self.data.datasets,
+            "image-size": self.data.image_size,
+        }
+        if self.personal.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
+            found |= {"alpha": self.data.alpha, "min-samples": self.data.min_samples}
+        backbones = [name.partition("=")[2] or name for name in self.personal.backbones.split()]
+        named = [*self.data.datasets.split(), *backbones, self.model.model]
+        return found | {"contents": contents(named)}
+
+
+def _trained(settings: Settings) -> TrainingSettings:
+    """Return how the methods train; refuse what they do not heed."""
+    for key, why in {
+        "participants": "all clients of a personalised study take part",
+        "momentum": "a personalised study trains by Adam",
+    }.items():
+        if getattr(settings, key) != declared(Settings)[key].default:
+            raise SettingsError(f"{key} = {getattr(settings, key)}: {why}")
+    if settings.clients != Settings.clients:
+        raise SettingsError(
+            f"clients = {settings.clients}: how many a personalised study has is personal-clients"
+        )
+    return settings.part(TrainingSettings)
+
+
+def _adam(training: TrainingSettings) -> AdamTraining:
+    """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
+    neither = training.local_steps is None and training.local_epochs is None
+    decay = AdamTraining.weight_decay if training.weight_decay is None else training.weight_decay
+    return AdamTraining(
+        local_steps=training.local_steps,
+        local_epochs=1 if neither else training.local_epochs,
+        max_steps=training.max_local_steps,
+        batch_size=training.batch_size or BATCH_SIZE,
+        learning_rate=training.learning_rate,
+        learning_rate_decay=training.learning_rate_decay,
+        weight_decay=decay,
+        clip_norm=training.clip_norm,
     )
-    checkpoint.unlink()
-
-
-def numbers_sent(arrays: Arrays) -> dict[str, int]:
-    """Return how many numbers a client sends in a round: weights alone, and all of them.
-
-    The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
-    """
-    return {
-        "weights-sent": sum(array.size for array in arrays.values() if array.ndim > 1),
-        "numbers-sent": sum(array.size for array in arrays.values()),
-    }
-
-
-def write_results(study: PersonalStudy) -> None:
-    """Gather the methods' files into rows, rounds and the comparison; log it."""
-    rows: list[tables.ClientRow] = []
-    rounds: list[dict[str, Any]] = []
-    for name in study.methods:
-        part = json.loads((study.folder_of(name) / RESULT).read_text())
-        rows += part["rows"]
-        rounds += part["rounds"]
-    tables.write_rows(study.folder / "rows.jsonl", rows)
-    write_lines(study.folder / "rounds.jsonl", rounds)
-    table = comparison([read_run(study.folder)])
-    write_atomically(study.folder / "summary.md", table.encode())
-    show(table)
-    logger.info("")
-    logger.info("rows, rounds, the table and the clients' models are in %s", study.folder)
-
-
-def read_run(folder: Path) -> Run:
-    """Return what the methods of a finished run came to; SettingsError where it is none."""
-    if not (folder / "rows.jsonl").is_file():
-        raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
-    settings = Settings.from_config(yaml.safe_load((folder / "settings.yaml").read_text()))
-    results = {}
-    for name in personal_phases(settings):
-        file = folder / "methods" / folder_of(name) / RESULT
-        results[name] = json.loads(file.read_text())
-    (first, *_) = results.values()
-    return Run(tuple(first["domains"]), results)
-
-
-def main(folders: Sequence[str]) -> None:
-    """Print the comparison over several runs."""
-    print(comparison([read_run(Path(folder)) for folder in folders]))
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except SettingsError as error:
-        sys.exit(str(error))

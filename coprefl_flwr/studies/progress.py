@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -45,6 +45,19 @@ class Progress:
     _first_round: int = 0
     _kind: str = ""
     _pace: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[str, int]]) -> "Progress":
+        """Return the account of parts, each of a kind and so many rounds."""
+        progress = cls(0)
+        progress.add(parts)
+        return progress
+
+    def add(self, parts: Sequence[tuple[str, int]]) -> None:
+        """Add parts to what is ahead."""
+        for kind, rounds in parts:
+            self.parts += 1
+            self.ahead[kind] = self.ahead.get(kind, 0) + rounds
 
     def begin(self, title: str, kind: str = "", rounds: int = 0) -> None:
         """Start the next part, of so many rounds."""

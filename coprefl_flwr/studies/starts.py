@@ -1,248 +1,351 @@
-"""What the settings `method` and `task-method` name: methods with the settings of each."""
+"""A study of starting models: pre-train each, then run the same downstream tasks from it."""
 
-import difflib
 import functools
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord
+from torch import nn
+
+from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data import Dataset, ImageDataset
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.strategies import RoundStrategy, Schedule
-from coprefl_flwr.studies.methods import LOCAL_SETTINGS, METHODS, MakeServer, Method
-from coprefl_flwr.studies.populations import PRETRAINING
-from coprefl_flwr.studies.settings import Settings, Value, field_of, unknown
-
-RANDOM = "random"
-STEPS_AND_EPOCHS = ("local-steps", "local-epochs")
-
-
-@dataclass(frozen=True)
-class Phase:
-    """One method with its settings: the study's, the method's defaults, and its own options."""
-
-    name: str
-    settings: Settings
-    method: Method
-
-    def own_settings(self) -> dict[str, Value]:
-        """Return the values of all settings that the method has."""
-        config = self.settings.to_config()
-        return {key: config[key] for key in self.method.settings}
-
-
-@dataclass(frozen=True)
-class Start:
-    """A starting model of the comparison.
-
-    Parameters
-    ----------
-    name : str
-        As the user wrote it, e.g. "coprefl:gamma=0.25" or "cyclic:rounds=20+fedavg".
-    phases : tuple[Phase, ...]
-        The methods that make it, one after the other; none for "random".
-    """
-
-    name: str
-    phases: tuple[Phase, ...] = ()
-
-    @property
-    def folder(self) -> str:
-        """The name as part of a path."""
-        return folder_of(self.name)
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of all phases."""
-        return sum(phase.settings.rounds for phase in self.phases)
-
-    def phase(self, server_round: int) -> Phase:
-        """Return the phase that a round belongs to."""
-        before = 0
-        for phase in self.phases[:-1]:
-            before += phase.settings.rounds
-            if server_round <= before:
-                return phase
-        return self.phases[-1]
-
-    def strategy(self, server: MakeServer) -> RoundStrategy:
-        """Return the strategy that makes the model."""
-        strategies = [
-            (
-                phase.method.strategy(
-                    phase.settings,
-                    server,
-                    participants=phase.settings.participants,
-                    **run_options(phase.settings, PRETRAINING),
-                ),
-                phase.settings.rounds,
-            )
-            for phase in self.phases
-        ]
-        return strategies[0][0] if len(strategies) == 1 else Schedule(strategies)
+from coprefl_flwr.learning import LocalTraining, ServerData
+from coprefl_flwr.methods import (
+    BATCH_SIZE,
+    PRETRAINING,
+    RANDOM,
+    TASK,
+    with_role,
+)
+from coprefl_flwr.models import (
+    build_model,
+    head_names,
+    load_saved_model,
+    save_model,
+    with_fresh_head,
+)
+from coprefl_flwr.models.network import Network
+from coprefl_flwr.rounds.strategy import EvaluateFn
+from coprefl_flwr.strategies import RoundReport, RoundStrategy
+from coprefl_flwr.studies import populations as clients_of
+from coprefl_flwr.studies.datasets import DataSettings
+from coprefl_flwr.studies.identity import contents, hash_of, values_of
+from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.phases import (
+    Phase,
+    TrainingSettings,
+    check_all_used,
+    entries,
+    folder_of,
+    read_phase,
+)
+from coprefl_flwr.studies.populations import Population, TaskSettings, task_name, union
+from coprefl_flwr.studies.progress import PRETRAINING_KIND, TASK_KIND
+from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
+from coprefl_flwr.studies.stage import RunSettings, Stage, Store
+from coprefl_flwr.studies.start import Start, read_start
+from coprefl_flwr.studies.study import Study, not_set, versions
 
 
-def run_options(settings: Settings, population: str) -> dict[str, Any]:
-    """Return the options that all strategies take."""
-    return {
-        "seed": settings.seed,
-        "run_name": settings.run_name or "run",
-        "population": population,
-        "min_nodes": settings.min_nodes,
-        "min_replies": settings.min_replies,
-        "max_failed_rounds": settings.max_failed_rounds,
-    }
-
-
-def task_strategy(settings: Settings, population: str) -> RoundStrategy:
-    """Return the strategy of a downstream task, in which all clients take part every round."""
-
-    def no_server(_: str) -> Any:
-        raise AssertionError("tasks have no data at the server")
-
-    # The comparison is paired: all clients answer, or the round is repeated.
-    run = run_options(settings, population) | {"min_replies": settings.task_clients}
-    every = settings.task_evaluate_every or settings.task_rounds
-    phase = task_phase(settings)
-    return phase.method.strategy(phase.settings, no_server, evaluate_every=every, **run)
-
-
-def starts(settings: Settings) -> list[Start]:
-    """Return the starting models of the setting `method`, in its order.
+class Starts(Study):
+    """A study of starting models, built from its settings.
 
     Raises
     ------
     SettingsError
-        For an unknown method or setting, a start named twice, or a method's setting that none of
-        the methods has.
+        For an unknown method or option, a start named twice, or an option that no method has.
     """
-    chosen = [start(settings, name) for name in named(settings, [RANDOM, *METHODS])]
-    phases = [phase for one in chosen for phase in one.phases]
-    check_all_used(settings, [*phases, task_phase(settings)])
-    return chosen
 
-
-def named(settings: Settings, allowed: Sequence[str]) -> list[str]:
-    """Return the entries of the setting `method`: at least one, none twice, a folder for each."""
-    names = settings.method.replace(";", " ").split()
-    if not names:
-        raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SettingsError(f"method names '{twice}' twice")
-    folders = [folder_of(name) for name in names]
-    for name, folder in zip(names, folders, strict=True):
-        if folders.count(folder) > 1:
-            raise SettingsError(f"method: '{name}' and another would share {folder}/")
-    return names
-
-
-def folder_of(name: str) -> str:
-    """Return an entry of `method` as part of a path."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
-
-
-@functools.lru_cache(maxsize=64)
-def start(settings: Settings, name: str) -> Start:
-    """Read one entry of `method`: METHOD, METHOD:setting=value,..., or several joined by "+"."""
-    if name == RANDOM:
-        return Start(name)
-    phases = [phase("method", settings, text, METHODS) for text in name.split("+")]
-    return Start(name, tuple(phases))
-
-
-@functools.lru_cache(maxsize=8)
-def task_phase(settings: Settings) -> Phase:
-    """Read the setting `task-method`."""
-    allowed = {name: method for name, method in METHODS.items() if method.downstream}
-    return phase("task-method", settings, settings.task_method.strip(), allowed)
-
-
-def phase(what: str, settings: Settings, text: str, methods: Mapping[str, Method]) -> Phase:
-    """Read METHOD or METHOD:setting=value,setting=value, of these methods."""
-    name, _, options = text.partition(":")
-    if name == RANDOM:
-        raise SettingsError(f"{what}: '{text}': random is not trained and has no settings")
-    if name not in methods:
-        known = [*([RANDOM] if methods is METHODS else []), *methods]
-        raise SettingsError(f"{what}: {unknown('method', name, known)}")
-    method = methods[name]
-    # In tasks, local training is what the settings task-... say, for every method alike.
-    has = method.settings if what == "method" else list(method.own)
-    given = _options(f"{what}, {text}: ", name, options, has)
-    config: dict[str, object] = dict(settings.to_config())
-    # A method's own settings hold for the methods that have them.
-    config |= {key: "" for key in own_settings() if key not in method.own}
-    for key, other in (STEPS_AND_EPOCHS, STEPS_AND_EPOCHS[::-1]):
-        # Which of the two is its own takes the place of the other for all.
-        if given.get(key, "") != "" and other not in given:
-            config[other] = ""
-    config |= given
-    for key, default in method.own.items():
-        of_epochs = key in ("local-epochs", "max-local-steps")
-        if config[key] == "" and not (of_epochs and config["local-steps"] != ""):
-            config[key] = default
-    if method.variants and config["variant"] not in method.variants:
-        wrong = unknown("variant", str(config["variant"]), list(method.variants))
-        raise SettingsError(f"{what}, {text}: {wrong}")
-    if name.startswith("scaffold") and config["variant"] == "II" and config["clip-norm"] != "":
-        raise SettingsError(
-            f"{what}, {text}: clip-norm = {config['clip-norm']}: cannot be set with variant II"
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        not_set(settings, PersonalSettings, "set study = personalised to use it")
+        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
+        self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
+        self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
+        self.populations = clients_of.populations(self.data, self.tasks, self.run.seed)
+        self._read: dict[str, Start] = {}
+        self._networks: dict[int, nn.Module] = {}
+        names = entries(settings.part(FolderSettings).method, [RANDOM, *with_role(PRETRAINING)])
+        self.starts = {name: self.start(name) for name in names}
+        self.task_phase = read_phase(
+            "task-method", self.tasks.task_method.strip(), TASK, self.training, self.short
         )
-    try:
-        return Phase(name, Settings.from_config(config), method)
-    except SettingsError as error:
-        raise SettingsError(f"{what}, {text}: {error}") from error
+        phases = [phase for start in self.starts.values() for phase in start.phases]
+        check_all_used(self.short, [*phases, self.task_phase])
+        made = {name: self._pretraining(start) for name, start in self.starts.items()}
+        self.switch = self.starts[names[0]].switch
+        self.stages = [
+            *made.values(),
+            *(
+                self._task(number, name, stage)
+                for number in range(self.tasks.tasks)
+                for name, stage in made.items()
+            ),
+        ]
+
+    def start(self, name: str) -> Start:
+        """Return an entry of `method`, read once."""
+        if name not in self._read:
+            self._read[name] = read_start(name, self.training, self.short, self.data.clients)
+        return self._read[name]
+
+    # ---- stages --------------------------------------------------------------------------------
+
+    def _pretraining(self, start: Start) -> Stage:
+        def untrained(folder: Path, arrays: Arrays) -> None:
+            save_model(folder, arrays, self.about(start))
+
+        def keep(folder: Path, report: RoundReport, _: RoundStrategy) -> Mapping[str, Any]:
+            save_model(folder, report.arrays, self.about(start))
+            return {}
+
+        return Stage(
+            title=f"pre-training {start.name}",
+            kind=PRETRAINING_KIND,
+            path=f"starts/{folder_of(start.name)}",
+            key=lambda: self._start_key(start),
+            method=start.name,
+            about={"phase": "pretraining", "start": start.name, "task": None},
+            rounds=start.rounds,
+            run=self.run,
+            strategy=lambda: start.strategy(self.server_data, **self._run(clients_of.PRETRAINING)),
+            initial=lambda _: self.first_arrays(start),
+            keep=keep,
+            untrained=untrained,
+            tested=(lambda: self._tester(start.rounds)) if self.data.test_every else None,
+        )
+
+    def _task(self, number: int, start: str, made: Stage) -> Stage:
+        population = task_name(number)
+
+        def strategy() -> RoundStrategy:
+            every = self.tasks.task_evaluate_every or self.tasks.task_rounds
+            # The comparison is paired: all clients answer, or the round is repeated.
+            run = self._run(population, min_replies=self.tasks.task_clients, evaluate_every=every)
+            return self.task_phase.method.strategy(
+                self.task_phase.options, self._task_training(), **run
+            )
+
+        def initial(store: Store) -> Arrays:
+            return self.task_model(population, load_saved_model(store.folder(made))[0])
+
+        return Stage(
+            title=f"task {number} from {start}",
+            kind=TASK_KIND,
+            path=f"tasks/{number}/{folder_of(start)}",
+            key=lambda: f"{made.key()}/tasks/{number}-{hash_of(self._task_identity())}",
+            method=self.tasks.task_method,
+            about={"phase": "downstream", "start": start, "task": number},
+            rounds=self.tasks.task_rounds,
+            run=self.run,
+            strategy=strategy,
+            initial=initial,
+            measures=True,
+            clients=lambda: [""] * self.tasks.task_clients,
+        )
+
+    def _run(self, population: str, **changes: Any) -> dict[str, Any]:
+        return self.run.of_strategy(population, run_name=self.run_name, **changes)
+
+    def _task_training(self) -> LocalTraining:
+        """Return how clients train in the tasks: plain SGD (CoPreFL, appendix B.3)."""
+        return LocalTraining(
+            local_steps=self.tasks.task_local_steps,
+            local_epochs=self.tasks.task_local_epochs,
+            batch_size=self.training.batch_size or BATCH_SIZE,
+            learning_rate=self.tasks.task_learning_rate,
+        )
+
+    # ---- networks ------------------------------------------------------------------------------
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the pre-training."""
+        return len(self.populations.datasets.classes[0])
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample: (channels, height, width), or (length,) of a text."""
+        return self.populations.datasets.pretraining.shape
+
+    def network(self, num_classes: int | None = None, *key: str) -> nn.Module:
+        """Return a network, for the pre-training's classes or others."""
+        classes, seed_key = num_classes or self.num_classes, (self.run.seed, *(key or ("model",)))
+        return build_model(self.model.model, classes, self.input_shape, self.model.norm, seed_key)
+
+    @property
+    def head(self) -> frozenset[str]:
+        """Names of the arrays whose shape depends on the number of classes."""
+        return _head(self.model.model, self.num_classes, self.input_shape, self.model.norm)
+
+    def first_arrays(self, start: Start) -> Arrays:
+        """Return what a start's first method begins with: the same random weights for all."""
+        named = (self.model.model, self.network(), self.num_classes, self.input_shape, self.head)
+        network = Network(*named)
+        if not start.phases:
+            return network.arrays
+        return start.phases[0].method.strategy_class.initial(network)
+
+    def task_model(self, population: str, start: Arrays) -> Arrays:
+        """Return what a task begins with: the starting model under a fresh head.
+
+        The head is the same for every starting model; with `head` = keep it is the start's own.
+        """
+        if self.tasks.head == "keep":
+            return start
+        fresh = self.network(self.tasks.task_classes, population, "model")
+        return with_fresh_head(start, fresh, self.head)
+
+    # ---- the server's side ---------------------------------------------------------------------
+
+    def server_data(self, pool: str) -> ServerData:
+        """Return what is computed on at the server: its own data, all of the clients', or both."""
+        pools = {
+            "server": [self.populations.server_samples],
+            "clients": [self.populations.clients_samples],
+        }
+        pools["both"] = [*pools["clients"], *pools["server"]]
+        return ServerData(self.network(), union([held() for held in pools[pool]]))
+
+    def _tester(self, last_round: int) -> EvaluateFn:
+        """Return what tests the pre-trained model on the dataset's own test part, when due."""
+        test = ServerData(self.network(), self.populations.test_samples())
+
+        def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if server_round % self.data.test_every and server_round != last_round:
+                return None
+            found = test.evaluate(from_record(arrays))
+            accuracy = 100 * found["correct"] / found["num-examples"]
+            return MetricRecord({"accuracy": accuracy, "loss": found["loss"]})
+
+        return measure
+
+    def about(self, start: Start) -> dict[str, Any]:
+        """Return how a starting model was made, for its JSON."""
+        source = self.populations.datasets.pretraining
+        return {
+            "start": start.name,
+            "phases": [phase.about() for phase in start.phases],
+            "model": self.model.model,
+            "norm": self.model.norm,
+            "num-classes": self.num_classes,
+            "input-shape": list(self.input_shape),
+            "classes": [source.classes[n] for n in self.populations.datasets.classes[0]],
+            **_pixels(source),
+            "settings": self.config,
+            "versions": versions(),
+        }
+
+    # ---- checks --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise a SettingsError if something cannot be had as set; loads the data."""
+        _ = self.head
+        names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
+        populations = [self.populations.population(name) for name in names]
+        for start in self.starts.values():
+            for phase in start.phases:
+                self._check_server_data(start, phase)
+                self._check_samples(phase, populations[0])
+
+    def _check_server_data(self, start: Start, phase: Phase) -> None:
+        """Raise a SettingsError if a method would find less data at the server than it needs."""
+        if not phase.method.uses_server_data:
+            return
+        held = len(self.populations.server_samples())
+        participants = phase.training.participants
+        needed = phase.method.strategy_class.server_samples_needed(participants)
+        if held < needed:
+            parts = needed == participants > 1
+            why = f" ({needed} participants, a part for each)" if parts else ""
+            raise SettingsError(
+                f"server-share = {self.data.server_share}, server-reserve = "
+                f"{self.data.server_reserve}: the server has {held} samples, and {start.name} "
+                f"needs at least {needed}{why}"
+            )
+
+    def _check_samples(self, phase: Phase, population: Population) -> None:
+        """Raise a SettingsError if a client has too few samples; better now than in a round."""
+        fewest = min(len(client.train) for client in population.clients)
+        phase.method.check_samples(fewest, phase.options)
+
+    # ---- the clients' side ---------------------------------------------------------------------
+
+    def hosted(self, population: str) -> int:
+        """Return how many clients a population has, each of which any node can run."""
+        return self.populations.size(population)
+
+    def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+        """Return a client of the method that a message is about: a start's phase, or a task's."""
+        group = self.populations.population(str(config["population"]))
+        if group.name == clients_of.PRETRAINING:
+            phase = self.start(str(config["method"])).phase(int(config["server-round"]))
+            training = phase.training.local_training()
+        else:
+            phase, training = self.task_phase, self._task_training()
+        held = group.clients[client_id]
+        # In the run's folder: any node may run any client, so they share a file system.
+        offered = {"state": ClientState(str(config.get("state-dir", "")))}
+        module = self._shared_network(len(group.classes))
+        return phase.method.client(
+            phase.options, module, held.train, offered, test=held.test, training=training
+        )
+
+    def _shared_network(self, num_classes: int) -> nn.Module:
+        """Return the network that this process's clients load their weights into."""
+        if num_classes not in self._networks:
+            self._networks[num_classes] = self.network(num_classes)
+        return self._networks[num_classes]
+
+    # ---- what results depend on ----------------------------------------------------------------
+
+    def _start_key(self, start: Start) -> str:
+        """Return the name of a starting model in a store: its methods and a hash."""
+        methods = [phase.name for phase in start.phases] or [RANDOM]
+        return "-".join([*methods, hash_of(self._start_identity(start))])
+
+    def _start_identity(self, start: Start) -> dict[str, Any]:
+        of_classes = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
+        of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
+        pretraining, downstream = self.populations.datasets.classes
+        found = values_of(self.data, "data-dir", *of_classes, *of_tasks) | values_of(self.model)
+        if self.data.task_reserve:  # Then some samples are kept for the tasks.
+            every = values_of(self.data)
+            found |= {key: every[key] for key in of_tasks} | {"downstream": downstream}
+        return found | {
+            "seed": self.run.seed,
+            "min-replies": self.run.min_replies,
+            "classes": pretraining,
+            "contents": contents([self.data.dataset, self.model.model]),
+            # Grey images become colour where those of the tasks' dataset are.
+            "input-shape": self.input_shape,
+            "phases": [phase.identity() for phase in start.phases],
+        }
+
+    def _task_identity(self) -> dict[str, Any]:
+        return values_of(self.tasks, "tasks", "task-method") | {
+            "task-dataset": self.data.task_dataset,
+            "task-reserve": self.data.task_reserve,
+            "downstream-domains": self.data.downstream_domains,
+            "batch-size": self.training.batch_size,
+            "method": self.task_phase.identity(),
+            "contents": contents([self.data.task_dataset]),
+            "classes": self.populations.datasets.classes[1],
+        }
 
 
-def _options(where: str, name: str, text: str, has: Sequence[str]) -> dict[str, Value]:
-    """Read setting=value,setting=value of the method `name`, which has the settings `has`."""
-    given = {}
-    for pair in text.split(",") if text else []:
-        key, equals, value = pair.partition("=")
-        if key not in has:
-            near = difflib.get_close_matches(key, has, n=1)
-            hint = f", did you mean '{near[0]}'?" if near else ""
-            own = ", ".join(has) or "no settings"
-            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}")
-        if not equals:
-            raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
-        given[key] = _value(key, value)
-    return given
+@functools.lru_cache(maxsize=16)
+def _head(model: str, num_classes: int, shape: tuple[int, ...], norm: str) -> frozenset[str]:
+    """Return `head_names`, for which networks are built, once for all runs of a comparison."""
+    return head_names(model, num_classes, shape, norm)
 
 
-def settings_of(names: str, methods: Mapping[str, Method] = METHODS) -> set[str]:
-    """Return the settings that any phase of a start has: "cyclic:rounds=5+fedavg"."""
-    phases = [phase.partition(":")[0] for phase in names.split("+")]
-    return {key for name in phases if name in methods for key in methods[name].settings}
-
-
-@functools.cache
-def own_settings() -> tuple[str, ...]:
-    """Return the settings that are some methods' own."""
-    keys = dict.fromkeys(key for method in METHODS.values() for key in method.own)
-    return tuple(key for key in keys if key not in LOCAL_SETTINGS)
-
-
-def check_all_used(settings: Settings, phases: Sequence[Phase]) -> None:
-    """Raise a SettingsError for a method's setting that was set and that no method here has."""
-    for key in own_settings():
-        value = getattr(settings, field_of(key))
-        if value in (None, "") or any(key in phase.method.own for phase in phases):
-            continue
-        has = {phase.name: ", ".join(phase.method.own) or "none of its own" for phase in phases}
-        own = [f"{name} has {settings}" for name, settings in has.items()]
-        raise SettingsError(f"{key} = {value}: no method here has this setting; {'; '.join(own)}")
-
-
-def _value(key: str, text: str) -> Value:
-    """Read a setting's value as TOML would: true, a whole number, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    kinds: tuple[Callable[[str], Value], ...] = () if key == "variant" else (int, float)
-    for kind in kinds:
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _pixels(source: Dataset) -> dict[str, list[float]]:
+    """Return how the pixels of images were normalised; texts have none."""
+    if not isinstance(source, ImageDataset):
+        return {}
+    return {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}

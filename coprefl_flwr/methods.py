@@ -1,0 +1,185 @@
+"""Methods by name: what a strategy class declares of itself, in the form that studies use.
+
+A built-in method is its strategy's file, its client's where it has one, and its line in
+`coprefl_flwr.strategies`, which is the table that is read here.
+"""
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from coprefl_flwr import strategies
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.learning import LocalTraining, ServerData
+from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.strategies import RoundStrategy, ServerRefined
+
+RANDOM = "random"
+"""What the setting `method` calls an untrained starting model."""
+
+PRETRAINING, TASK, PERSONALISED = "pretraining", "task", "personalised"
+"""The roles a method can have: what kinds of stage it can be."""
+
+ServerDataOf = Callable[[str], ServerData]
+"""Gives data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
+
+BATCH_SIZE = 32
+"""Samples per step where neither a user nor the method says otherwise."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A strategy and the client that belongs to it.
+
+    Parameters
+    ----------
+    name : str
+        As in the setting `method`.
+    strategy_class : type[RoundStrategy]
+        What runs on the server, and declares all that is said here.
+    refined : bool
+        Whether SGD on the server's data follows every round (scenario II's form of a method).
+    """
+
+    name: str
+    strategy_class: type[RoundStrategy]
+    refined: bool = False
+
+    @functools.cached_property
+    def client_class(self) -> type[TorchClient]:
+        """What runs on the clients."""
+        named = self.strategy_class.client
+        if not isinstance(named, str):
+            return named
+        module, _, name = named.partition(":")
+        found: type[TorchClient] = getattr(importlib.import_module(module), name)
+        return found
+
+    @functools.cached_property
+    def options(self) -> Mapping[str, Option]:
+        """Its own options by key: the strategy's, the client's, and those of the refinement."""
+        own = dict(_own(self.strategy_class)) | dict(declared(self.client_class))
+        return own | dict(_own(ServerRefined)) if self.refined else own
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The kinds of stage it can be."""
+        return (PRETRAINING,) if self.refined else self.strategy_class.roles
+
+    @property
+    def uses_server_data(self) -> bool:
+        """Whether it needs data at the server: scenario II."""
+        return self.refined or self.strategy_class.server_data in ("server", "both")
+
+    @property
+    def trains_locally(self) -> bool:
+        """Whether its clients train as the settings of local training say."""
+        return self.strategy_class.local_training
+
+    def defaults(self, role: str) -> dict[str, Value]:
+        """Return the values of its own options, and of local training, where a user sets none."""
+        own = {key: one.default for key, one in self.options.items() if one.default is not None}
+        own |= self.strategy_class.training_defaults
+        return own | (self.strategy_class.personal_defaults if role == PERSONALISED else {})
+
+    def strategy(
+        self,
+        options: Mapping[str, Any],
+        training: LocalTraining,
+        server: ServerDataOf | None = None,
+        **run: Any,
+    ) -> RoundStrategy:
+        """Return the strategy.
+
+        Parameters
+        ----------
+        options : Mapping[str, Any]
+            A value for each of `self.options`, by key.
+        training : LocalTraining
+            How a strategy that trains itself does it.
+        server : ServerDataOf, optional
+            What it computes on at the server; only for a stage that has such data.
+        **run : options that all strategies take
+        """
+        own = {one.name: options[key] for key, one in _own(self.strategy_class).items()}
+        if self.strategy_class.server_data:
+            own["server"] = _needed(server)(self.strategy_class.server_data)
+        if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
+            own["training"] = training
+        strategy = self.strategy_class(**run, **own)
+        if not self.refined:
+            return strategy
+        refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
+        size = training.batch_size
+        return ServerRefined(strategy, _needed(server)("server"), batch_size=size, **refinement)
+
+    def client(
+        self,
+        options: Mapping[str, Any],
+        model: nn.Module,
+        train: Any,
+        offered: Mapping[str, Any],
+        **more: Any,
+    ) -> TorchClient:
+        """Return a client with its own of the `options`, and what it needs of what is offered."""
+        own = {one.name: options[key] for key, one in declared(self.client_class).items()}
+        needed = {name: offered[name] for name in self.client_class.needs if name in offered}
+        return self.client_class(model, train, **more, **own, **needed)
+
+    def check_samples(self, fewest: int, options: Mapping[str, Any]) -> None:
+        """Raise a SettingsError if a client of so few samples cannot take part."""
+        own = {one.name: options[key] for key, one in declared(self.client_class).items()}
+        self.client_class.check_samples(fewest, **own)
+
+
+def _own(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
+    """Return the options of a strategy that not every strategy has."""
+    shared = declared(RoundStrategy)
+    return {key: one for key, one in declared(strategy_class).items() if key not in shared}
+
+
+def _needed(server: ServerDataOf | None) -> ServerDataOf:
+    if server is None:
+        raise AssertionError("this stage has no data at the server")
+    return server
+
+
+def _built_in() -> dict[str, Method]:
+    """Return the methods of the table in `coprefl_flwr.strategies`, then their refined forms."""
+    classes = [
+        one
+        for one in vars(strategies).values()
+        if isinstance(one, type) and issubclass(one, RoundStrategy) and one.name
+    ]
+    plain = {one.name: Method(one.name, one) for one in classes}
+    refined = {
+        name: Method(name, one, refined=True)
+        for one in classes
+        if PRETRAINING in one.roles and not one.server_data
+        for name in [one.refined_name or f"{one.name}-refined"]
+    }
+    return plain | refined
+
+
+METHODS: Mapping[str, Method] = _built_in()
+"""Every built-in method by its name."""
+
+
+def with_role(role: str) -> dict[str, Method]:
+    """Return the methods that can be a kind of stage."""
+    return {name: method for name, method in METHODS.items() if role in method.roles}
+
+
+@functools.cache
+def short_forms() -> Mapping[str, tuple[Option, ...]]:
+    """Return {key: every declaration of it} of the methods' own options, as run-config has them."""
+    found: dict[str, list[Option]] = {}
+    for method in METHODS.values():
+        for key, one in method.options.items():
+            if one not in found.setdefault(key, []):
+                found[key].append(one)
+    return {key: tuple(declarations) for key, declarations in found.items()}

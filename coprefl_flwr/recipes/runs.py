@@ -1,0 +1,145 @@
+"""The runs of a recipe, and the folder that keeps their results.
+
+A run is one entry of `method` with one seed: a study of one starting model and its tasks, or of one
+personalised method. Its stages lie in MODELS by the hash of all that they depend on, so that every
+recipe that needs one finds it, and none is made twice:
+
+    MODELS/KEY/model.safetensors, model.json, result.json    a starting model
+    MODELS/KEY/tasks/KEY/result.json                         a task from it
+    MODELS/KEY/global.safetensors, ..., result.json          a personalised method
+    MODELS/features/KEY/                                     what backbones made of images
+"""
+
+import functools
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, TASK, short_forms
+from coprefl_flwr.options import Value
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.stage import RESULT, Stage, read_result
+from coprefl_flwr.studies.study import Study
+
+logger = logging.getLogger("flwr.coprefl")
+
+ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
+"""By kind of study, the role of the methods that its rows are."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One entry of `method` with one seed; `settings` name no other entry."""
+
+    settings: Settings
+
+    @classmethod
+    def of(cls, config: Mapping[str, Value], entry: str, seed: int) -> "Run":
+        """Return the run of an entry with a seed.
+
+        What other methods of a comparison are told, and this one has not, is left out.
+        """
+        role = ROLES[str(config.get("study", STARTS))]
+        has = keys_of(entry, role) | keys_of(str(config.get("task-method", "fedavg")), TASK)
+        heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
+        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
+
+    @property
+    def study(self) -> Study:
+        """Its stages, and their clients; made under the name of what they depend on alone."""
+        return build(replace(self.settings, output_dir="outputs", checkpoint_every=1))
+
+    @property
+    def name(self) -> str:
+        """The entry as the user wrote it."""
+        return self.settings.method
+
+    @property
+    def main(self) -> Stage:
+        """The pre-training, or the personalised method."""
+        return self.study.stages[0]
+
+    @property
+    def measured(self) -> list[Stage]:
+        """The stages that leave a row per client: the tasks, or the personalised method."""
+        return [stage for stage in self.study.stages if stage.measures]
+
+    @functools.cached_property
+    def keys(self) -> tuple[str, ...]:
+        """The folders of its stages: two runs with the same are the same."""
+        return tuple(stage.key() for stage in self.study.stages)
+
+    @property
+    def key(self) -> str:
+        """Name of the run: its methods, and the hash of all that its first stage depends on."""
+        return self.keys[0]
+
+    @property
+    def units(self) -> list[str]:
+        """What its values are of: its tasks, or itself where there are none."""
+        seed = f"seed {self.settings.seed}"
+        tasks = range(self.settings.tasks if self.settings.study == STARTS else 0)
+        return [f"{seed}, task {task}" for task in tasks] or [seed]
+
+    @property
+    def switch(self) -> int:
+        """The last round of the first of several phases; 0 for one phase."""
+        return self.study.switch
+
+    def to_be_made(self) -> "Run":
+        """Return the run under its key as the name under which clients keep states."""
+        return Run(replace(self.settings, run_name=self.key))
+
+
+@dataclass(frozen=True)
+class ModelStore:
+    """The folder of all runs."""
+
+    root: Path
+
+    def folder(self, stage: Stage) -> Path:
+        """Return where a stage lies, or will."""
+        return self.root / stage.key()
+
+    def shared(self, key: str) -> Path:
+        """Return the folder of features that all runs with them share."""
+        return self.root / "features" / key
+
+    def done(self, run: Run) -> bool:
+        """Return whether all stages are there."""
+        return all(self.has(stage) for stage in run.study.stages)
+
+    def has(self, stage: Stage) -> bool:
+        """Return whether a stage is there."""
+        return (self.folder(stage) / RESULT).exists()
+
+    def result(self, stage: Stage) -> dict[str, list[dict[str, Any]]]:
+        """Return {"rows", "rounds"} of a stage, both empty if it is not there."""
+        return read_result(self.folder(stage)) if self.has(stage) else {"rows": [], "rounds": []}
+
+    @contextmanager
+    def held(self, run: Run) -> Iterator[None]:
+        """Keep other processes from making the same run; wait for one that does."""
+        folder = self.folder(run.main)
+        folder.mkdir(parents=True, exist_ok=True)
+        locks = self.root / ".locks"
+        locks.mkdir(exist_ok=True)
+        lock = filelock.FileLock(locks / run.key)
+        try:
+            lock.acquire(blocking=False)
+        except filelock.Timeout:
+            logger.info("%s is being made by another process; waiting for it", run.key)
+            lock.acquire()
+        try:
+            for unfinished in folder.rglob(".*.part"):  # Of a process that was killed.
+                unfinished.unlink(missing_ok=True)
+            yield
+        finally:
+            lock.release()

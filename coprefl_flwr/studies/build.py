@@ -1,0 +1,54 @@
+"""Settings become a study in one place; whatever runs or takes part in one gets it here."""
+
+import functools
+import logging
+import shutil
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from coprefl_flwr.methods import PERSONALISED
+from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.progress import quiet_flower
+from coprefl_flwr.studies.results import write_results
+from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, run, with_run_name
+
+logger = logging.getLogger("flwr.coprefl")
+
+KINDS: dict[str, type[Study]] = {STARTS: Starts, PERSONALISED: Personalised}
+
+
+@functools.lru_cache(maxsize=8)
+def build(settings: Settings) -> Study:
+    """Return the study of these settings, held once per process.
+
+    Raises
+    ------
+    SettingsError
+        For what can be seen without loading data.
+    """
+    return KINDS[settings.study](settings)
+
+
+def run_study(grid: Grid, settings: Settings) -> Path:
+    """Run the study in a folder of its own, and return that.
+
+    Raises
+    ------
+    SettingsError
+        Before any work, if something set cannot be used.
+    RunFailedError
+        If the clients failed a round too often; what was finished stays, and can be resumed.
+    """
+    settings = with_run_name(settings)
+    study = build(settings)
+    study.check()
+    store = StudyFolder(make_folder(settings))
+    logger.info("results go to %s", store.root)
+    with quiet_flower():
+        run(study, grid, store)
+    shutil.rmtree(store.root / "features", ignore_errors=True)
+    write_results(study, store, store.root)
+    return store.root

@@ -1,0 +1,264 @@
+"""The datasets of a study of starting models: which classes, domains and samples are whose."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data import (
+    Dataset,
+    ImageDataset,
+    Samples,
+    choose_classes,
+    choose_domains,
+    load_dataset,
+    relabel,
+    split_classes,
+    split_in_two,
+)
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import check_declared, option
+
+PARTITIONS = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
+
+Rows = npt.NDArray[np.int64]
+"""Positions of samples in a dataset."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The data of the pre-training, and which of it the tasks have."""
+
+    dataset: str = option(
+        "glyphs",
+        "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
+        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
+        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, or a .txt of "
+        "speeches",
+    )
+    data_dir: str = option("", "where torchvision datasets are, or are downloaded to")
+    samples_per_class: int = option(
+        0, "most samples of a class of `dataset` that are used, drawn by seed; 0: all", minimum=0
+    )
+    image_size: int = option(
+        0,
+        "side of the images, resized once as they are loaded (shorter side, then the middle); "
+        "0: as they are, which folders of images of several sizes do not allow",
+        unit="pixels",
+        minimum=0,
+    )
+    task_dataset: str = option(
+        "",
+        "dataset of the downstream tasks, normalised as the pre-training's; not set: the same; "
+        "grey images become colour where the other's are",
+    )
+    downstream_classes: str = option(
+        "20", "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`"
+    )
+    pretraining_classes: str = option("", "classes of the pre-training; not set: all the others")
+    downstream_domains: str = option(
+        "", "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all"
+    )
+    pretraining_domains: str = option(
+        "",
+        "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
+        "are normalised by these alone",
+    )
+    allow_class_overlap: bool = option(
+        False,
+        "let the two lists of classes overlap, as they always may where the phases share no domain "
+        "or no dataset; tasks then also test on samples that the pre-training saw, unless "
+        "task-reserve keeps some from it",
+    )
+    task_reserve: float = option(
+        0.0,
+        "part of the samples of each class of both phases that the tasks alone have, the "
+        "pre-training the rest; 0: the tasks have all, the pre-training too, as in the paper",
+        minimum=0,
+        maximum=0.9,
+    )
+    clients: int = option(100, "clients of the pre-training, |M|", minimum=1)
+    partition: str = option(
+        "dirichlet",
+        "how samples are spread over the clients; `natural`: one writer or speaker each",
+        choices=PARTITIONS,
+    )
+    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
+    classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)
+    min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    server_reserve: float = option(
+        0.05,
+        "part of the pre-training samples that no client holds; 0 gives all to the clients",
+        minimum=0,
+        maximum=0.9,
+    )
+    server_share: float | None = option(
+        None,
+        "part of the pre-training samples that the server uses; not set: all of the reserve",
+        minimum=0,
+        maximum=0.9,
+    )
+    test_every: int = option(
+        0,
+        "rounds between tests of the pre-trained model on the dataset's own test part, which no "
+        "client holds then; 0: no test, and the clients hold all",
+        unit="rounds",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value, then what must hold between them."""
+        check_declared(self)
+        if self.server_share is not None and self.server_share > self.server_reserve:
+            raise SettingsError(
+                f"server-share = {self.server_share}: must be at most server-reserve = "
+                f"{self.server_reserve}, the samples that no client holds"
+            )
+
+    @property
+    def has_task_dataset(self) -> bool:
+        """Whether the tasks have a dataset of their own."""
+        return self.task_dataset not in ("", self.dataset)
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The datasets of both phases, and their division into classes and domains.
+
+    Parameters
+    ----------
+    seed : int
+        What drawn classes and samples are a function of.
+    """
+
+    settings: DataSettings
+    seed: int
+
+    @functools.cached_property
+    def loaded(self) -> tuple[Dataset, Dataset]:
+        """The datasets of the pre-training and of the tasks, of one shape."""
+        chosen = self.settings
+        source = load_dataset(
+            chosen.dataset,
+            chosen.data_dir,
+            image_size=chosen.image_size,
+            samples_per_class=chosen.samples_per_class,
+            seed=self.seed,
+        )
+        names = source.domain_names
+        domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
+        if isinstance(source, ImageDataset) and len(domains) < len(names):
+            # A held-out domain must not be known by its brightness.
+            every_class = tuple(range(len(source.classes)))
+            source = source.measured_on(rows_of(source, every_class, domains))
+        if not chosen.has_task_dataset:
+            return source, source
+        other = load_dataset(chosen.task_dataset, chosen.data_dir, image_size=chosen.image_size)
+        return self._alike(source, other)
+
+    def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
+        """Return two datasets with as many channels, the second normalised as the first.
+
+        The mean and deviation of the pre-training's pixels are part of the starting model: its
+        first layer was trained on such inputs.
+        """
+        names = (
+            f"task-dataset = '{self.settings.task_dataset}' and dataset = '{self.settings.dataset}'"
+        )
+        if not (isinstance(source, ImageDataset) and isinstance(other, ImageDataset)):
+            raise SettingsError(f"{names}: both must be images, as texts have no tasks")
+        if {source.shape[0], other.shape[0]} == {1, 3}:
+            source, other = source.in_colour(), other.in_colour()
+        if source.shape != other.shape:
+            shapes = ["x".join(map(str, one.shape)) for one in (other, source)]
+            raise SettingsError(
+                f"{names}: images are {shapes[0]} and {shapes[1]} (channels, height, width); set "
+                "image-size to make them alike"
+            )
+        return source, other.normalised_as(source)
+
+    @property
+    def pretraining(self) -> Dataset:
+        """The dataset of the pre-training."""
+        return self.loaded[0]
+
+    @property
+    def tasks(self) -> Dataset:
+        """The dataset of the tasks: the same one, unless `task-dataset` names another."""
+        return self.loaded[1]
+
+    @functools.cached_property
+    def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The classes of the pre-training and of the tasks, each ascending.
+
+        They are numbers of each phase's own dataset, and may be the same where datasets or domains
+        differ.
+        """
+        chosen, key = self.settings, (self.seed, "class-split")
+        if chosen.has_task_dataset:
+            counts = [len(source.classes) for source in self.loaded]
+            pretraining, downstream = chosen.pretraining_classes, chosen.downstream_classes
+            return (
+                choose_classes("pretraining-classes", pretraining, counts[0], seed_key=key),
+                choose_classes("downstream-classes", downstream, counts[1], seed_key=key),
+            )
+        pretraining_domains, task_domains = self.domains
+        disjoint = bool(pretraining_domains) and not set(pretraining_domains) & set(task_domains)
+        return split_classes(
+            len(self.pretraining.classes),
+            downstream=chosen.downstream_classes,
+            pretraining=chosen.pretraining_classes,
+            allow_overlap=chosen.allow_class_overlap or disjoint,
+            seed_key=key,
+        )
+
+    @functools.cached_property
+    def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The domains of the pre-training and of the tasks; () where a dataset has none."""
+        names = [source.domain_names for source in self.loaded]
+        return (
+            choose_domains("pretraining-domains", self.settings.pretraining_domains, names[0]),
+            choose_domains("downstream-domains", self.settings.downstream_domains, names[1]),
+        )
+
+    def of_pretraining(self) -> Samples:
+        """Return all samples of the pre-training, labelled by the positions of their classes."""
+        source, classes, domains = self.pretraining, self.classes[0], self.domains[0]
+        rows = np.setdiff1d(rows_of(source, classes, domains), self._divided[1])
+        return Samples(source, rows, relabel(source.labels[rows], classes))
+
+    def of_task(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of a task with these classes, labelled by their positions."""
+        source = self.tasks
+        rows = np.setdiff1d(rows_of(source, classes, self.domains[1]), self._divided[0])
+        return Samples(source, rows, relabel(source.labels[rows], classes))
+
+    @functools.cached_property
+    def _divided(self) -> tuple[Rows, Rows]:
+        """The samples of classes of both phases that only the pre-training, or only a task, has.
+
+        Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
+        """
+        none = np.empty(0, dtype=np.int64)
+        of_pretraining, of_tasks = [none], [none]
+        domains = tuple(set.intersection(*map(set, self.domains)))
+        if self.settings.task_reserve and not self.settings.has_task_dataset:
+            for number in sorted(set(self.classes[0]) & set(self.classes[1])):
+                rows = rows_of(self.pretraining, (number,), domains)
+                if not len(rows):
+                    continue  # The phases have domains of their own.
+                rng = seeds.generator(self.seed, "task-reserve", number)
+                reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
+                of_pretraining.append(rows[others])
+                of_tasks.append(rows[reserved])
+        return np.concatenate(of_pretraining), np.concatenate(of_tasks)
+
+
+def rows_of(source: Dataset, classes: tuple[int, ...], domains: tuple[int, ...]) -> Rows:
+    """Return the positions of all samples of some classes, in some domains if there are any."""
+    chosen = np.isin(source.labels, classes)
+    if source.domains is not None:
+        chosen &= np.isin(source.domains, domains)
+    return np.flatnonzero(chosen)

@@ -1,0 +1,270 @@
+"""What the settings `method` and `task-method` name: methods with the options of each."""
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.methods import (
+    BATCH_SIZE,
+    METHODS,
+    PERSONALISED,
+    PRETRAINING,
+    RANDOM,
+    Method,
+    with_role,
+)
+from coprefl_flwr.options import Value, check_declared, declared, option, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """How methods train in the pre-training, or in a personalised study; each may differ."""
+
+    rounds: int = option(
+        50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
+    )
+    participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    local_steps: int | None = option(
+        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
+    )
+    local_epochs: int | None = option(
+        None, "passes over the local data per participation", unit="epochs", minimum=1
+    )
+    max_local_steps: int | None = option(
+        None,
+        "most SGD steps per participation, where epochs would take more",
+        unit="steps",
+        minimum=1,
+    )
+    batch_size: int | None = option(
+        None,
+        "samples per step, in tasks too; not set: 32, centralised 64",
+        unit="samples",
+        minimum=1,
+    )
+    learning_rate: float = option(1e-3, "local learning rate eta of the pre-training", above=0)
+    learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
+    momentum: float = option(
+        0.0, "momentum of local SGD in the pre-training", minimum=0, maximum=0.9999
+    )
+    weight_decay: float | None = option(
+        None, "weight decay of local training; not set: 0, in a personalised study 1e-4", minimum=0
+    )
+    clip_norm: float | None = option(
+        None, "largest l2 norm of a gradient in the pre-training", above=0
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value, then that steps or epochs are set, not both."""
+        check_declared(self)
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise SettingsError(
+                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: set one "
+                "of them, not both"
+            )
+
+    def local_training(self) -> LocalTraining:
+        """Return how clients train: SGD."""
+        return LocalTraining(
+            local_steps=self.local_steps,
+            local_epochs=self.local_epochs,
+            max_steps=self.max_local_steps,
+            batch_size=self.batch_size or BATCH_SIZE,
+            learning_rate=self.learning_rate,
+            learning_rate_decay=self.learning_rate_decay,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay or 0.0,
+            clip_norm=self.clip_norm,
+        )
+
+
+TRAINING_KEYS = tuple(declared(TrainingSettings))
+"""Settings of the training that a method may set for itself too."""
+
+_OF_EPOCHS = ("local-epochs", "max-local-steps")
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One method with its options and its training: the user's, and the method's defaults.
+
+    Parameters
+    ----------
+    options : Mapping[str, Any]
+        A value for each of the method's own options, by key.
+    """
+
+    method: Method
+    role: str
+    options: Mapping[str, Any]
+    training: TrainingSettings
+
+    @property
+    def name(self) -> str:
+        """The method's name."""
+        return self.method.name
+
+    def about(self) -> dict[str, Any]:
+        """Return the method and everything that it heeds, "" for what is not set."""
+        values = dict(self.options)
+        for key, one in declared(TrainingSettings).items():
+            if key in training_keys(self.method, self.role):
+                value = getattr(self.training, one.name)
+                values[key] = "" if value is None else value
+        return {"method": self.name, **values}
+
+    def identity(self) -> dict[str, Any]:
+        """Return what its results depend on: `about`, and the version of the method's results."""
+        return self.about() | {"version": self.method.strategy_class.version}
+
+
+def training_keys(method: Method, role: str) -> tuple[str, ...]:
+    """Return the settings of the training that a method heeds, and may set for itself."""
+    if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
+        return tuple(key for key in TRAINING_KEYS if key not in ("participants", "momentum"))
+    if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
+        return ()
+    if not method.trains_locally:
+        return ("rounds", "participants")
+    drawn = method.strategy_class.samples_clients
+    return tuple(key for key in TRAINING_KEYS if drawn or key != "participants")
+
+
+def entries(text: str, allowed: Sequence[str]) -> list[str]:
+    """Return the entries of the setting `method`: at least one, none twice, a folder for each."""
+    names = text.replace(";", " ").split()
+    if not names:
+        raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingsError(f"method names '{twice}' twice")
+    folders = [folder_of(name) for name in names]
+    for name, folder in zip(names, folders, strict=True):
+        if folders.count(folder) > 1:
+            raise SettingsError(f"method: '{name}' and another would share {folder}/")
+    return names
+
+
+def folder_of(name: str) -> str:
+    """Return an entry of `method` as part of a path."""
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
+
+
+def read_phase(
+    what: str, text: str, role: str, training: TrainingSettings, short: Mapping[str, Value]
+) -> Phase:
+    """Read METHOD or METHOD:key=value,key=value.
+
+    Parameters
+    ----------
+    what : str
+        The setting that it is a value of, for error messages.
+    training : TrainingSettings
+        The study's, which hold where the method does not set its own.
+    short : Mapping[str, Value]
+        Options set for every method that has them, by key.
+
+    Raises
+    ------
+    SettingsError
+        For an unknown method or option, or a value that cannot be.
+    """
+    name, _, written = text.partition(":")
+    method = _method(what, text, name, role)
+    where = f"{what}, {text}: "
+    keys = training_keys(method, role)
+    given = _given(where, name, written, [*method.options, *keys])
+    try:
+        own = {key: one.read(given[key]) for key, one in method.options.items() if key in given}
+        for key, one in method.options.items():
+            if key not in own and short.get(key, "") != "":
+                own[key] = one.read(short[key])
+        options = {key: method.defaults(role).get(key) for key in method.options} | own
+        changed = _training(training, {k: v for k, v in given.items() if k in keys}, method)
+        method.strategy_class.check_training(options, changed.clip_norm if keys else None)
+    except SettingsError as error:
+        raise SettingsError(f"{where}{error}") from error
+    return Phase(method, role, options, changed)
+
+
+def _method(what: str, text: str, name: str, role: str) -> Method:
+    """Return the method that is named, which must have the role."""
+    allowed = with_role(role)
+    if name == RANDOM:
+        raise SettingsError(f"{what}: '{text}': random is not trained and has no settings")
+    if name in allowed:
+        return allowed[name]
+    known = [*([RANDOM] if role == PRETRAINING else []), *allowed]
+    if role == PRETRAINING and name in with_role(PERSONALISED):
+        raise SettingsError(
+            f"{what}: {name} is a method of personalised studies: set study = personalised, or "
+            f"name some of {', '.join(known)}"
+        )
+    raise SettingsError(f"{what}: {unknown('method', name, known)}")
+
+
+def _training(
+    training: TrainingSettings, given: Mapping[str, Value], method: Method
+) -> TrainingSettings:
+    """Return the study's training with what a method sets, and its defaults for what nobody set."""
+    found = declared(TrainingSettings)
+    changes = {found[key].name: found[key].read(value) for key, value in given.items()}
+    # Which of steps and epochs is the method's own takes the place of the other for all.
+    for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
+        if changes.get(one) is not None and other not in changes:
+            changes[other] = None
+    values = {one.name: getattr(training, one.name) for one in fields(training)} | changes
+    for key, default in method.strategy_class.training_defaults.items():
+        by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
+        if values[found[key].name] is None and not by_steps:
+            values[found[key].name] = default
+    return TrainingSettings(**values)
+
+
+def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str, Value]:
+    """Read key=value,key=value of the method `name`, which has these keys."""
+    given = {}
+    for pair in written.split(",") if written else []:
+        key, equals, value = pair.partition("=")
+        if key not in has:
+            near = difflib.get_close_matches(key, has, n=1)
+            hint = f", did you mean '{near[0]}'?" if near else ""
+            own = ", ".join(has) or "no settings"
+            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}")
+        if not equals:
+            raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
+        given[key] = parsed(value)
+    return given
+
+
+def parsed(text: str) -> Value:
+    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
+    """Raise a SettingsError for a method's option that was set and that no method here has."""
+    for key, value in short.items():
+        if any(key in phase.options for phase in phases):
+            continue
+        has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
+        own = [f"{name} has {options}" for name, options in has.items()]
+        raise SettingsError(f"{key} = {value}: no method here has this setting; {'; '.join(own)}")
+
+
+def keys_of(names: str, role: str) -> set[str]:
+    """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
+    phases = [phase.partition(":")[0] for phase in names.split("+")]
+    methods = [METHODS[name] for name in phases if name in METHODS]
+    return {key for one in methods for key in (*one.options, *training_keys(one, role))}

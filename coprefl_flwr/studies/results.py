@@ -1,0 +1,87 @@
+"""What a study came to: the rows and rounds of its stages, as files, tables and figures.
+
+`python -m coprefl_flwr.experiments.personalised FOLDER FOLDER ...` prints the comparison of several
+runs of a personalised study, of other seeds.
+"""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
+from coprefl_flwr.methods import PERSONALISED
+from coprefl_flwr.report import figures, results
+from coprefl_flwr.report.forms import markdown, plain
+from coprefl_flwr.report.personal import PersonalRun, personal_tables
+from coprefl_flwr.report.starts import pretraining_summary, pretraining_table, summary_table
+from coprefl_flwr.report.table import Table
+from coprefl_flwr.studies.stage import Store, read_result
+from coprefl_flwr.studies.study import Study
+
+logger = logging.getLogger("flwr.coprefl")
+
+SENT = ("weights-sent", "numbers-sent")
+
+
+def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) of all stages."""
+    found = [read_result(store.folder(stage)) for stage in study.stages]
+    rows = [row for result in found for row in result["rows"]]
+    rounds = [row for result in found for row in result["rounds"]]
+    return results.frame(rows), results.frame(rounds)
+
+
+def write_results(study: Study, store: Store, folder: Path) -> None:
+    """Write rows, rounds, tables and figures of a finished study; log the tables."""
+    rows, rounds = gather(study, store)
+    results.write_rounds(folder / "rounds.jsonl", rounds)
+    if not rows.empty:
+        results.write_rows(folder / "rows.jsonl", rows)
+    if study.config["study"] == PERSONALISED:
+        _personalised(folder)
+    else:
+        _starts(folder, rows, rounds)
+    logger.info("")
+    logger.info("models, rows, tables and figures are in %s", folder)
+
+
+def _starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
+    if not rounds.empty:
+        figures.learning_curves(rounds, folder / "learning_curves.png")
+    entries = pretraining_summary(rounds)
+    if not entries.empty:
+        _write(folder / "pretraining.md", [pretraining_table(entries)])
+    if not rows.empty:
+        results.write_summary_csv(folder / "summary.csv", rows)
+        figures.accuracy_histogram(rows, folder / "client_accuracies.png")
+        _write(folder / "summary.md", [summary_table(rows)])
+
+
+def _personalised(folder: Path) -> None:
+    _write(folder / "summary.md", personal_tables([read_personal(folder)]))
+
+
+def _write(path: Path, tables: Sequence[Table]) -> None:
+    """Write tables in Markdown, and log them as text after an empty line."""
+    write_atomically(path, markdown(*tables).encode())
+    for table in tables:
+        for line in ["", *plain(table).splitlines()]:
+            logger.info("%s", line)
+
+
+def read_personal(folder: Path) -> PersonalRun:
+    """Return what the methods of a finished run came to; SettingsError where it is none."""
+    if not (folder / "rows.jsonl").is_file():
+        raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
+    rounds = results.read_rounds(folder / "rounds.jsonl")
+    last = rounds.groupby("start", sort=False)[list(SENT)].last()
+    sent = {str(start): {key: int(n) for key, n in row.items()} for start, row in last.iterrows()}
+    return results.read_rows(folder / "rows.jsonl"), sent
+
+
+def main(folders: Sequence[str]) -> None:
+    """Print the comparison over several runs."""
+    print(markdown(*personal_tables([read_personal(Path(folder)) for folder in folders])))
