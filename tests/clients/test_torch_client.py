@@ -99,7 +99,7 @@ def test_without_test_samples_there_is_no_evaluation(federation):
     samples = federation.samples[0]
     empty = Samples(samples.dataset, samples.indices[:0], samples.labels[:0])
     for test in (None, empty):
-        client = TorchClient(federation.model, samples, test, device=CPU)
+        client = TorchClient(federation.model, samples, test=test, device=CPU)
         with pytest.raises(SettingsError, match="this client holds no test samples"):
             client.evaluate(list(federation.arrays().values()), CONFIG)
 
@@ -123,7 +123,7 @@ def test_coprefl_client_trains_on_its_support_set(federation):
     _, n, _ = client.fit(start, CONFIG)
     assert n == 24  # floor(0.8 * 31)
     support, query = client.split(CONFIG)
-    by_hand = TorchClient(federation.model, support, None, federation.training, CPU)
+    by_hand = TorchClient(federation.model, support, training=federation.training, device=CPU)
     for found, expected in zip(
         client.fit(start, CONFIG)[0], by_hand.fit(start, CONFIG)[0], strict=True
     ):

@@ -11,6 +11,7 @@ from coprefl_flwr.clients import FedPCLClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import model_arrays
+from coprefl_flwr.options import declared
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedPCL
 from tests.strategies.by_hand import Leaving, assert_equal, descend, run_on, states_of
@@ -122,7 +123,7 @@ def test_heads_stay_with_their_clients_who_take_part_now_and_then(federation, tm
     assert_equal(found, expected, 1e-11)
 
 
-@pytest.mark.parametrize("variant", FedPCL.variants)
+@pytest.mark.parametrize("variant", declared(FedPCL)["variant"].choices)
 def test_the_loss_counts(federation, tmp_path, variant):
     ends = {}
     for name in ("both", variant):
