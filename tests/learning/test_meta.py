@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.learning.meta import descend, meta_gradient, meta_loss
-from coprefl_flwr.rounds.combine import LossMoments, Accumulator
+from coprefl_flwr.rounds.combine import Accumulator, LossMoments
 
 CENTRES = np.array([[1.0, 0.0, 2.0], [0.5, -1.0, 0.0], [2.0, 1.0, 1.0], [-1.0, 0.0, 0.5]])
 SCALES = np.array([1.0, 2.0, 0.5, 3.0])

@@ -1,4 +1,4 @@
-"""The rules and the accumulator: coefficients by hand, and sums that do not depend on who adds up."""
+"""The rules and the accumulator: coefficients by hand, and sums that are the same whoever adds."""
 
 import itertools
 
@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.rounds.combine import (
-    PerClient,
+    Accumulator,
     Chain,
     LossMoments,
     Mean,
     Nothing,
-    Accumulator,
+    PerClient,
     Total,
     measured,
     parse,
@@ -113,7 +113,9 @@ def clients(count):
     ]
 
 
-@pytest.mark.parametrize("rule", [Mean(), Mean(""), Total(), LossMoments(0.7), PerClient()], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Mean(), Mean(""), Total(), LossMoments(0.7), PerClient()], ids=str
+)
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 4, 8, 12), (0, 1, 2, 11, 12)])
 def test_parts_merged_are_the_whole(rule, cuts):
     """To 1e-15 of the sum of the absolute terms: order costs the last bits, hosting no more."""
