@@ -115,7 +115,7 @@ def measure(
             return FedPCLClient(
                 network,
                 train,
-                ClientState(folder),
+                state=ClientState(folder),
                 initial=initial,
                 training=training,
                 device=CPU,

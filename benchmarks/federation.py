@@ -33,7 +33,7 @@ def client_fn(context: Context, client_id: int) -> NumPyClient:
     held, training = samples(workload, client_id), workload.training()
     device = torch.device("cpu")
     if context.run_config["method"] == "coprefl":
-        return CoPreFLClient(_model(workload), held, training, device=device)
+        return CoPreFLClient(_model(workload), held, training=training, device=device)
     return TorchClient(_model(workload), held, training=training, device=device)
 
 

@@ -60,7 +60,7 @@ def taken_apart(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
     return first, more
 
 
-def misfit(
+def mismatch(
     arrays: Mapping[str, npt.NDArray[Any]],
     template: Mapping[str, npt.NDArray[Any]],
     *,
@@ -88,6 +88,16 @@ def misfit(
             return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
         if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
             return f"array '{name}' holds a NaN or an infinity"
+    return None
+
+
+def other_dtype(
+    arrays: Mapping[str, npt.NDArray[Any]], template: Mapping[str, npt.NDArray[Any]]
+) -> str | None:
+    """Say which of `arrays` has another dtype than the template's, or return None."""
+    for name, array in arrays.items():
+        if array.dtype != template[name].dtype:
+            return f"array '{name}' is {array.dtype}, sent was {template[name].dtype}"
     return None
 
 

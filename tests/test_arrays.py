@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.arrays import cast, cast_like, from_record, misfit, to_record
+from coprefl_flwr.arrays import cast, cast_like, from_record, mismatch, to_record
 
 DTYPES = [np.float16, np.float32, np.float64, np.int64, np.bool_]
 
@@ -85,16 +85,16 @@ def changed(**arrays):
     ],
 )
 def test_misfits_are_named(arrays, message):
-    assert misfit(arrays, TEMPLATE) == message
+    assert mismatch(arrays, TEMPLATE) == message
 
 
 def test_a_gradient_may_cover_a_part_but_not_nothing():
     part = {"b": np.zeros(2, np.float32)}
-    assert misfit(part, TEMPLATE, subset=True) is None
-    assert misfit({}, TEMPLATE, subset=True) == "array 'w' is missing"
-    assert misfit({"b": np.zeros(3)}, TEMPLATE, subset=True) == (
+    assert mismatch(part, TEMPLATE, subset=True) is None
+    assert mismatch({}, TEMPLATE, subset=True) == "array 'w' is missing"
+    assert mismatch({"b": np.zeros(3)}, TEMPLATE, subset=True) == (
         "array 'b' has shape (3,), sent was (2,)"
     )
-    assert misfit({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
+    assert mismatch({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
         "array 'x' is not one of the 3 that were sent"
     )

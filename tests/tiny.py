@@ -141,7 +141,7 @@ class Federation:
         return CoPreFLClient(
             self.model,
             self.samples[client_id],
-            self.training,
+            training=self.training,
             resplit=self.resplit,
             test=self.samples[client_id],
             device=torch.device("cpu"),
@@ -149,7 +149,9 @@ class Federation:
 
     def torch_client(self, context, client_id):
         samples = self.samples[client_id]
-        return TorchClient(self.model, samples, samples, self.training, torch.device("cpu"))
+        return TorchClient(
+            self.model, samples, test=samples, training=self.training, device=torch.device("cpu")
+        )
 
     def arrays(self):
         return {name: array.copy() for name, array in self.start.items()}

@@ -1,40 +1,52 @@
 """CoPreFL's client: trains on a support set, answers queries on the rest."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+import numpy as np
 from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
-from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
+from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
+from coprefl_flwr.options import check_declared, option
 
 
 class CoPreFLClient(TorchClient):
     """A client of CoPreFL in scenario I (Algorithm 1, lines 4 to 8 and 12 to 14).
 
-    Parameters
-    ----------
-    support_fraction : float
-        Part of the local samples that is the support set S_j (floor(0.8 n) of n in the paper);
-        the rest is the query set Q_j.
-    resplit : bool
-        Draw the two sets anew every round, as Algorithm 1's line 4 stands in the loop; False
-        draws them once per client.
+    The samples that are not in its support set S_j (floor(0.8 n) of n in the paper) are its query
+    set Q_j. Both are drawn anew every round, as Algorithm 1's line 4 stands in the loop, unless
+    `resplit` is False: then they are drawn once per client.
     """
+
+    options: ClassVar[Mapping[str, Any]] = {
+        "support_fraction": option(
+            0.8, "part of a client's samples that is the support set", above=0, maximum=0.99
+        ),
+        "resplit": option(True, "draw support and query sets anew every round"),
+    }
 
     def __init__(
         self,
         model: nn.Module,
         train: Samples,
-        training: LocalTraining | None = None,
-        support_fraction: float = 0.8,
-        resplit: bool = True,
+        *,
+        support_fraction: float = options["support_fraction"].default,
+        resplit: bool = options["resplit"].default,
         **more: Any,
     ) -> None:
-        super().__init__(model, train, training=training, **more)
+        super().__init__(model, train, **more)
         self.support_fraction = support_fraction
         self.resplit = resplit
+        check_declared(self)
+
+    @classmethod
+    def check_samples(cls, fewest: int, **options: Any) -> None:
+        """Refuse clients whose support or query set would be empty."""
+        fraction = options.get("support_fraction", cls.options["support_fraction"].default)
+        split_in_two(fewest, fraction, np.random.default_rng(0))
 
     def split(self, config: Config) -> tuple[Samples, Samples]:
         """Return (support, query), a function of (seed, population, round, client)."""

@@ -13,7 +13,7 @@ from coprefl_flwr.arrays import Arrays, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
-from coprefl_flwr.models import model_arrays
+from coprefl_flwr.models import first_names, model_arrays
 
 Tensors = dict[str, Tensor]
 
@@ -83,16 +83,19 @@ class FedMetaClient(CoPreFLClient):
 
     def answer(self, found: Mapping[str, Tensor | None], adapted: Tensors, rates: bool) -> Arrays:
         """Return an array for everything sent: gradients, zeros for what is frozen, buffers."""
-        state = model_arrays(self.model)
-        names = list(state) + [f"rates/{n}" for n in self.weight_names() if rates]
+        state, first = model_arrays(self.model), first_names(self.model)
+        # Under which name the tensor was found: tied weights have the same step under every name.
+        sources = {name: first[name] for name in state}
+        if rates:
+            sources |= {f"rates/{n}": f"rates/{first[n]}" for n in self.weight_names()}
         answer: Arrays = {}
-        for name in names:
+        for name, source in sources.items():
             template = state[name.removeprefix("rates/")]
-            gradient = found.get(name)
+            gradient = found.get(source)
             if gradient is not None:
                 answer[name] = np.asarray(gradient.detach().cpu())
-            elif is_buffer(name, template) and name in adapted:
-                answer[name] = np.asarray(adapted[name].detach().cpu())
+            elif is_buffer(name, template) and source in adapted:
+                answer[name] = np.asarray(adapted[source].detach().cpu())
             else:
                 answer[name] = np.zeros_like(template)
         return answer

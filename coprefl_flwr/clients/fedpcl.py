@@ -1,6 +1,6 @@
 """FedPCL's client: a head of its own, trained against everybody's prototypes."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective, class_means
 from coprefl_flwr.learning.noise import Noise
@@ -35,10 +36,12 @@ class FedPCLClient(StatefulClient):
         What is laid over the prototypes before they are sent.
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"state", "initial", "noise"})
+
     def __init__(
-        self, model: nn.Module, *positional: Any, noise: Noise | None = None, **more: Any
+        self, model: nn.Module, train: Samples, *, noise: Noise | None = None, **more: Any
     ) -> None:
-        super().__init__(model, *positional, **more)
+        super().__init__(model, train, **more)
         self.noise = noise
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:

@@ -3,7 +3,8 @@
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
-from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import first_names, load_arrays, model_arrays
 
 
 class FedRepClient(StatefulClient):
@@ -44,6 +45,11 @@ class FedRepClient(StatefulClient):
         names = list(self.model.state_dict())
         kept = self.own_weights(config)
         own = {name: kept[name] for name in names[len(parameters) :]}
+        for name, first in first_names(self.model).items():
+            if (name in own) != (first in own):
+                raise SettingsError(
+                    f"'{name}' and '{first}' are tied: FedRep cannot keep one and share the other"
+                )
         body = dict(zip(names[: len(parameters)], parameters, strict=True))
         load_arrays(self.model, body | own)
         return own

@@ -7,10 +7,10 @@ import numpy as np
 from flwr.app import Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import Arrays, cast_like, from_record, misfit
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, mismatch
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.rounds import protocol
-from coprefl_flwr.rounds.combine import Chain, Rule, Tally, measured, parse
+from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, measured, parse
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
@@ -49,7 +49,7 @@ def run_all(
 
     A chain runs in the order given, each client from the arrays of the last good one.
     """
-    tally, reply = Tally(rule, sent), NodeReply()
+    accumulator, reply = Accumulator(rule, sent), NodeReply()
     chained = isinstance(rule, Chain)
     first, start = Arrays(), sent
     for client_id in clients if chained else sorted(clients):
@@ -61,10 +61,12 @@ def run_all(
             if reply.metrics and arrays.keys() != first.keys():
                 raise ValueError("the arrays returned are not those that other clients returned")
             if chained:
-                rule.coefficients(metrics)  # No tally does: it fails a client without samples.
+                rule.coefficients(
+                    metrics
+                )  # No accumulator does: it fails a client without samples.
                 start = cast_like(arrays, sent)
             else:
-                tally.add(client_id, arrays, metrics)
+                accumulator.add(client_id, arrays, metrics)
         except Exception as error:  # One client's failure must not cost the others their work.
             reply.failed[client_id] = one_line(error)
         else:
@@ -73,7 +75,7 @@ def run_all(
                 first = {name: array.copy() for name, array in arrays.items()}
             reply.metrics[client_id] = metrics
     if rule.sums and reply.metrics:
-        sums = {"last": start} if chained else dict(tally.sums)
+        sums = {"last": start} if chained else dict(accumulator.sums)
         reply.records = {protocol.ARRAYS: first} if len(reply.metrics) == 1 else sums
     return reply
 
@@ -136,6 +138,6 @@ def check(arrays: Arrays, metrics: Mapping[str, float], sent: Arrays, rule: Rule
     """Raise a ValueError for results that would spoil a sum, where a NaN has no owner."""
     for name in metrics:
         measured(metrics, name)
-    problem = misfit(arrays, sent, subset=rule.partial) if rule.sums else None
+    problem = mismatch(arrays, sent, subset=rule.partial) if rule.sums else None
     if problem:
         raise ValueError(problem)

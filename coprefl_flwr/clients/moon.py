@@ -11,6 +11,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
@@ -32,8 +33,8 @@ class MOONClient(StatefulClient):
     "moon-temperature".
     """
 
-    def __init__(self, model: nn.Module, *positional: Any, **more: Any) -> None:
-        super().__init__(model, *positional, **more)
+    def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
+        super().__init__(model, train, **more)
         if not any(isinstance(module, nn.Linear) for module in model.modules()):
             raise SettingsError(f"{type(model).__name__} has no nn.Linear, so no representation")
 

@@ -40,7 +40,7 @@ class SCAFFOLDClient(StatefulClient):
             )
             renewed = {
                 name: own[name] - control[name] + (start[name] - trained[name]) / scale
-                for name in (self.parameters() if scale else ())
+                for name in (self.trained_names() if scale else ())
             }
         after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
         self.state.write(config, after)

@@ -1,6 +1,6 @@
 """A client that keeps something from one round to the next."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -23,12 +23,14 @@ class StatefulClient(TorchClient):
         as `model` may be shared, not what that holds at the moment.
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"state", "initial"})
+
     def __init__(
         self,
         model: nn.Module,
         train: Samples,
-        state: ClientState,
         *,
+        state: ClientState,
         initial: Arrays | None = None,
         **more: Any,
     ) -> None:

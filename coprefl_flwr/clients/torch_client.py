@@ -1,7 +1,7 @@
 """A client that trains a PyTorch model by local SGD."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,9 @@ Config = dict[str, Any]
 class TorchClient(NumPyClient):
     """Local SGD on a client's training samples; evaluation on its test samples.
 
+    A client of a method is a subclass; its own options are the entries of `options`, and keyword
+    arguments of its constructor.
+
     Parameters
     ----------
     model : nn.Module
@@ -44,10 +47,17 @@ class TorchClient(NumPyClient):
         Defaults to the GPU if the process sees one.
     """
 
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Its options by name, each a field made by `coprefl_flwr.options.option`."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the constructor is given besides, of "state", "initial" and "noise"."""
+
     def __init__(
         self,
         model: nn.Module,
         train: Samples,
+        *,
         test: Samples | None = None,
         training: LocalTraining | None = None,
         device: torch.device | None = None,
@@ -57,6 +67,13 @@ class TorchClient(NumPyClient):
         self.train = train
         self.test = test
         self.training = training or LocalTraining()
+
+    @classmethod
+    def check_samples(cls, fewest: int, **options: Any) -> None:
+        """Raise a SettingsError if a client of so few samples cannot take part.
+
+        `options` are the client's, by name.
+        """
 
     def training_samples(self, config: Config) -> Samples:
         """Return what this round's local training runs on."""
@@ -95,8 +112,13 @@ class TorchClient(NumPyClient):
             )
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Return the trainable parameters by name."""
+        """Return the trainable parameters by name, tied weights once, by their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+
+    def trained_names(self) -> list[str]:
+        """Return the names of the trainable parameters, of tied weights every one."""
+        named = self.model.named_parameters(remove_duplicate=False)
+        return [name for name, p in named if p.requires_grad]
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""

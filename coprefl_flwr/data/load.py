@@ -68,7 +68,7 @@ def load_dataset(
     return _load(name, folder.expanduser(), Reduction(image_size, samples_per_class, drawn_by))
 
 
-@functools.cache
+@functools.lru_cache(maxsize=8)
 def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
     path = Path(name).expanduser()
     if name and name not in _NAMES and path.is_dir():
@@ -91,7 +91,7 @@ def _folder(path: Path, reduction: Reduction) -> ImageDataset:
     return load_folder(path, reduction)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)
 def _whole(name: str, data_dir: Path) -> Dataset:
     if name in _EMBEDDED:
         return _EMBEDDED[name]()

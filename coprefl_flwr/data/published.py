@@ -50,7 +50,7 @@ _SUPERCLASS_OF = (
 )  # fmt: skip
 
 
-@functools.cache
+@functools.lru_cache(maxsize=2)
 def load_published(name: str, data_dir: Path) -> ImageDataset:
     """Load the dataset called `name`, one of PUBLISHED, downloading it where it is missing.
 

@@ -42,7 +42,7 @@ def loss_and_gradient(
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
     In train mode both would depend on the batch size, and BatchNorm's buffers would change
-    (Algorithm 1 line 13). Any iterable of (inputs, targets) on the model's device will do, a
+    (Algorithm 1 line 13). Tied weights have the same gradient under each of their names. Any iterable of (inputs, targets) on the model's device will do, a
     DataLoader among them.
     """
     model.eval()
@@ -58,7 +58,7 @@ def loss_and_gradient(
         raise ValueError("no samples to compute a loss of")
     gradient = {
         name: (torch.zeros_like(p) if p.grad is None else p.grad / count).cpu().numpy()
-        for name, p in model.named_parameters()
+        for name, p in model.named_parameters(remove_duplicate=False)
         if p.requires_grad
     }
     model.zero_grad(set_to_none=True)

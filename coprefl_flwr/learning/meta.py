@@ -20,19 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, cast
-from coprefl_flwr.errors import SettingsError
 
 Losses = npt.NDArray[np.float64]
-
-
-def check_meta_options(gamma: float, meta_learning_rate: float) -> None:
-    """Raise a SettingsError unless gamma is in [0, 1] and the meta learning rate not negative."""
-    if not 0 <= gamma <= 1:
-        raise SettingsError(f"gamma = {gamma:g}: must be between 0 and 1")
-    if not 0 <= meta_learning_rate < np.inf:
-        raise SettingsError(
-            f"meta_learning_rate = {meta_learning_rate:g}: must be finite and at least 0"
-        )
 
 
 def meta_loss(losses: Losses, gamma: float) -> float:

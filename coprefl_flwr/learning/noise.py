@@ -6,38 +6,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.settings import unknown
-
-KINDS = ("laplace", "gaussian")
+from coprefl_flwr.options import check_declared, option
 
 
 @dataclass(frozen=True, kw_only=True)
 class Noise:
     """What is added to a client's prototypes before it sends them, or to its training images.
 
-    Parameters
-    ----------
-    kind : str
-        Distribution of e: "laplace" or "gaussian", of mean 0.
-    scale : float
-        s: Laplace's scale parameter, or the standard deviation.
-    share : float
-        p, from 0 to 1: how much of x is taken away.
+    e has mean 0; its scale s is Laplace's scale parameter, or a Gaussian's standard deviation.
     """
 
-    kind: str = "laplace"
-    scale: float = 0.05
-    share: float = 0.1
+    kind: str = option(
+        "laplace", "distribution of the noise", choices=("laplace", "gaussian"), key="noise-kind"
+    )
+    scale: float = option(
+        0.05, "scale s of the noise, of pixels from 0 to 1", minimum=0, key="noise-scale"
+    )
+    share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1, key="noise-share")
 
     def __post_init__(self) -> None:
         """Refuse what is no noise."""
-        if self.kind not in KINDS:
-            raise SettingsError(f"noise: {unknown('kind', self.kind, list(KINDS))}")
-        if not 0 <= self.scale < np.inf:
-            raise SettingsError(f"noise scale = {self.scale}: must be finite and at least 0")
-        if not 0 <= self.share <= 1:
-            raise SettingsError(f"noise share = {self.share}: must be between 0 and 1")
+        check_declared(self)
 
     def on(self, values: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:
         """Return float32 (1 - p) x + e, with another e for every number of `values`."""

@@ -1,7 +1,6 @@
 """Local training: how a client takes SGD or Adam steps on its samples."""
 
 import itertools
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import check_declared, option
 
 Objective = Callable[[Tensor, Tensor], Tensor]
 """What local training minimises on a batch, from (inputs, targets)."""
@@ -24,55 +24,41 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 class LocalTraining:
     """How a client trains. Exactly one of `local_steps` and `local_epochs`; neither is 5 steps.
 
-    Parameters
-    ----------
-    local_steps, local_epochs : int, optional
-        SGD steps per participation, or passes over the local data.
-    max_steps : int, optional
-        Most steps per participation, where the epochs would take more.
-    batch_size : int
-        Samples per step.
-    learning_rate : float
-        Step size eta in round 1.
-    learning_rate_decay : float
-        Factor on the learning rate per round.
-    momentum, weight_decay : float
-        As in `torch.optim.SGD`. Each participation starts with a fresh optimiser.
-    clip_norm : float, optional
-        Largest l2 norm of the gradient over all parameters.
+    Each participation starts with a fresh optimiser; momentum and weight decay are those of
+    `torch.optim.SGD`.
     """
 
-    local_steps: int | None = None
-    local_epochs: int | None = None
-    max_steps: int | None = None
-    batch_size: int = 32
-    learning_rate: float = 1e-3
-    learning_rate_decay: float = 1.0
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    clip_norm: float | None = None
+    local_steps: int | None = option(
+        None,
+        "SGD steps per participation; not set: 5, or local-epochs",
+        unit="steps",
+        minimum=0,
+    )
+    local_epochs: int | None = option(
+        None, "passes over the local data per participation", unit="epochs", minimum=0
+    )
+    max_steps: int | None = option(
+        None,
+        "most SGD steps per participation, where epochs would take more",
+        unit="steps",
+        minimum=1,
+        key="max-local-steps",
+    )
+    batch_size: int = option(32, "samples per step", unit="samples", minimum=1)
+    learning_rate: float = option(1e-3, "local learning rate eta in round 1", above=0)
+    learning_rate_decay: float = option(1.0, "factor on the learning rate per round", above=0)
+    momentum: float = option(0.0, "momentum of local SGD", minimum=0)
+    weight_decay: float = option(0.0, "weight decay of local training", minimum=0)
+    clip_norm: float | None = option(
+        None, "largest l2 norm of the gradient over all parameters", above=0
+    )
 
     def __post_init__(self) -> None:
         """Refuse values that cannot train, and steps and epochs together."""
-        limits = {
-            "local-steps": (self.local_steps, 0, False),
-            "local-epochs": (self.local_epochs, 0, False),
-            "max-local-steps": (self.max_steps, 1, False),
-            "batch-size": (self.batch_size, 1, False),
-            "learning-rate": (self.learning_rate, 0, True),
-            "learning-rate-decay": (self.learning_rate_decay, 0, True),
-            "momentum": (self.momentum, 0, False),
-            "weight-decay": (self.weight_decay, 0, False),
-            "clip-norm": (self.clip_norm, 0, True),
-        }
-        for name, (value, lowest, strictly) in limits.items():
-            if value is None or (lowest <= value < math.inf and not (strictly and value == lowest)):
-                continue
-            bound = "above" if strictly else "at least"
-            raise SettingsError(f"{name} = {value}: must be finite and {bound} {lowest}")
+        check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             raise SettingsError(
-                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: "
+                f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}: "
                 "set one of them, not both"
             )
 
@@ -113,7 +99,7 @@ class LocalTraining:
 class AdamTraining(LocalTraining):
     """Local training by Adam, as FedPCL's experiments have it; `momentum` must stay 0."""
 
-    weight_decay: float = 1e-4
+    weight_decay: float = option(1e-4, "weight decay of local training", minimum=0)
 
     def __post_init__(self) -> None:
         """Refuse a momentum besides Adam's own."""

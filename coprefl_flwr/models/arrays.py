@@ -21,6 +21,20 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Return for every parameter and buffer the first of the names that it has.
+
+    Tied weights are one tensor under several names; `state_dict` has them all, and
+    `named_parameters()` the first alone.
+    """
+    first: dict[int, str] = {}
+    tensors = [
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ]
+    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
+
+
 def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy `arrays` into the model's own tensors, on whatever device they are.
 

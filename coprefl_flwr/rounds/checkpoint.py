@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from coprefl_flwr.arrays import Arrays, misfit
+from coprefl_flwr.arrays import Arrays, mismatch
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
@@ -93,11 +93,12 @@ def continue_from(
     ------
     SettingsError
         If a checkpoint would be overwritten, or is not one of this run: another model, other
-        options, or already past `num_rounds`.
+        options, or already past `num_rounds`; or if an option cannot be written into one.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: needs the checkpoint to resume from")
+    written = {} if path is None else as_json(options)
     if path is None or not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting anew", path)
@@ -105,12 +106,12 @@ def continue_from(
     if not resume:
         raise SettingsError(f"checkpoint {path} is there already: resume it, or name another")
     kept = read_checkpoint(path)
-    problem = misfit(kept.arrays, initial)
+    problem = mismatch(kept.arrays, initial)
     if problem:
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < kept.round:
         raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
-    for name, value in options.items():
+    for name, value in written.items():
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_nodes", "max_failed_rounds")
         if not free and kept.options.get(name) != value:
@@ -120,6 +121,20 @@ def continue_from(
             )
     logger.info("resumed from %s after round %s", path, kept.round)
     return kept
+
+
+def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options as a checkpoint gives them back: a tuple is a list there."""
+    written = {}
+    for name, value in options.items():
+        try:
+            written[name] = json.loads(json.dumps(value))
+        except (TypeError, ValueError) as error:
+            raise SettingsError(
+                f"{name} = {value!r}: cannot be written into a checkpoint, which takes numbers, "
+                "texts, lists and mappings of them"
+            ) from error
+    return written
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:

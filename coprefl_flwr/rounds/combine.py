@@ -1,8 +1,8 @@
 """How the results of several clients become one: the rules an exchange names.
 
 A node that hosts several clients adds their results up before it answers, and the server adds up
-the answers of the nodes; both use the `Tally` below, so that a sum is the same whoever hosts whom.
-Sums run in float64 in the order of client ids. All rules but `Chain` are linear: a rule says with
+the answers of the nodes; both use the `Accumulator` below, so that a sum does not depend on which
+node hosts which client. Sums run in float64 in the order of client ids. All rules but `Chain` are linear: a rule says with
 which coefficient a client's arrays enter which sum, and that coefficient may only depend on what
 that client measured itself.
 """
@@ -101,10 +101,10 @@ class LossMoments(Rule):
 
 
 @dataclass(frozen=True)
-class Apart(Rule):
+class PerClient(Rule):
     """Every client's arrays by themselves, in sums named after the client id."""
 
-    name: ClassVar[str] = "apart"
+    name: ClassVar[str] = "per-client"
     partial: ClassVar[bool] = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
@@ -117,7 +117,7 @@ class Chain(Rule):
     """The arrays go from one client to the next, in the order in which the clients are named.
 
     A client that fails is skipped: the next one gets what the last good one returned. A chain runs
-    on one node (see `RoundStrategy.stretches`), and what comes back is the last one's arrays.
+    on one node (see `RoundStrategy.segments`), and what comes back is the last one's arrays.
     """
 
     name: ClassVar[str] = "chain"
@@ -148,7 +148,7 @@ def parse(text: str) -> Rule:
         return Mean(weight=value)
     if name == LossMoments.name and colon:
         return LossMoments(reference=float(value))
-    for rule in (Total, Apart, Chain, Nothing):
+    for rule in (Total, PerClient, Chain, Nothing):
         if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")
@@ -171,7 +171,7 @@ def _positive(metrics: Metrics, name: str) -> float:
     return weight
 
 
-class Tally:
+class Accumulator:
     """Running float64 sums of clients' arrays under a rule.
 
     `sent` are the arrays that the clients were sent: they say which of those returned are buffers,

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.rounds.combine import Mean, Rule
-from coprefl_flwr.rounds.protocol import Config
+from coprefl_flwr.rounds.protocol import MessageConfig
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Exchange:
         How the clients' arrays become one (see `coprefl_flwr.rounds.combine`).
     extra : Mapping[str, Arrays]
         Further named arrays to send, each as an ArrayRecord of its own.
-    config : Config
+    config : MessageConfig
         Settings for this exchange, on top of the app's own.
     stateful : bool
         Whether the clients keep a state from one of these exchanges to the next.
@@ -40,7 +40,7 @@ class Exchange:
     clients: Sequence[int]
     combine: Rule = field(default_factory=Mean)
     extra: Mapping[str, Arrays] = field(default_factory=dict)
-    config: Config = field(default_factory=dict)
+    config: MessageConfig = field(default_factory=dict)
     stateful: bool = False
     needed: int | None = None
 

@@ -24,6 +24,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.combine import Rule
 
 ROSTER = "query.roster"
@@ -31,8 +32,11 @@ ARRAYS = "arrays"
 OF_CLIENTS = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
+OURS = ("server-round", "run", "population", "seed", "attempt", "client", "clients", "combine")
+"""Settings that every request has from this package; an app cannot send its own under these."""
+
 Scalar = bool | int | float | str | bytes
-Config = dict[str, Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]]
+MessageConfig = dict[str, Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]]
 
 
 @dataclass
@@ -51,7 +55,7 @@ class NodeReply:
 
 def request(
     records: Mapping[str, ArrayRecord],
-    config: Config,
+    config: MessageConfig,
     *,
     rule: Rule,
     clients: Sequence[int] | None,
@@ -61,11 +65,22 @@ def request(
 
     `of_clients` holds what differs from client to client, in their order.
     """
-    each: Config = {name: list(values) for name, values in (of_clients or {}).items()}
+    each: MessageConfig = {name: list(values) for name, values in (of_clients or {}).items()}
     if clients is None:
         each = {name: values[0] for name, values in (of_clients or {}).items()}
-    hosted: Config = {} if clients is None else {"clients": list(clients), "combine": str(rule)}
+    hosted: MessageConfig = (
+        {} if clients is None else {"clients": list(clients), "combine": str(rule)}
+    )
     return RecordDict({**records, "config": ConfigRecord({**config, **hosted, **each})})
+
+
+def check_free(what: str, config: Mapping[str, object]) -> None:
+    """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
+    taken = [key for key in config if key in (*OURS, *OF_CLIENTS)]
+    if taken:
+        raise SettingsError(
+            f"{what}: '{taken[0]}' is set by the strategy itself; give yours another name"
+        )
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Roster:
         owner = self.owner.get(clients[0], -1) if clients else -1
         return {owner: [c for c in clients if self.owner.get(c) == owner]} if owner in nodes else {}
 
-    def stretches(self, clients: Sequence[int]) -> list[list[int]]:
+    def segments(self, clients: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients where it passes from one node to another."""
         if self.shared is not None:
             return [list(clients)] if clients else []

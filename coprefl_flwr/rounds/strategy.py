@@ -6,99 +6,115 @@ returns the new global arrays with the round's metrics. Flower's own loop drives
 Flower adds to that loop applies here too.
 """
 
-import copy
 import logging
-import math
 import re
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import Arrays, from_record, misfit, to_record
-from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
-from coprefl_flwr.rounds.checkpoint import Checkpoint, History, continue_from, write_checkpoint
+from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import Option, Value, check_declared, option
+from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing
+from coprefl_flwr.rounds.engine import Engine, EvaluateFn, Hook, Round, RoundReport
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.protocol import Config
-from coprefl_flwr.rounds.traffic import Traffic, size
-from coprefl_flwr.rounds.transport import Transport
+from coprefl_flwr.rounds.network import Network
+from coprefl_flwr.rounds.protocol import check_free
 from coprefl_flwr.rounds.versions import Versions
 
-logger = logging.getLogger("flwr.coprefl")
+__all__ = ["ROUNDS", "RUN_OPTIONS", "EvaluateFn", "Hook", "Round", "RoundReport", "RoundStrategy"]
 
-Metrics = dict[str, float]
-Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
-EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic."""
-
-    round: int
-    num_rounds: int
-    arrays: Arrays
-    metrics: Metrics
-    evaluation: Replies | None
-    seconds: float
-
-
-Hook = Callable[[RoundReport], None]
+ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
 
 @dataclass(kw_only=True, eq=False)
 class RoundStrategy(Strategy, ABC):
     """A federated method whose round is a program of exchanges.
 
-    Parameters
-    ----------
-    participants : int or None
-        Clients per round, |m|; None takes all there are.
-    seed : int
-        Every random choice is a function of (seed, population, round, client).
-    run_name : str
-        Name of the run, under which clients keep their states: another one for every run of a
-        method whose clients have some.
-    population : str
-        Which group of clients this is ("train", "pretrain", "task-3"); client ids and seeds are
-        relative to it.
-    min_nodes : int
-        Nodes to wait for before the first round.
-    min_replies : int
-        Good replies that every exchange needs; with fewer, the round is repeated with others.
-    max_failed_rounds : int
-        Attempts at one round; when all have failed the run fails.
-    evaluate_every : int
-        Evaluate on all clients after every so many rounds, and after the last; 0 is never.
+    A method is a subclass that writes `round`. Its options are fields made by `option`, each with
+    its meaning and its limits, which are checked when it is made; what else a study must know of
+    it, it says in the class attributes below.
     """
 
-    participants: int | None = None
-    seed: int = 0
-    run_name: str = "run"
-    population: str = "train"
-    min_nodes: int = 1
-    min_replies: int = 1
-    max_failed_rounds: int = 3
-    evaluate_every: int = 0
+    participants: int | None = option(
+        None, "clients per round, |m|; not set: all there are", minimum=1
+    )
+    seed: int = option(0, "every random choice is a function of it")
+    run_name: str = option(
+        "run", "name of the run, under which clients keep their states: every run needs its own"
+    )
+    population: str = option(
+        "train",
+        "which group of clients this is, such as `pretrain` or `task-3`; client ids and seeds are "
+        "relative to it",
+    )
+    min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_replies: int = option(
+        1,
+        "good replies an exchange needs; with fewer, the round is repeated with others",
+        minimum=1,
+    )
+    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    evaluate_every: int = option(
+        0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
+    )
+
+    name: ClassVar[str] = ""
+    """What the setting `method` calls it."""
+
+    version: ClassVar[int] = 1
+    """Raised only when the method's results change: results are stored under it."""
+
+    client: ClassVar[str | type] = "coprefl_flwr.clients:TorchClient"
+    """The class of its clients, or where it stands: "module:NAME"."""
+
+    roles: ClassVar[tuple[str, ...]] = ("pretraining",)
+    """The kinds of stage it can be, of "pretraining", "task" and "personalised"."""
+
+    server_data: ClassVar[str] = ""
+    """What its field `server` is given: "" if it has none, the data of "server", those of all
+    "clients", or "both"."""
+
+    local_training: ClassVar[bool] = True
+    """Whether its clients train as the settings of local training say."""
+
+    samples_clients: ClassVar[bool] = True
+    """Whether the participants of a round are drawn from the clients."""
+
+    training_defaults: ClassVar[Mapping[str, Value]] = {}
+    """Its own defaults of settings of local training, by key."""
+
+    personal_defaults: ClassVar[Mapping[str, Value]] = {}
+    """Other defaults of its options in a personalised study, by key."""
+
+    network: ClassVar[str] = "classifier"
+    """What its clients train: a "classifier", or a "projection" that has no classes."""
+
+    travels: ClassVar[str] = ""
+    """In a personalised study, what is sent; for the documentation."""
+
+    tested_with: ClassVar[str] = ""
+    """In a personalised study, what a client is evaluated with; for the documentation."""
 
     actions: ClassVar[tuple[str, ...]] = ("train",)
-    """Message types that this strategy's clients must answer, in the order of the exchanges."""
+    """Message types that its clients must answer, in the order of the exchanges."""
 
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
     def __post_init__(self) -> None:
         """Check the options and start with an empty state."""
+        check_declared(self)
         if self.participants is not None:
-            self.at_least("participants", self.participants, 1)
             self.enough(self.participants)
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
@@ -106,50 +122,29 @@ class RoundStrategy(Strategy, ABC):
                     f"{name} = {getattr(self, name)!r}: must be letters, digits, '_', '-' and '.', "
                     "as it names a folder"
                 )
-        for name in ("min_nodes", "min_replies", "max_failed_rounds"):
-            self.at_least(name, getattr(self, name), 1)
-        self.at_least("evaluate_every", self.evaluate_every, 0)
-        self.state: dict[str, float | Arrays] = {}
-        self.evaluation: Replies | None = None
-        self.versions = Versions()
-        self.history = History()
-        self._transport: Transport | None = None
-        self._started = False
-        self._timeout = 3600.0
-        self._offset = 0
-        self._last_round = 0
-        self._round = self._attempt = 0
-        self._round_began = 0.0
-        self._after_round: Callable[[int], None] = lambda _: None
-        self._evaluate_fn: EvaluateFn | None = None
+        self._engine = Engine(self)
 
-    @staticmethod
-    def at_least(name: str, value: int, minimum: int) -> None:
-        """Raise a SettingsError unless `value` is a whole number and at least `minimum`."""
-        if not isinstance(value, int):
-            raise SettingsError(f"{name} = {value}: must be a whole number")
-        if value < minimum:
-            raise SettingsError(f"{name} = {value}: must be at least {minimum}")
+    @classmethod
+    def initial(cls, network: Network) -> Arrays:
+        """Return the global arrays that the method begins with."""
+        return network.arrays
 
-    def enough(self, participants: int) -> None:
-        """Raise a SettingsError if so many participants cannot give `min_replies`."""
-        if self.min_replies > participants:
-            raise SettingsError(
-                f"min_replies = {self.min_replies}: must be at most participants = {participants}"
-            )
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
+        """Raise a SettingsError where the clients' training does not fit the method.
 
-    @staticmethod
-    def positive(name: str, value: float, *, or_zero: bool = False) -> None:
-        """Raise a SettingsError unless `value` is a finite number above 0 (or 0)."""
-        if not (math.isfinite(value) and (value > 0 or (or_zero and value == 0))):
-            bound = "at least 0" if or_zero else "above 0"
-            raise SettingsError(f"{name} = {value}: must be a finite number {bound}")
+        Parameters
+        ----------
+        options : Mapping[str, Any]
+            The method's options, by key.
+        clip_norm : float or None
+            The largest norm of a gradient in local training.
+        """
 
-    @staticmethod
-    def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
-        """Raise a SettingsError unless `value` is one of the allowed."""
-        if value not in allowed:
-            raise SettingsError(f"{name} = '{value}': must be one of {', '.join(allowed)}")
+    @classmethod
+    def server_samples_needed(cls, participants: int) -> int:
+        """Return how many samples the server must hold, where the method uses them."""
+        return 1
 
     @abstractmethod
     def round(self, server_round: int, arrays: Arrays) -> Round:
@@ -162,7 +157,7 @@ class RoundStrategy(Strategy, ABC):
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
-        link = self._link()
+        link = self._engine.link
         first = not link.begun
         clients = link.clients(self.participants)
         wanted = len(clients) if self.participants is None else self.participants
@@ -170,9 +165,15 @@ class RoundStrategy(Strategy, ABC):
             raise SettingsError(f"participants = {wanted}: there are only {len(clients)} clients")
         if wanted >= len(clients):
             return clients
-        key = (self.seed, self.population, server_round, "participants", self._attempt)
-        drawn = seeds.generator(*key).choice(len(clients), wanted, replace=False)
+        rng = self.generator(server_round, "participants")
+        drawn = rng.choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
+
+    def generator(self, server_round: int, purpose: str) -> np.random.Generator:
+        """Return the random numbers of (seed, population, round, attempt) for a purpose."""
+        return seeds.generator(
+            self.seed, self.population, server_round, purpose, self._engine.attempt
+        )
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates `arrays`: on each client, the global model.
@@ -187,20 +188,46 @@ class RoundStrategy(Strategy, ABC):
             f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
         }
 
+    def enough(self, participants: int) -> None:
+        """Raise a SettingsError if so many participants cannot give `min_replies`."""
+        if self.min_replies > participants:
+            raise SettingsError(
+                f"min_replies = {self.min_replies}: must be at most participants = {participants}"
+            )
+
     def join(self, outer: "RoundStrategy") -> None:
-        """Take part in the round of a strategy around this one, which the run's options are of."""
-        self._transport, self._attempt, self.state = outer._transport, outer._attempt, outer.state
-        self.versions = outer.versions
+        """Run as a part of the strategy `outer`, whose state and options of the run it shares."""
+        self._engine = outer._engine
         for name in RUN_OPTIONS:
             setattr(self, name, getattr(outer, name))
 
     def population_size(self) -> int:
         """Return the number of all clients, M: of those that left in the meantime too."""
-        return self._link().most_clients
+        return self._engine.link.most_clients
 
-    def stretches(self, chain: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients into the parts that one node runs after the other."""
-        return self._link().roster.stretches(chain)
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        return self._engine.link.roster.segments(chain)
+
+    @property
+    def state(self) -> State:
+        """What the method carries from round to round."""
+        return self._engine.state
+
+    @property
+    def history(self) -> History:
+        """The metrics and the traffic of all rounds so far."""
+        return self._engine.history
+
+    @property
+    def evaluation(self) -> Replies | None:
+        """What every client measured, if the last round was evaluated."""
+        return self._engine.evaluation
+
+    @property
+    def versions(self) -> Versions:
+        """Which version of its state counts, for every client."""
+        return self._engine.versions
 
     def kept(self, name: str, default: float) -> float:
         """Return a number of the strategy's state."""
@@ -220,8 +247,8 @@ class RoundStrategy(Strategy, ABC):
         """Log the strategy's options, as part of Flower's own account of the start."""
         flower = logging.getLogger("flwr")
         options = [f"{name} = {value!r}" for name, value in self.options().items()]
-        for option in options[:-1]:
-            flower.info("\t├── %s", option)
+        for line in options[:-1]:
+            flower.info("\t├── %s", line)
         flower.info("\t└── %s", options[-1])
 
     # ---- Flower's five steps -------------------------------------------------------------------
@@ -259,229 +286,53 @@ class RoundStrategy(Strategy, ABC):
         RunFailedError
             If a round failed `max_failed_rounds` times; the last checkpoint is good.
         SettingsError
-            If the options do not fit the clients, or the checkpoint another run or model.
+            If the options do not fit the clients, the checkpoint is of another run or model, or a
+            config has a key that this package's messages use themselves.
         """
-        self.at_least("checkpoint_every", checkpoint_every, 1)
-        self._restore(checkpoint, resume, from_record(initial_arrays), num_rounds)
-        self._started, self._timeout = True, timeout
-        self._last_round = num_rounds
-        self._transport = None
-        self._evaluate_fn = evaluate_fn
-
-        def after_round(server_round: int) -> None:
-            self._call_hooks(server_round, hooks)
-            due = server_round % checkpoint_every == 0 or server_round == num_rounds
-            if checkpoint and due:
-                write_checkpoint(checkpoint, self._checkpoint(server_round))
-                self.versions.checkpointed()
-
-        self._after_round = after_round
+        check_free("train_config", train_config or {})
+        check_free("evaluate_config", evaluate_config or {})
+        ROUNDS.checked(checkpoint_every, "checkpoint_every")
+        self._engine = Engine(self)
+        self._engine.begin(num_rounds, timeout, evaluate_fn, hooks)
+        self._engine.keep(
+            from_record(initial_arrays), checkpoint, every=checkpoint_every, resume=resume
+        )
         result = super().start(
             grid,
-            to_record(self._global),
-            max(num_rounds - self._offset, 0),
+            to_record(self._engine.arrays),
+            self._engine.rounds_left,
             timeout,
             train_config,
             evaluate_config,
-            self._evaluate_on_server if evaluate_fn else None,
+            self._engine.evaluate_on_server if evaluate_fn else None,
             **more,
         )
-        result.arrays = to_record(self._global)
-        self.history.put_into(result)
-        if self._transport:
-            self._transport.tell_of_silent_nodes()
+        self._engine.end(result)
         return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Start the round's program and return the messages of its first exchange."""
-        self._connect(grid)
-        self._round_began = time.monotonic()
-        self._round = server_round + self._offset
-        self._global = from_record(arrays)
-        self._config = dict(config)
-        self._link().traffic = Traffic(size(self._global))
-        messages = self._begin(attempt=0)
-        if not self._started and self._link().roster.shared is not None:
-            raise SettingsError(
-                "inside a wrapper such as Flower's DifferentialPrivacy every node must be one "
-                "client, but these nodes add up the results of the several that they host"
-            )
-        return messages
+        return self._engine.configure_train(server_round, arrays, config, grid)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Feed the replies to the program and run it to its end, again if clients failed it."""
-        for attempt in range(1, self.max_failed_rounds + 1):
-            try:
-                arrays, metrics = self._finish(replies)
-                break
-            except RoundFailedError as failure:
-                self.state = self._state_before
-                logger.warning("round %s, attempt %s failed: %s", self._round, attempt, failure)
-                if attempt == self.max_failed_rounds:
-                    raise RunFailedError(
-                        f"round {self._round} failed {attempt} times in a row, last: {failure}"
-                    ) from failure
-                replies = self._link().grid.send_and_receive(
-                    self._begin(attempt), timeout=self._timeout
-                )
-        self._global = arrays
-        self.versions.commit(self._remembering, self._round, self._attempt)
-        self.history.train[self._round] = metrics
-        self.history.traffic[self._round] = self._link().traffic.as_metrics()
-        return to_record(arrays), MetricRecord(dict(metrics))
+        return self._engine.aggregate_train(replies)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Ask all clients to evaluate the global model, in the rounds that are due."""
-        self._connect(grid)
-        absolute = server_round + self._offset
-        self.evaluation = None
-        due = self.evaluate_every and (
-            absolute % self.evaluate_every == 0 or absolute == self._last_round
-        )
-        if not due:
-            return []
-        exchange = self.evaluation_exchange(from_record(arrays), self._link().clients())
-        self._round, self._attempt = absolute, 0
-        return self._link().prepare(exchange, self._message_config(dict(config)), self.versions.of)
+        return self._engine.configure_evaluate(server_round, arrays, config, grid)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Keep what every client measured and return the means, weighted by num-examples."""
-        record = None
-        messages = list(replies)
-        if messages:
-            try:
-                self.evaluation = self._link().collect(messages)
-                metrics = self.evaluation.evaluation_metrics()
-                self.history.evaluate[self._round] = metrics
-                record = MetricRecord(dict(metrics))
-            except RoundFailedError as failure:
-                logger.warning("round %s, evaluation failed: %s", self._round, failure)
-        if not self._evaluate_fn:
-            self._after_round(server_round + self._offset)
-        return record
-
-    # ---- the round under way -------------------------------------------------------------------
-
-    def _begin(self, attempt: int) -> list[Message]:
-        """Start the program; a program that ends before its first exchange sends nothing."""
-        self._attempt = attempt
-        self._state_before = copy.deepcopy(self.state)
-        self._remembering: set[int] = set()
-        self._program = self.round(self._round, self._global)
-        self._returned: tuple[Arrays, Metrics] | None = None
-        try:
-            self._asked = next(self._program)
-        except StopIteration as end:
-            self._returned = end.value
-            return []
-        return self._prepare(self._asked)
-
-    def _prepare(self, exchange: Exchange) -> list[Message]:
-        """Return the messages of an exchange of the round under way."""
-        config = self._message_config(self._config)
-        return self._link().prepare(exchange, config, self.versions.of)
-
-    def _finish(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
-        """Send the program its replies, exchange by exchange, until it returns."""
-        while self._returned is None:
-            replies = self._link().collect(messages)
-            if self._asked.stateful:
-                self._remembering |= set(replies.clients)
-            try:
-                self._asked = self._program.send(replies)
-            except StopIteration as end:
-                self._returned = end.value
-            else:
-                asked = self._prepare(self._asked)
-                messages = self._link().grid.send_and_receive(asked, timeout=self._timeout)
-        arrays, metrics = self._returned
-        problem = misfit(arrays, self._global)
-        if problem:
-            raise RoundFailedError(f"the new global model is no good: {problem}")
-        return arrays, metrics
-
-    def _message_config(self, config: Config) -> Config:
-        """Return the app's settings and what every message names."""
-        return {
-            **config,
-            "server-round": self._round,
-            "run": self.run_name,
-            "population": self.population,
-            "seed": self.seed,
-            "attempt": self._attempt,
-        }
-
-    def _link(self) -> Transport:
-        if self._transport is None:
-            raise RuntimeError("the strategy is not connected to a grid: call start()")
-        return self._transport
-
-    def _connect(self, grid: Grid) -> None:
-        """Make the link to the grid once a run; refuse wrappers that would see half a round."""
-        if self._transport is not None and self._transport.grid is grid:
-            return
-        if not self._started and not self.wrappable:
-            raise SettingsError(
-                f"{type(self).__name__} cannot run inside a wrapper such as Flower's "
-                "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
-                "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
-            )
-        self._transport = Transport(
-            grid, self._timeout, self.min_nodes, self.min_replies, self.population
-        )
-
-    def _evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Call the user's `evaluate_fn` with absolute rounds, not again before a resumed one."""
-        absolute = server_round + self._offset
-        if self._evaluate_fn is None or (server_round == 0 and self._offset):
-            return None
-        metrics = self._evaluate_fn(absolute, arrays)
-        if metrics is not None:
-            self.history.server[absolute] = dict(metrics)
-        if server_round:
-            self._after_round(absolute)
-        return metrics
-
-    # ---- hooks, checkpoint, resume -------------------------------------------------------------
-
-    def _call_hooks(self, server_round: int, hooks: Sequence[Hook]) -> None:
-        report = RoundReport(
-            round=server_round,
-            num_rounds=self._last_round,
-            arrays=self._global,
-            metrics=self.history.of_round(server_round),
-            evaluation=self.evaluation,
-            seconds=time.monotonic() - self._round_began,
-        )
-        for hook in hooks:
-            hook(report)
-
-    def _checkpoint(self, server_round: int) -> Checkpoint:
-        return Checkpoint(
-            server_round,
-            self._global,
-            self.state,
-            self.history,
-            self.options(),
-            self.versions.committed,
-        )
-
-    def _restore(
-        self, path: str | Path | None, resume: bool, initial: Arrays, num_rounds: int
-    ) -> None:
-        """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
-        kept = continue_from(path, resume, initial, self.options(), num_rounds)
-        self._global, self._offset = kept.arrays, kept.round
-        self.history, self.state = kept.history, kept.state
-        self.versions = Versions(dict(kept.versions), dict(kept.versions))
+        return self._engine.aggregate_evaluate(server_round, replies)
 
 
 RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name != "participants")

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, misfit, to_record
+from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
 from coprefl_flwr.rounds import protocol
-from coprefl_flwr.rounds.combine import Chain, Mean, Metrics, Rule, Tally, measured
+from coprefl_flwr.rounds.combine import Chain
+from coprefl_flwr.rounds.combining import alike, check, combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.protocol import Config, NodeReply
+from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import Roster
 from coprefl_flwr.rounds.traffic import Traffic
 
@@ -157,7 +157,7 @@ class Transport:
     def prepare(
         self,
         exchange: Exchange,
-        config: Config,
+        config: MessageConfig,
         version: Callable[[int], Mapping[str, str]] = lambda _: {},
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients.
@@ -184,7 +184,7 @@ class Transport:
         self,
         exchange: Exchange,
         records: dict[str, ArrayRecord],
-        config: Config,
+        config: MessageConfig,
         node: int,
         share: list[int],
         version: Callable[[int], Mapping[str, str]],
@@ -270,88 +270,3 @@ def reason(message: Message) -> str:
     """Return the last line of an error reply's reason: Flower gives whole tracebacks."""
     text = (message.error.reason or "").strip() or f"error {message.error.code}"
     return text.splitlines()[-1]
-
-
-def check(exchange: Exchange, reply: NodeReply) -> None:
-    """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
-    for metrics in reply.metrics.values():
-        for name in metrics:
-            measured(metrics, name)
-        for coefficient in exchange.combine.coefficients({**metrics, "client": 0}).values():
-            exchange.combine.buffer_coefficient(metrics, coefficient)
-    if not exchange.combine.sums:
-        return
-    if len(reply.metrics) == 1:
-        if len(reply.records) != 1:
-            raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
-    elif set(reply.records) != sums_of(exchange.combine, reply):
-        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {exchange.combine}")
-    for arrays in reply.records.values():
-        problem = misfit(arrays, exchange.arrays, subset=exchange.combine.partial)
-        if problem:
-            raise ValueError(problem)
-
-
-def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
-    """Return the replies in the order of their smallest client, without any of other arrays.
-
-    A sum over other clients for one parameter than for the next would be no gradient.
-    """
-    ordered = sorted(replies, key=lambda reply: reply.clients[0])
-    kept: list[NodeReply] = []
-    for reply in ordered:
-        names = {frozenset(arrays) for arrays in reply.records.values()}
-        if kept and names != {frozenset(arrays) for arrays in kept[0].records.values()}:
-            clients = ", ".join(map(str, reply.clients))
-            logger.warning("clients %s are left out: their arrays are not the others'", clients)
-        else:
-            kept.append(reply)
-    return kept
-
-
-def sums_of(rule: Rule, reply: NodeReply) -> set[str]:
-    """Return the names of the sums that a node's good clients enter."""
-    return {
-        name
-        for client, metrics in reply.metrics.items()
-        for name in rule.coefficients({**metrics, "client": client})
-    }
-
-
-def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
-    """Add up the nodes' replies, given in the order of their smallest client id."""
-    rule = exchange.combine
-    tally = Tally(rule, exchange.arrays)
-    for reply in replies:
-        if len(reply.metrics) == 1 and rule.sums:
-            (client,) = reply.clients
-            (arrays,) = reply.records.values()
-            tally.add(client, arrays, reply.metrics[client])
-        elif rule.sums:
-            tally.merge(reply.records)
-    per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
-    clients = tuple(sorted(per_client))
-    names = sorted({name for metrics in per_client.values() for name in metrics})
-    metrics = {
-        name: np.array([per_client[client].get(name, np.nan) for client in clients])
-        for name in names
-    }
-    arrays = {}
-    if isinstance(rule, Mean) and clients:
-        arrays = mean(tally.sums["sum"], rule, list(per_client.values()), exchange.arrays)
-    if isinstance(rule, Chain) and clients:
-        arrays = cast_like(tally.sums["last"], exchange.arrays)
-    return Replies(clients, metrics, arrays, {name: dict(s) for name, s in tally.sums.items()})
-
-
-def mean(total: Arrays, rule: Mean, measurements: Sequence[Metrics], template: Arrays) -> Arrays:
-    """Return the weighted mean from the weighted sum, in the dtypes and order of `template`."""
-    weight = sum(rule.coefficients(metrics)["sum"] for metrics in measurements)
-    samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in measurements)
-    return cast_like(
-        {
-            n: array / (samples if is_buffer(n, template[n]) else weight)
-            for n, array in total.items()
-        },
-        template,
-    )

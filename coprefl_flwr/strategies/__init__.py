@@ -1,50 +1,30 @@
-"""What the server does in a round, one algorithm a file."""
+"""The built-in methods, a line each, and what a method is written with.
 
-from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.strategy import Round, RoundReport, RoundStrategy
-from coprefl_flwr.strategies.centralised import Centralised
-from coprefl_flwr.strategies.coprefl import CoPreFL
-from coprefl_flwr.strategies.cyclic import Cyclic
-from coprefl_flwr.strategies.fedavg import FedAvg
-from coprefl_flwr.strategies.feddyn import FedDyn
-from coprefl_flwr.strategies.fedmeta import FedMeta
-from coprefl_flwr.strategies.fedpcl import FedPCL
-from coprefl_flwr.strategies.fedproto import FedProto
-from coprefl_flwr.strategies.fedprox import FedProx
-from coprefl_flwr.strategies.fedrep import FedRep
-from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL
-from coprefl_flwr.strategies.moon import MOON
-from coprefl_flwr.strategies.per_fedavg import PerFedAvg
-from coprefl_flwr.strategies.pfedme import PFedMe
-from coprefl_flwr.strategies.qffl import QFFL
-from coprefl_flwr.strategies.scaffold import SCAFFOLD
-from coprefl_flwr.strategies.schedule import Schedule
-from coprefl_flwr.strategies.server_refined import ServerRefined
-from coprefl_flwr.strategies.solo import Solo
+A method is what the server does in a round, one algorithm a file.
+"""
 
-__all__ = [
-    "MOON",
-    "QFFL",
-    "SCAFFOLD",
-    "Centralised",
-    "CoPreFL",
-    "Cyclic",
-    "Exchange",
-    "FedAvg",
-    "FedDyn",
-    "FedMeta",
-    "FedPCL",
-    "FedProto",
-    "FedProx",
-    "FedRep",
-    "HybridCoPreFL",
-    "PFedMe",
-    "PerFedAvg",
-    "Replies",
-    "Round",
-    "RoundReport",
-    "RoundStrategy",
-    "Schedule",
-    "ServerRefined",
-    "Solo",
-]
+from coprefl_flwr.rounds.exchange import Exchange as Exchange
+from coprefl_flwr.rounds.exchange import Replies as Replies
+from coprefl_flwr.rounds.strategy import Round as Round
+from coprefl_flwr.rounds.strategy import RoundReport as RoundReport
+from coprefl_flwr.rounds.strategy import RoundStrategy as RoundStrategy
+from coprefl_flwr.strategies.centralised import Centralised as Centralised
+from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
+from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
+from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
+from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
+from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
+from coprefl_flwr.strategies.fedmeta import FedMeta as FedMeta
+from coprefl_flwr.strategies.fedpcl import FedPCL as FedPCL
+from coprefl_flwr.strategies.fedproto import FedProto as FedProto
+from coprefl_flwr.strategies.fedprox import FedProx as FedProx
+from coprefl_flwr.strategies.fedrep import FedRep as FedRep
+from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL as HybridCoPreFL
+from coprefl_flwr.strategies.moon import MOON as MOON
+from coprefl_flwr.strategies.per_fedavg import PerFedAvg as PerFedAvg
+from coprefl_flwr.strategies.pfedme import PFedMe as PFedMe
+from coprefl_flwr.strategies.qffl import QFFL as QFFL
+from coprefl_flwr.strategies.scaffold import SCAFFOLD as SCAFFOLD
+from coprefl_flwr.strategies.schedule import Schedule as Schedule
+from coprefl_flwr.strategies.server_refined import ServerRefined as ServerRefined
+from coprefl_flwr.strategies.solo import Solo as Solo

@@ -1,9 +1,11 @@
 """Centralised training: all the data in one place, as a reference."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.options import Value
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 if TYPE_CHECKING:
@@ -28,6 +30,10 @@ class Centralised(RoundStrategy):
     server: "ServerData" = field(metadata={"option": False})
     training: "LocalTraining" = field(metadata={"option": False})
 
+    name: ClassVar[str] = "centralised"
+    server_data: ClassVar[str] = "clients"
+    samples_clients: ClassVar[bool] = False
+    training_defaults: ClassVar[Mapping[str, Value]] = {"local-epochs": 1, "batch-size": 64}
     actions: ClassVar[tuple[str, ...]] = ()
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
@@ -40,3 +46,11 @@ class Centralised(RoundStrategy):
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""
         return super().options() | asdict(self.training)
+
+
+@dataclass(kw_only=True, eq=False)
+class CentralisedHybrid(Centralised):
+    """The same on the clients' data and the server's: scenario II's reference."""
+
+    name: ClassVar[str] = "centralised-hybrid"
+    server_data: ClassVar[str] = "both"

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.learning.meta import check_meta_options, meta_metrics, meta_step
+from coprefl_flwr.learning.meta import meta_metrics, meta_step
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import LossMoments, Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -12,26 +13,16 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 @dataclass(kw_only=True, eq=False)
 class CoPreFL(RoundStrategy):
-    """CoPreFL with all data at the clients ("Rethinking the Starting Point", Algorithm 1).
+    """CoPreFL with all data at the clients ("Rethinking the Starting Point", Algorithm 1)."""
 
-    Parameters
-    ----------
-    gamma : float
-        Balance in [0, 1] of the meta objective: 1 is the sum of query losses alone, 0 their
-        variance over the participants alone.
-    meta_learning_rate : float
-        Step size zeta of the meta update.
-    """
+    gamma: float = option(
+        0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
+    )
+    meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
 
-    gamma: float = 0.5
-    meta_learning_rate: float = 1e-3
-
+    name: ClassVar[str] = "coprefl"
+    client: ClassVar[str] = "coprefl_flwr.clients:CoPreFLClient"
     actions: ClassVar[tuple[str, ...]] = ("train", "train.query")
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        check_meta_options(self.gamma, self.meta_learning_rate)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""

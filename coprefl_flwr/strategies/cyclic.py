@@ -1,11 +1,12 @@
 """CyclicFL's pre-training: the model travels from client to client."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError
+from coprefl_flwr.options import Value
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.exchange import Exchange, joined
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -17,11 +18,15 @@ class Cyclic(RoundStrategy):
 
     The comments name the lines of Algorithm 1. `participants` is K_P1 (a quarter of the clients in
     the paper). A client that fails is skipped: the next one gets the last good model. Nodes that
-    host several clients run a stretch of the chain in one message, and a simulation, where any
+    host several clients run a segment of the chain in one message, and a simulation, where any
     node can host any client, the whole chain.
     """
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "cyclic"
+    training_defaults: ClassVar[Mapping[str, Value]] = {
+        "local-epochs": 5,
+        "max-local-steps": 20,
+    }
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 11: w_t^{i+1,0} is what the i-th client ends with."""
@@ -29,8 +34,8 @@ class Cyclic(RoundStrategy):
         chain = self.chain(server_round)
         # Lines 5 to 10: each client trains the model that the one before it returned.
         links = []
-        for stretch in self.stretches(chain):
-            link = yield Exchange("train", arrays, stretch, combine=Chain(), needed=0)
+        for segment in self.segments(chain):
+            link = yield Exchange("train", arrays, segment, combine=Chain(), needed=0)
             arrays = link.arrays or arrays
             links.append(link)
         trained = joined(links)
@@ -45,5 +50,5 @@ class Cyclic(RoundStrategy):
     def chain(self, server_round: int) -> list[int]:
         """Draw this round's participants and their order."""
         clients = self.sample(server_round)
-        key = (self.seed, self.population, server_round, "order", self._attempt)
-        return [clients[position] for position in seeds.generator(*key).permutation(len(clients))]
+        order = self.generator(server_round, "order").permutation(len(clients))
+        return [clients[position] for position in order]

@@ -17,7 +17,10 @@ class FedAvg(RoundStrategy):
     same sampling, the same seeds and the same hosting.
     """
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "fedavg"
+    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task", "personalised")
+    travels: ClassVar[str] = "the whole model"
+    tested_with: ClassVar[str] = "the global model"
     wrappable: ClassVar[bool] = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -11,22 +12,21 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 @dataclass(kw_only=True, eq=False)
 class FedDyn(RoundStrategy):
-    """FedDyn (Acar et al. 2021, arxiv.org/abs/2111.04263), Algorithm 1.
+    """FedDyn (Acar et al. 2021, arxiv.org/abs/2111.04263), Algorithm 1."""
 
-    Parameters
-    ----------
-    alpha : float
-        Weight of the regulariser, above 0. As alpha goes to 0 it does not become FedAvg.
-    """
+    alpha: float = option(
+        0.01,
+        "weight of the regulariser; as it goes to 0 FedDyn does not become FedAvg",
+        above=0,
+        key="feddyn-alpha",
+    )
 
-    alpha: float = 0.01
-
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("alpha", self.alpha)
+    name: ClassVar[str] = "feddyn"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedDynClient"
+    roles: ClassVar[tuple[str, ...]] = (
+        "pretraining",
+        "task",
+    )
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run a round of Algorithm 1: m is the number of all clients, P_t the participants."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -16,36 +17,30 @@ class FedMeta(RoundStrategy):
     """FedMeta (Chen et al. 2018, arxiv.org/abs/1802.07876), Algorithm 1.
 
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
-    set (see `FedMetaClient`); buffers in the reply are their new values.
-
-    Parameters
-    ----------
-    variant : str
-        "maml" (second order), "fomaml" (first order) or "meta-sgd" (an inner rate for every number
-        of the model, learnt with it; they travel behind the weights, as arrays "rates/NAME").
-    inner_learning_rate : float
-        Step size alpha of the adaptation; with "meta-sgd" where the rates begin.
-    inner_steps : int
-        Steps of the adaptation, each on the whole support set.
-    meta_learning_rate : float
-        Step size beta of the meta update.
+    set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
+    travel behind the weights, as arrays "rates/NAME".
     """
 
-    variant: str = "maml"
-    inner_learning_rate: float = 1e-3
-    inner_steps: int = 1
-    meta_learning_rate: float = 1e-3
+    variant: str = option(
+        "maml",
+        "`maml` (second order), `fomaml` (first order) or `meta-sgd` (an inner rate for every "
+        "number of the model, learnt with it)",
+        choices=("maml", "fomaml", "meta-sgd"),
+    )
+    inner_learning_rate: float = option(
+        1e-3,
+        "step size alpha of the adaptation; with `meta-sgd` where the rates begin",
+        minimum=0,
+    )
+    inner_steps: int = option(
+        1, "steps of the adaptation, each on the whole support set", minimum=1
+    )
+    meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
 
-    variants: ClassVar[tuple[str, ...]] = ("maml", "fomaml", "meta-sgd")
+    name: ClassVar[str] = "fedmeta"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedMetaClient"
+    local_training: ClassVar[bool] = False
     actions: ClassVar[tuple[str, ...]] = ("train.query",)
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.one_of("variant", self.variant, self.variants)
-        self.at_least("inner_steps", self.inner_steps, 1)
-        self.positive("inner_learning_rate", self.inner_learning_rate, or_zero=True)
-        self.positive("meta_learning_rate", self.meta_learning_rate, or_zero=True)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), the rates likewise."""

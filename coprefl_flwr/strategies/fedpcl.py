@@ -6,10 +6,12 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.prototypes import aggregated, padded, unit_rows
-from coprefl_flwr.rounds.combine import Apart
+from coprefl_flwr.errors import RoundFailedError, SettingsError
+from coprefl_flwr.options import option
+from coprefl_flwr.prototypes import aggregated, no_prototypes, padded, unit_rows
+from coprefl_flwr.rounds.combine import PerClient
 from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
@@ -20,28 +22,29 @@ class FedPCL(RoundStrategy):
     The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
     `no_prototypes`. Round 1 only collects those of the untrained heads: without prototypes there is
     no loss. The local sets that a round sends are those of the clients that answered the last one.
-
-    Parameters
-    ----------
-    variant : str
-        What clients minimise: "both" L_g + L_p (eq. 10), one of them alone, "global" or "local"
-        (Table 6), or "contrastive", the supervised contrastive loss within a batch (Table 5, whose
-        other two losses are FedAvg and FedProto).
-    temperature : float
-        tau of eq. 8 and 9.
+    The variants are those of Table 6 and, "contrastive", of Table 5, whose other two losses are
+    FedAvg and FedProto.
     """
 
-    variant: str = "both"
-    temperature: float = 0.07
+    variant: str = option(
+        "both",
+        "what clients minimise: `both` L_g + L_p (eq. 10), one of them alone, `global` or `local`, "
+        "or `contrastive`, the supervised contrastive loss within a batch",
+        choices=("both", "global", "local", "contrastive"),
+    )
+    temperature: float = option(0.07, "temperature tau of eq. 8 and 9", above=0)
 
-    variants: ClassVar[tuple[str, ...]] = ("both", "global", "local", "contrastive")
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "fedpcl"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedPCLClient"
+    roles: ClassVar[tuple[str, ...]] = ("personalised",)
+    network: ClassVar[str] = "projection"
+    travels: ClassVar[str] = "prototypes: up one's own, down all"
+    tested_with: ClassVar[str] = "its head, its own prototypes"
 
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.one_of("variant", self.variant, self.variants)
-        self.positive("temperature", self.temperature)
+    @classmethod
+    def initial(cls, network: Network) -> Arrays:
+        """Return a set without prototypes, of rows as long as a representation."""
+        return no_prototypes(network.num_classes, network.outputs)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Send the global and all local prototypes, collect the new ones (eq. 6 and 7)."""
@@ -50,7 +53,7 @@ class FedPCL(RoundStrategy):
             "train",
             arrays,
             clients,
-            combine=Apart(),
+            combine=PerClient(),
             extra={"local": self.kept_arrays("local", {})},
             config={"fedpcl-variant": self.variant, "temperature": self.temperature},
             stateful=True,
@@ -59,7 +62,9 @@ class FedPCL(RoundStrategy):
         shared = aggregated(list(own.values()))
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
-            raise SettingsError("the clients hold fewer than two classes: there is no contrast")
+            if len(own) == self.population_size():
+                raise SettingsError("the clients hold fewer than two classes: there is no contrast")
+            raise RoundFailedError("the participants hold fewer than two classes")
         self.state["local"] = {
             str(client): padded(one, shared).astype(arrays["prototypes"].dtype)
             for client, one in own.items()

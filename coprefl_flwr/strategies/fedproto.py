@@ -4,9 +4,11 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.prototypes import aggregated
-from coprefl_flwr.rounds.combine import Apart
+from coprefl_flwr.options import option
+from coprefl_flwr.prototypes import aggregated, no_prototypes
+from coprefl_flwr.rounds.combine import PerClient
 from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
@@ -16,21 +18,22 @@ class FedProto(RoundStrategy):
 
     The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
     `no_prototypes`. In round 1, without any, clients minimise the cross-entropy alone.
-
-    Parameters
-    ----------
-    mu : float
-        lambda, the weight of the distance to the global prototypes.
     """
 
-    mu: float = 1.0
+    mu: float = option(
+        1.0, "lambda, the weight of the distance to the global prototypes", minimum=0
+    )
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "fedproto"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedProtoClient"
+    roles: ClassVar[tuple[str, ...]] = ("personalised",)
+    travels: ClassVar[str] = "prototypes: up one's own, down the global"
+    tested_with: ClassVar[str] = "its model, the global prototypes"
 
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("mu", self.mu, or_zero=True)
+    @classmethod
+    def initial(cls, network: Network) -> Arrays:
+        """Return a set without prototypes, of rows as long as what enters the last layer."""
+        return no_prototypes(network.num_classes, network.representation)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
@@ -39,7 +42,7 @@ class FedProto(RoundStrategy):
             "train",
             arrays,
             clients,
-            combine=Apart(),
+            combine=PerClient(),
             config={"fedproto-mu": self.mu},
             stateful=True,
         )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -13,22 +14,19 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 class FedProx(RoundStrategy):
     """FedProx (Li et al. 2020, arxiv.org/abs/1812.06127), Algorithm 2.
 
-    Parameters
-    ----------
-    mu : float
-        Weight of the proximal term; clients minimise L_k(w) + mu/2 ||w - w^t||^2. It is sent as
-        "proximal-mu", as Flower's own FedProx does. 0 is FedAvg.
+    Clients minimise L_k(w) + mu/2 ||w - w^t||^2. mu is sent as "proximal-mu", as Flower's own
+    FedProx does.
     """
 
-    mu: float = 0.01
+    mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "fedprox"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedProxClient"
+    roles: ClassVar[tuple[str, ...]] = (
+        "pretraining",
+        "task",
+    )
     wrappable: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("mu", self.mu, or_zero=True)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""

@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
@@ -17,7 +19,21 @@ class FedRep(RoundStrategy):
     starts with. The others are the head.
     """
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "fedrep"
+    client: ClassVar[str] = "coprefl_flwr.clients:FedRepClient"
+    roles: ClassVar[tuple[str, ...]] = ("personalised",)
+    travels: ClassVar[str] = "all but the last layer"
+    tested_with: ClassVar[str] = "that under its own last layer"
+
+    @classmethod
+    def initial(cls, network: Network) -> Arrays:
+        """Return all arrays but the head's, which must be the last ones."""
+        names = list(network.arrays)
+        if set(names[len(names) - len(network.head) :]) != network.head:
+            raise SettingsError(
+                f"model = {network.name}: fedrep needs its last layer to be the head"
+            )
+        return {n: array for n, array in network.arrays.items() if n not in network.head}
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' bodies."""

@@ -9,8 +9,9 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.learning.meta import check_meta_options, meta_metrics, meta_step
-from coprefl_flwr.rounds.combine import LossMoments, Mean, Tally
+from coprefl_flwr.learning.meta import meta_metrics, meta_step
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds.combine import Accumulator, LossMoments, Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
@@ -22,27 +23,27 @@ if TYPE_CHECKING:
 class HybridCoPreFL(RoundStrategy):
     """CoPreFL with data at the clients and at the server (Algorithm 2). One exchange a round.
 
-    Parameters
-    ----------
-    server : ServerData
-        The server's dataset D^s, at least as many samples as there are participants.
-    gamma : float
-        Balance in [0, 1] of the meta objective, as in `CoPreFL`.
-    meta_learning_rate : float
-        Step size zeta of the meta update.
+    `server` holds the server's dataset D^s, at least a sample for each participant.
     """
 
     server: "ServerData" = field(metadata={"option": False})
-    gamma: float = 0.5
-    meta_learning_rate: float = 1e-3
+    gamma: float = option(
+        0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
+    )
+    meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "coprefl-hybrid"
+    server_data: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Refuse a dataset that is too small."""
         super().__post_init__()
-        check_meta_options(self.gamma, self.meta_learning_rate)
         self._check_size(self.participants or 1)
+
+    @classmethod
+    def server_samples_needed(cls, participants: int) -> int:
+        """Return one for each part that stands for a participant's query set."""
+        return participants
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run a round of Algorithm 2 (AAAI text, appendix B)."""
@@ -53,17 +54,17 @@ class HybridCoPreFL(RoundStrategy):
         temporary = local.arrays
         # D^s in |m| random parts stands for the participants' query sets.
         reference = self.kept("query-loss", 0.0)
-        tally, losses = Tally(LossMoments(reference)), []
+        moments, losses = Accumulator(LossMoments(reference)), []
         for number, part in enumerate(self.parts(server_round, len(local.clients))):
             result = self.server.loss_and_gradient(temporary, part)
             if not np.isfinite(result.loss):
                 raise RoundFailedError(f"the loss on the server's data is {result.loss}")
-            tally.add(number, result.gradient, {"loss": result.loss})
+            moments.add(number, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
         # The same meta update as in scenario I.
         query_losses = np.array(losses)
         options = {"gamma": self.gamma, "learning_rate": self.meta_learning_rate}
-        updated = meta_step(temporary, tally.sums, query_losses, reference=reference, **options)
+        updated = meta_step(temporary, moments.sums, query_losses, reference=reference, **options)
         self.state["query-loss"] = float(query_losses.mean())
         return updated, local.mean_metrics() | meta_metrics(query_losses, self.gamma)
 
@@ -74,6 +75,6 @@ class HybridCoPreFL(RoundStrategy):
 
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""
-        if len(self.server) < participants:
+        if len(self.server) < self.server_samples_needed(participants):
             held = f"the server holds {len(self.server)} samples: must be at least the"
             raise SettingsError(f"{held} {participants} participants, one for each part")

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -13,26 +14,18 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 class MOON(RoundStrategy):
     """MOON (Li, He and Song 2021, arxiv.org/abs/2103.16257), Algorithm 1.
 
-    The contrastive term is the clients' (see `MOONClient`).
-
-    Parameters
-    ----------
-    mu : float
-        Weight of the contrastive term; 0 is FedAvg. CyclicFL uses 0.1.
-    temperature : float
-        tau of the contrastive term; CyclicFL uses 0.5.
+    The contrastive term is the clients' (see `MOONClient`). The defaults are CyclicFL's.
     """
 
-    mu: float = 0.1
-    temperature: float = 0.5
+    mu: float = option(0.1, "weight of the contrastive term; 0 is FedAvg", minimum=0)
+    temperature: float = option(0.5, "temperature tau of the contrastive term", above=0)
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("mu", self.mu, or_zero=True)
-        self.positive("temperature", self.temperature)
+    name: ClassVar[str] = "moon"
+    client: ClassVar[str] = "coprefl_flwr.clients:MOONClient"
+    roles: ClassVar[tuple[str, ...]] = (
+        "pretraining",
+        "task",
+    )
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -11,34 +12,22 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 @dataclass(kw_only=True, eq=False)
 class PFedMe(RoundStrategy):
-    """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1.
+    """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1."""
 
-    Parameters
-    ----------
-    mu : float
-        lambda, the strength of the spring.
-    inner_steps : int
-        K steps towards the own model theta on every batch.
-    meta_learning_rate : float
-        eta of the clients' w <- w - eta lambda (w - theta).
-    global_learning_rate : float
-        beta of the server's w <- (1 - beta) w + beta mean.
-    """
+    mu: float = option(15.0, "lambda, the strength of the spring", above=0)
+    inner_steps: int = option(5, "K, steps towards the own model theta on every batch", minimum=1)
+    meta_learning_rate: float = option(
+        5e-3, "eta of the clients' w <- w - eta lambda (w - theta)", above=0
+    )
+    global_learning_rate: float = option(
+        1.0, "beta of the server's w <- (1 - beta) w + beta mean", above=0
+    )
 
-    mu: float = 15.0
-    inner_steps: int = 5
-    meta_learning_rate: float = 5e-3
-    global_learning_rate: float = 1.0
-
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("mu", self.mu)
-        self.at_least("inner_steps", self.inner_steps, 1)
-        self.positive("meta_learning_rate", self.meta_learning_rate)
-        self.positive("global_learning_rate", self.global_learning_rate)
+    name: ClassVar[str] = "pfedme"
+    client: ClassVar[str] = "coprefl_flwr.clients:PFedMeClient"
+    roles: ClassVar[tuple[str, ...]] = ("personalised",)
+    travels: ClassVar[str] = "the whole model"
+    tested_with: ClassVar[str] = "its own model theta"
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return (1 - beta) w + beta / |S| sum_i w_i; buffers are the mean, whatever beta is."""

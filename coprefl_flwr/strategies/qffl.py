@@ -7,6 +7,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.errors import RoundFailedError
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -22,21 +23,21 @@ class QFFL(RoundStrategy):
 
     A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that sums
     of the models are enough.
-
-    Parameters
-    ----------
-    q : float
-        0 is the unweighted mean of the models; the larger, the more uniform the losses.
     """
 
-    q: float = 1.0
+    q: float = option(
+        1.0,
+        "exponent of the losses: 0 is the unweighted mean of the models; the larger, the more "
+        "uniform the losses",
+        minimum=0,
+    )
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
-
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.positive("q", self.q, or_zero=True)
+    name: ClassVar[str] = "qffl"
+    client: ClassVar[str] = "coprefl_flwr.clients:QFFLClient"
+    roles: ClassVar[tuple[str, ...]] = (
+        "pretraining",
+        "task",
+    )
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""

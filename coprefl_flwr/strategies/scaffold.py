@@ -1,9 +1,12 @@
 """SCAFFOLD: control variates take the drift of the clients out of their steps."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.combine import Mean
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
@@ -15,27 +18,30 @@ class SCAFFOLD(RoundStrategy):
 
     The server's control variate c travels behind the weights, as arrays "control/NAME"; in their
     place clients answer with the changes of their own, c_i^+ - c_i. All variates begin at zero.
-
-    Parameters
-    ----------
-    variant : str
-        How clients renew their variate (line 12): "I", the gradient at the global model over all
-        local samples, or "II", from the steps they took.
-    global_learning_rate : float
-        Step size eta_g of the global model towards the mean of the local ones.
     """
 
-    variant: str = "II"
-    global_learning_rate: float = 1.0
+    variant: str = option(
+        "II",
+        "how clients renew their variate: `I`, the gradient at the global model over all local "
+        "samples, or `II`, from the steps they took (line 12)",
+        choices=("I", "II"),
+    )
+    global_learning_rate: float = option(
+        1.0, "step size eta_g of the global model towards the mean of the local ones", above=0
+    )
 
-    variants: ClassVar[tuple[str, ...]] = ("I", "II")
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "scaffold"
+    client: ClassVar[str] = "coprefl_flwr.clients:SCAFFOLDClient"
+    roles: ClassVar[tuple[str, ...]] = (
+        "pretraining",
+        "task",
+    )
 
-    def __post_init__(self) -> None:
-        """Check the options."""
-        super().__post_init__()
-        self.one_of("variant", self.variant, self.variants)
-        self.positive("global_learning_rate", self.global_learning_rate)
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
+        """Refuse clipped steps where variant II takes the steps for the gradients."""
+        if options["variant"] == "II" and clip_norm is not None:
+            raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17; N is the number of all clients, S of the participants."""

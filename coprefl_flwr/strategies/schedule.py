@@ -6,7 +6,7 @@ from typing import Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import RUN_OPTIONS, Round, RoundStrategy
+from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS, Round, RoundStrategy
 
 
 class Schedule(RoundStrategy):
@@ -29,7 +29,7 @@ class Schedule(RoundStrategy):
         first, _ = phases[0]
         super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
         for strategy, rounds in phases:
-            self.at_least(f"rounds of {type(strategy).__name__}", rounds, 1)
+            ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
                 self.enough(strategy.participants)
         self.phases = list(phases)
@@ -48,7 +48,7 @@ class Schedule(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run the round of the strategy whose turn it is."""
-        if not self._link().begun:
+        if not self._engine.link.begun:
             self._check_participants()
         strategy, before = self.phase(server_round)
         if server_round == before + 1:
@@ -59,12 +59,12 @@ class Schedule(RoundStrategy):
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""
-        return self.phase(self._round)[0].evaluation_exchange(arrays, clients)
+        return self.phase(self._engine.round)[0].evaluation_exchange(arrays, clients)
 
     def _check_participants(self) -> None:
         """Refuse a phase that wants more clients than there are before the first one has begun."""
         wanted = max(strategy.participants or 1 for strategy, _ in self.phases)
-        there = len(self._link().clients(wanted))
+        there = len(self._engine.link.clients(wanted))
         if wanted > there:
             raise SettingsError(f"participants = {wanted}: there are only {there} clients")
 

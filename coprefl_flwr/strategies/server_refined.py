@@ -1,9 +1,10 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.options import option
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
@@ -11,11 +12,12 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
 
 
+@dataclass(kw_only=True, eq=False, init=False)
 class ServerRefined(RoundStrategy):
     """What scenario II's baselines do with the server's data (CoPreFL, section 4.1).
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
-    this is CoPreFL-SGD.
+    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3.
 
     Parameters
     ----------
@@ -23,9 +25,19 @@ class ServerRefined(RoundStrategy):
         The method to refine; its options (participants, seed, ...) are those of the run.
     server : ServerData
         The server's dataset D^s.
-    steps, batch_size, learning_rate : int, int, float
-        SGD on D^s per round; the paper's are 5, 32 and 1e-3.
     """
+
+    inner: RoundStrategy = field(metadata={"option": False})
+    server: "ServerData" = field(metadata={"option": False})
+    steps: int = option(
+        5, "SGD steps on the server's data per round", unit="steps", minimum=0, key="server-steps"
+    )
+    batch_size: int = field(default=32)
+    learning_rate: float = option(
+        1e-3, "learning rate of these steps", above=0, key="server-learning-rate"
+    )
+
+    server_data: ClassVar[str] = "server"
 
     def __init__(
         self,
@@ -38,10 +50,9 @@ class ServerRefined(RoundStrategy):
     ) -> None:
         from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
 
+        self.inner, self.server = inner, server
+        self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate
         super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
-        self.at_least("steps", steps, 0)
-        self.inner = inner
-        self.server = server
         self.training = LocalTraining(
             local_steps=steps, batch_size=batch_size, learning_rate=learning_rate
         )
@@ -61,10 +72,9 @@ class ServerRefined(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""
-        training = self.training
         return self.inner.options() | {
             "strategy": f"ServerRefined({self.inner.options()['strategy']})",
-            "steps": training.local_steps,
-            "batch_size": training.batch_size,
-            "server_learning_rate": training.learning_rate,
+            "steps": self.steps,
+            "batch_size": self.batch_size,
+            "server_learning_rate": self.learning_rate,
         }

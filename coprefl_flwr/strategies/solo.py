@@ -6,6 +6,7 @@ from typing import ClassVar
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.rounds.combine import Nothing
 from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 
@@ -16,7 +17,16 @@ class Solo(RoundStrategy):
     Rounds only keep the clients in step with other methods; start with no arrays at all.
     """
 
-    actions: ClassVar[tuple[str, ...]] = ("train",)
+    name: ClassVar[str] = "solo"
+    client: ClassVar[str] = "coprefl_flwr.clients:SoloClient"
+    roles: ClassVar[tuple[str, ...]] = ("personalised",)
+    travels: ClassVar[str] = "nothing"
+    tested_with: ClassVar[str] = "its own model"
+
+    @classmethod
+    def initial(cls, network: Network) -> Arrays:
+        """Return no arrays: the models stay with the clients."""
+        return {}
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Let every client train on what it has."""

@@ -36,7 +36,7 @@ def scaled():
 def make(client_class, model, federation, folder, training=FULL_BATCH):
     """Return a client with client 1's samples, and the arrays of its model."""
     samples = federation.samples[1]
-    client = client_class(model, samples, ClientState(folder), training=training, device=CPU)
+    client = client_class(model, samples, state=ClientState(folder), training=training, device=CPU)
     return client, list(model_arrays(model).values())
 
 

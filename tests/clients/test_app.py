@@ -7,7 +7,7 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from coprefl_flwr import protocol, seeds
+from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app, query_reply
 from coprefl_flwr.data import split_in_two
@@ -15,6 +15,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import local_sgd
 from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.rounds import protocol
 from coprefl_flwr.strategies import CoPreFL
 from tests.messages import ask
 from tests.tiny import tiny_model

@@ -1,11 +1,14 @@
 """The PyTorch client: a function of what it is sent, whoever shares its model and its process."""
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from coprefl_flwr import clients
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
@@ -99,7 +102,7 @@ def test_without_test_samples_there_is_no_evaluation(federation):
     samples = federation.samples[0]
     empty = Samples(samples.dataset, samples.indices[:0], samples.labels[:0])
     for test in (None, empty):
-        client = TorchClient(federation.model, samples, test, device=CPU)
+        client = TorchClient(federation.model, samples, test=test, device=CPU)
         with pytest.raises(SettingsError, match="this client holds no test samples"):
             client.evaluate(list(federation.arrays().values()), CONFIG)
 
@@ -123,7 +126,7 @@ def test_coprefl_client_trains_on_its_support_set(federation):
     _, n, _ = client.fit(start, CONFIG)
     assert n == 24  # floor(0.8 * 31)
     support, query = client.split(CONFIG)
-    by_hand = TorchClient(federation.model, support, None, federation.training, CPU)
+    by_hand = TorchClient(federation.model, support, training=federation.training, device=CPU)
     for found, expected in zip(
         client.fit(start, CONFIG)[0], by_hand.fit(start, CONFIG)[0], strict=True
     ):
@@ -143,3 +146,20 @@ def test_a_fixed_split_depends_on_all_but_the_round(federation, change):
     fixed = list(client.split(CONFIG)[1].indices)
     assert list(client.split({**CONFIG, "server-round": 9})[1].indices) == fixed
     assert list(client.split({**CONFIG, **change})[1].indices) != fixed
+
+
+EVERY_CLIENT = [
+    one for one in vars(clients).values() if isinstance(one, type) and issubclass(one, TorchClient)
+]
+
+
+@pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda one: one.__name__)
+def test_what_stands_behind_model_and_samples_is_named(federation, client_class):
+    """A LocalTraining in third place was taken for test samples, and the defaults trained."""
+    assert len(EVERY_CLIENT) == 15
+    with pytest.raises(TypeError, match="positional arguments"):
+        client_class(federation.model, federation.samples[0], LocalTraining())
+    model, train, *others = inspect.signature(client_class).parameters.values()
+    assert (model.name, train.name) == ("model", "train")
+    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    assert {one.kind for one in others} <= named

@@ -1,8 +1,12 @@
+import gc
+import weakref
+
+import numpy as np
 import pytest
 
 from coprefl_flwr.data import load_dataset
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import refused
+from tests.data.made_up import pixels, refused, write_npz
 
 
 def test_glyphs_are_held_once():
@@ -17,6 +21,21 @@ def test_what_is_not_drawn_is_held_once_for_all_seeds():
     assert len(one.labels) == len(other.labels) == 500
     assert one.images.ne(other.images).any()
     assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
+
+
+def test_only_the_last_few_are_held(tmp_path, rng):
+    """A process that goes through many datasets must not end up with all of them in memory."""
+    held = weakref.WeakSet()
+    for number in range(40):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = write_npz(folder, images=pixels(rng, 4, 5, 6), labels=np.arange(4))
+        held.add(load_dataset(path).images)
+        held.add(load_dataset(path, image_size=3).images)
+    gc.collect()
+    assert 1 <= len(held) <= 10
+    last = load_dataset(path)
+    assert load_dataset(path) is last
 
 
 def test_a_text_is_not_resized(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.learning.meta import descend, meta_gradient, meta_loss
-from coprefl_flwr.rounds.combine import LossMoments, Tally
+from coprefl_flwr.rounds.combine import Accumulator, LossMoments
 
 CENTRES = np.array([[1.0, 0.0, 2.0], [0.5, -1.0, 0.0], [2.0, 1.0, 1.0], [-1.0, 0.0, 0.5]])
 SCALES = np.array([1.0, 2.0, 0.5, 3.0])
@@ -22,10 +22,10 @@ def gradients_at(w):
 
 
 def moments(losses, gradients, reference):
-    tally = Tally(LossMoments(reference))
+    accumulator = Accumulator(LossMoments(reference))
     for client, (loss, gradient) in enumerate(zip(losses, gradients, strict=True)):
-        tally.add(client, {"w": gradient}, {"loss": loss})
-    return tally.sums["gradient"], tally.sums["loss-gradient"]
+        accumulator.add(client, {"w": gradient}, {"loss": loss})
+    return accumulator.sums["gradient"], accumulator.sums["loss-gradient"]
 
 
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])

@@ -26,9 +26,9 @@ def test_the_scale_is_what_the_distribution_calls_so(kind, deviation):
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"kind": "gausian"}, "noise: unknown kind 'gausian': did you mean 'gaussian'?"),
-        ({"scale": -1.0}, "noise scale = -1.0: must be finite and at least 0"),
-        ({"share": 1.5}, "noise share = 1.5: must be between 0 and 1"),
+        ({"kind": "gausian"}, "kind: unknown value 'gausian': did you mean 'gaussian'?"),
+        ({"scale": -1.0}, "scale = -1.0: must be at least 0"),
+        ({"share": 1.5}, "share = 1.5: must be between 0 and 1"),
     ],
 )
 def test_what_is_no_noise_is_refused(given, line):

@@ -294,10 +294,10 @@ def test_endless_batches():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_steps": 0}, "max-local-steps = 0: must be finite and at least 1"),
-        ({"local_steps": -1}, "local-steps = -1: must be finite and at least 0"),
-        ({"clip_norm": 0.0}, "clip-norm = 0.0: must be finite and above 0"),
-        ({"learning_rate": float("nan")}, "learning-rate = nan: must be finite and above 0"),
+        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
+        ({"local_steps": -1}, "local_steps = -1: must be at least 0"),
+        ({"clip_norm": 0.0}, "clip_norm = 0.0: must be above 0"),
+        ({"learning_rate": float("nan")}, "learning_rate = nan: must be a finite number"),
     ],
 )
 def test_options_are_checked(options, message):
@@ -306,7 +306,7 @@ def test_options_are_checked(options, message):
 
 
 def test_steps_and_epochs_are_refused_together():
-    with pytest.raises(SettingsError, match="local-steps = 3 and local-epochs = 2: set one"):
+    with pytest.raises(SettingsError, match="local_steps = 3 and local_epochs = 2: set one"):
         LocalTraining(local_steps=3, local_epochs=2)
 
 

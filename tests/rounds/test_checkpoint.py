@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,7 +76,7 @@ from pathlib import Path
 import torch
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.grids import LocalGrid
-from tests.test_checkpoint import strategy
+from tests.rounds.test_checkpoint import strategy
 from tests.tiny import Federation
 
 def hook(report):
@@ -95,7 +97,7 @@ def test_a_killed_process_is_resumed_to_identical_bytes(tmp_path):
     killed = subprocess.run(
         # As many threads as here: the order of a sum is theirs.
         [sys.executable, "-c", SCRIPT, tmp_path, str(torch.get_num_threads())],
-        cwd=Path(__file__).parent.parent,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         timeout=120,
     )
@@ -210,3 +212,42 @@ def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
     with pytest.raises(SettingsError, match="resume = True: needs the checkpoint"):
         FedAvg().start(grid, start, 1, resume=True)
     assert path.read_bytes() == before
+
+
+@dataclass(kw_only=True, eq=False)
+class Layered(FedAvg):
+    """A user's method with an option that is no single number or text."""
+
+    layers: Any = ()
+
+    def round(self, server_round, arrays):
+        return arrays, {}
+        yield
+
+
+def start_layered(layers, folder, rounds, resume=False):
+    arrays = to_record({"w": np.zeros(2, np.float32)})
+    return Layered(layers=layers).start(
+        LocalGrid(None), arrays, rounds, checkpoint=folder / "file", resume=resume
+    )
+
+
+@pytest.mark.parametrize("layers", [("a", "b"), {"first": (1, 2)}, {1: 0.5}])
+def test_options_are_compared_as_json_gives_them_back(tmp_path, layers):
+    """A tuple comes back as a list, and a number that is a key as a text."""
+    start_layered(layers, tmp_path, 1)
+    start_layered(layers, tmp_path, 2, resume=True)
+    assert read_checkpoint(tmp_path / "file").round == 2
+    with pytest.raises(SettingsError, match="is a checkpoint of another run: its layers is"):
+        start_layered(("other",), tmp_path, 3, resume=True)
+
+
+@pytest.mark.parametrize("layers", [Path("layers"), (Path("layers"),), {1, 2}])
+def test_an_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path, layers):
+    with pytest.raises(SettingsError) as caught:
+        start_layered(layers, tmp_path, 1)
+    assert str(caught.value) == (
+        f"layers = {layers!r}: cannot be written into a checkpoint, which takes numbers, texts, "
+        "lists and mappings of them"
+    )
+    assert not (tmp_path / "file").exists()

@@ -1,4 +1,4 @@
-"""The rules and the tally: coefficients by hand, and sums that do not depend on who adds up."""
+"""The rules and the accumulator: coefficients by hand, and sums that are the same whoever adds."""
 
 import itertools
 
@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.rounds.combine import (
-    Apart,
+    Accumulator,
     Chain,
     LossMoments,
     Mean,
     Nothing,
-    Tally,
+    PerClient,
     Total,
     measured,
     parse,
 )
 
 AWKWARD = [0.1 + 0.2, 1 / 3, -5e-324, 1.7976931348623157e308, 2.0**-1074 * 3, 0.0]
-RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), Apart(), Chain(), Nothing()]
+RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), PerClient(), Chain(), Nothing()]
 
 
 @pytest.mark.parametrize("rule", [*RULES, *map(LossMoments, AWKWARD)], ids=str)
@@ -51,7 +51,7 @@ def test_coefficients():
     # The losses differ from the reference by little: no digit of it may go.
     near = LossMoments(1 / 3).coefficients({"loss": 1 / 3 + 2**-40})
     assert near == {"gradient": 1, "loss-gradient": 2**-40}
-    assert Apart().coefficients(metrics) == {"7": 1}
+    assert PerClient().coefficients(metrics) == {"7": 1}
     assert Chain().coefficients(metrics) == {"last": 1}
     assert Nothing().coefficients(metrics) == {}
 
@@ -61,7 +61,7 @@ def test_coefficients_of_buffers():
     metrics = {"num-examples": 8, "loss": 2.5}
     for rule in (Mean(), Mean(""), Mean("loss")):
         assert rule.buffer_coefficient(metrics, 0.5) == 8
-    for rule in (Total(), LossMoments(0.5), Apart(), Chain()):
+    for rule in (Total(), LossMoments(0.5), PerClient(), Chain()):
         assert rule.buffer_coefficient(metrics, 0.5) == 0.5
     for metrics, line in (
         ({}, "no metric 'num-examples' in the reply"),
@@ -113,17 +113,19 @@ def clients(count):
     ]
 
 
-@pytest.mark.parametrize("rule", [Mean(), Mean(""), Total(), LossMoments(0.7), Apart()], ids=str)
+@pytest.mark.parametrize(
+    "rule", [Mean(), Mean(""), Total(), LossMoments(0.7), PerClient()], ids=str
+)
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 4, 8, 12), (0, 1, 2, 11, 12)])
 def test_parts_merged_are_the_whole(rule, cuts):
     """To 1e-15 of the sum of the absolute terms: order costs the last bits, hosting no more."""
     everyone = clients(12)
-    whole, size, merged = Tally(rule), Tally(rule), Tally(rule)
+    whole, size, merged = Accumulator(rule), Accumulator(rule), Accumulator(rule)
     for client, (arrays, metrics) in enumerate(everyone):
         whole.add(client, arrays, metrics)
         size.add(client, {name: np.abs(array) for name, array in arrays.items()}, metrics)
     for first, last in itertools.pairwise(cuts):
-        part = Tally(rule)
+        part = Accumulator(rule)
         for client in range(first, last):
             part.add(client, *everyone[client])
         merged.merge(part.sums)
@@ -139,55 +141,55 @@ def test_parts_merged_are_the_whole(rule, cuts):
 
 def test_a_sum_is_float64_from_its_first_term():
     """2^24 + 1 has no float32, 0.1 as float32 times 3 no float32 either; both must survive."""
-    tally = Tally(Total())
-    tally.add(0, {"w": np.float32([2.0**24])}, {})
-    tally.add(1, {"w": np.float32([1.0])}, {})
-    assert tally.sums["sum"]["w"] == 2.0**24 + 1
-    weighted = Tally(Mean())
+    accumulator = Accumulator(Total())
+    accumulator.add(0, {"w": np.float32([2.0**24])}, {})
+    accumulator.add(1, {"w": np.float32([1.0])}, {})
+    assert accumulator.sums["sum"]["w"] == 2.0**24 + 1
+    weighted = Accumulator(Mean())
     weighted.add(0, {"w": np.float32([0.1])}, {"num-examples": 3})
     assert weighted.sums["sum"]["w"] == 3 * np.float64(np.float32(0.1))
 
 
 def test_adding_leaves_the_clients_arrays_alone():
     mine, sums = {"w": np.float64([1.0])}, {"sum": {"w": np.float64([5.0])}}
-    tally = Tally(Total())
-    tally.merge(sums)
-    tally.add(0, mine, {})
-    tally.add(1, mine, {})
-    assert tally.sums["sum"]["w"] == 7
+    accumulator = Accumulator(Total())
+    accumulator.merge(sums)
+    accumulator.add(0, mine, {})
+    accumulator.add(1, mine, {})
+    assert accumulator.sums["sum"]["w"] == 7
     assert mine["w"] == 1
     assert sums["sum"]["w"] == 5
 
 
 def test_buffers_have_their_own_weights():
     """Two clients of 1 and 3 samples, weighted 10 and 20: 10 * 1 + 20 * 2 and 1 * 1 + 3 * 2."""
-    tally = Tally(Mean("loss"))
+    accumulator = Accumulator(Mean("loss"))
     for client, (n, loss) in enumerate([(1, 10.0), (3, 20.0)], start=1):
         value = np.float32(client)
         arrays = {"w": value, "bn.running_var": value, "count": np.array(client)}
-        tally.add(client, arrays, {"num-examples": n, "loss": loss})
-    sums = tally.sums["sum"]
+        accumulator.add(client, arrays, {"num-examples": n, "loss": loss})
+    sums = accumulator.sums["sum"]
     assert [float(sums[name]) for name in ("w", "bn.running_var", "count")] == [50, 7, 7]
 
 
 def test_what_was_sent_says_what_is_a_buffer():
     """A client may return floats for a counter, and whole numbers for weights."""
-    tally = Tally(Mean(""), {"w": np.float32(0), "count": np.array(0)})
-    tally.add(1, {"w": np.array(5), "count": np.float64(2.0)}, {"num-examples": 4})
-    assert (tally.sums["sum"]["w"], tally.sums["sum"]["count"]) == (5, 8)
+    accumulator = Accumulator(Mean(""), {"w": np.float32(0), "count": np.array(0)})
+    accumulator.add(1, {"w": np.array(5), "count": np.float64(2.0)}, {"num-examples": 4})
+    assert (accumulator.sums["sum"]["w"], accumulator.sums["sum"]["count"]) == (5, 8)
 
 
 def test_nothing_adds_nothing():
-    tally = Tally(Nothing())
-    tally.add(0, {"w": np.ones(2)}, {"num-examples": 3})
-    assert tally.sums == {}
+    accumulator = Accumulator(Nothing())
+    accumulator.add(0, {"w": np.ones(2)}, {"num-examples": 3})
+    assert accumulator.sums == {}
 
 
 def test_apart_keeps_each_client():
-    tally = Tally(Apart())
+    accumulator = Accumulator(PerClient())
     for client in (3, 11):
-        tally.add(client, {"w": np.float32([client])}, {})
-    assert {name: float(arrays["w"][0]) for name, arrays in tally.sums.items()} == {
+        accumulator.add(client, {"w": np.float32([client])}, {})
+    assert {name: float(arrays["w"][0]) for name, arrays in accumulator.sums.items()} == {
         "3": 3.0,
         "11": 11.0,
     }

@@ -1,4 +1,4 @@
-"""Who runs what: shares of clients, and the stretches of a chain."""
+"""Who runs what: shares of clients, and the segments of a chain."""
 
 import pytest
 
@@ -52,14 +52,14 @@ def test_shares():
 
 
 def test_stretches_pass_from_node_to_node():
-    assert shared().stretches([5, 0, 3]) == [[5, 0, 3]]
-    assert owning().stretches([4, 2, 1, 0, 2]) == [[4, 2], [1, 0], [2]]
-    assert owning().stretches([1, 4, 0, 2]) == [[1], [4], [0], [2]]
-    assert plain().stretches([4, 2, 3]) == [[4], [2], [3]]
+    assert shared().segments([5, 0, 3]) == [[5, 0, 3]]
+    assert owning().segments([4, 2, 1, 0, 2]) == [[4, 2], [1, 0], [2]]
+    assert owning().segments([1, 4, 0, 2]) == [[1], [4], [0], [2]]
+    assert plain().segments([4, 2, 3]) == [[4], [2], [3]]
     # Clients whose node is gone stand alone, also next to each other.
-    assert owning().stretches([8, 9, 1, 0]) == [[8], [9], [1, 0]]
+    assert owning().segments([8, 9, 1, 0]) == [[8], [9], [1, 0]]
     for roster in (shared(), owning(), plain()):
-        assert roster.stretches([]) == []
+        assert roster.segments([]) == []
 
 
 def test_a_stretch_keeps_its_order():
@@ -73,5 +73,5 @@ def test_a_stretch_whose_node_is_gone_goes_to_nobody():
     assert owning().assign([4, 2], [2], in_order=True) == {}
     assert owning().assign([9], [2, 3], in_order=True) == {}
     assert owning().assign([], [2, 3], in_order=True) == {}
-    # A node that left and came back while its stretch waited: others may have taken a client.
+    # A node that left and came back while its segment waited: others may have taken a client.
     assert owning().assign([4, 1], [2, 3], in_order=True) == {3: [4]}

@@ -469,3 +469,71 @@ def test_more_replies_wanted_than_participants():
         FedAvg(participants=2, min_replies=3)
     with pytest.raises(SettingsError, match=r"participants = 2\.5: must be a whole number"):
         FedAvg(participants=2.5)
+
+
+class Returning(FedAvg):
+    """A method that changes the global model by a function of its own."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def round(self, server_round, arrays):
+        return self.change(arrays), {}
+        yield
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda arrays: {**arrays, "w": arrays["w"].astype(np.float64)},
+            "array 'w' is float64, sent was float32",
+        ),
+        (
+            lambda arrays: {**arrays, "count": arrays["count"].astype(np.int32)},
+            "array 'count' is int32, sent was int64",
+        ),
+        (lambda arrays: {"w": arrays["w"]}, "array 'count' is missing"),
+    ],
+)
+def test_the_new_global_model_must_be_like_the_old_one(change, line):
+    with pytest.raises(RunFailedError) as caught:
+        Returning(change).start(counting_grid(), to_record(START), 1)
+    assert str(caught.value) == (
+        f"round 1 failed 3 times in a row, last: the new global model is no good: {line}"
+    )
+
+
+def test_the_new_global_model_keeps_the_order_of_the_old_one():
+    """Clients tell a model's arrays from each other by their order."""
+    strategy = Returning(lambda arrays: dict(reversed(arrays.items())))
+    result = strategy.start(counting_grid(), to_record(START), 1)
+    assert list(from_record(result.arrays)) == ["w", "count"]
+
+
+OURS = [
+    "server-round",
+    "run",
+    "population",
+    "seed",
+    "attempt",
+    "client",
+    "clients",
+    "combine",
+    "state-version",
+    "state-kept",
+]
+
+
+@pytest.mark.parametrize("what", ["train_config", "evaluate_config"])
+@pytest.mark.parametrize("key", OURS)
+def test_settings_under_our_own_names_are_refused_before_any_work(what, key):
+    """They were dropped without a word."""
+    seen = []
+    line = f"^{what}: '{key}' is set by the strategy itself; give yours another name$"
+    with pytest.raises(SettingsError, match=line):
+        FedAvg().start(
+            counting_grid(seen=seen), to_record(START), 1, **{what: ConfigRecord({key: 1})}
+        )
+    assert seen == []

@@ -11,6 +11,7 @@ from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, Replies
+from tests.refusals import refused
 from tests.tiny import SIZES, tiny_model
 
 
@@ -158,5 +159,5 @@ def test_fixed_split(federation):
 
 @pytest.mark.parametrize("gamma", [-0.1, 1.5, float("nan")])
 def test_gamma_is_checked(gamma):
-    with pytest.raises(SettingsError, match=r"gamma = .*: must be between 0 and 1"):
+    with pytest.raises(SettingsError, match=refused("gamma", gamma, "between 0 and 1")):
         CoPreFL(gamma=gamma)

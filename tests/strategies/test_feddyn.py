@@ -7,6 +7,7 @@ import torch
 from coprefl_flwr.clients import FedDynClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedDyn
+from tests.refusals import refused
 from tests.strategies.by_hand import (
     Leaving,
     assert_equal,
@@ -112,5 +113,5 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
 
 @pytest.mark.parametrize("alpha", [0.0, -0.1, float("inf")])
 def test_alpha_is_checked(alpha):
-    with pytest.raises(SettingsError, match=f"^alpha = {alpha}: must be a finite number above 0$"):
+    with pytest.raises(SettingsError, match=refused("alpha", alpha, "above 0")):
         FedDyn(alpha=alpha)

@@ -6,11 +6,13 @@ import torch
 from torch import nn
 from torch.nn.functional import normalize
 
+from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FedPCLClient
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import model_arrays
+from coprefl_flwr.options import declared
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedPCL
 from tests.strategies.by_hand import Leaving, assert_equal, descend, run_on, states_of
@@ -122,7 +124,7 @@ def test_heads_stay_with_their_clients_who_take_part_now_and_then(federation, tm
     assert_equal(found, expected, 1e-11)
 
 
-@pytest.mark.parametrize("variant", FedPCL.variants)
+@pytest.mark.parametrize("variant", declared(FedPCL)["variant"].choices)
 def test_the_loss_counts(federation, tmp_path, variant):
     ends = {}
     for name in ("both", variant):
@@ -218,11 +220,48 @@ def test_one_class_in_all_is_refused(federation, tmp_path):
         run_on(FedPCL(), grid, start())
 
 
+def drawn(strategy, attempt, clients=4):
+    """Return the participants that an attempt at round 1 draws."""
+    rng = seeds.generator(strategy.seed, "train", 1, "participants", attempt)
+    return sorted(rng.choice(clients, strategy.participants, replace=False).tolist())
+
+
+def test_participants_of_one_class_are_drawn_again(federation, tmp_path, caplog):
+    """Clients 0 and 2 hold class 1 alone here, so that no round can be theirs."""
+    only = federation.samples[2]
+    object.__setattr__(only, "labels", np.ones_like(only.labels))
+    strategy = next(
+        one
+        for one in (FedPCL(temperature=TAU, participants=2, seed=seed) for seed in range(100))
+        if drawn(one, 0) == [0, 2] != drawn(one, 1)
+    )
+    grid = federation.grid("2", FedPCLClient, **options(tmp_path))
+    found, asked = run_on(strategy, grid, start(), 2)
+    assert "round 1, attempt 1 failed: the participants hold fewer than two classes" in caplog.text
+    assert asked[:2] == [[0, 2], drawn(strategy, 1)]
+    assert_equal(found, by_hand(federation, [one for one in asked if one != [0, 2]])[0], 1e-11)
+
+
+def test_participants_of_one_class_again_and_again_end_the_run(federation, tmp_path):
+    grid = federation.grid("1", FedPCLClient, **options(tmp_path))
+    line = "round 1 failed 2 times in a row, last: the participants hold fewer than two classes"
+    strategy = next(
+        one
+        for one in (FedPCL(participants=1, max_failed_rounds=2, seed=s) for s in range(100))
+        if {*drawn(one, 0), *drawn(one, 1)} <= {0, 2}
+    )
+    with pytest.raises(RunFailedError, match=line):
+        run_on(strategy, grid, start())
+
+
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"variant": "all"}, "variant = 'all': must be one of both, global, local, contrastive"),
-        ({"temperature": 0.0}, "temperature = 0.0: must be a finite number above 0"),
+        (
+            {"variant": "all"},
+            "variant: unknown value 'all': known are both, global, local, contrastive",
+        ),
+        ({"temperature": 0.0}, "temperature = 0.0: must be above 0"),
     ],
 )
 def test_options_are_checked(given, line):

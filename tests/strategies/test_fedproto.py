@@ -9,6 +9,7 @@ from coprefl_flwr.clients import FedProtoClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
+from tests.refusals import refused
 from tests.strategies.by_hand import (
     assert_equal,
     assert_same_states,
@@ -98,5 +99,5 @@ def test_the_distance_counts(federation, tmp_path):
 
 
 def test_options_are_checked():
-    with pytest.raises(SettingsError, match=r"^mu = -1.0: must be a finite number at least 0$"):
+    with pytest.raises(SettingsError, match=refused("mu", -1.0, "at least 0")):
         FedProto(mu=-1.0)

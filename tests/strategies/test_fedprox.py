@@ -13,6 +13,7 @@ from coprefl_flwr.clients import FedProxClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg, FedProx
+from tests.refusals import refused
 from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
 from tests.tiny import Federation
 
@@ -107,5 +108,5 @@ def test_equals_flowers_in_an_app_written_for_it():
 
 @pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf")])
 def test_mu_is_checked(mu):
-    with pytest.raises(SettingsError, match=f"^mu = {mu}: must be a finite number at least 0$"):
+    with pytest.raises(SettingsError, match=refused("mu", mu, "at least 0")):
         FedProx(mu=mu)

@@ -13,6 +13,7 @@ from coprefl_flwr.clients import QFFLClient, TorchClient
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL
+from tests.refusals import refused
 from tests.strategies.by_hand import (
     assert_equal,
     descend,
@@ -113,5 +114,5 @@ def test_a_client_that_does_not_report_its_curvature_fails_the_round(
 
 @pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])
 def test_q_is_checked(q):
-    with pytest.raises(SettingsError, match=f"^q = {q}: must be a finite number at least 0$"):
+    with pytest.raises(SettingsError, match=refused("q", q, "at least 0")):
         QFFL(q=q)

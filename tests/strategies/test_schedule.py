@@ -52,7 +52,7 @@ def two_phase_grid(federation, folder, switch, hosting="2"):
         more = {"training": training, "device": CPU}
         if config["server-round"] <= switch:
             return TorchClient(federation.model, samples, **more)
-        return SCAFFOLDClient(federation.model, samples, ClientState(folder), **more)
+        return SCAFFOLDClient(federation.model, samples, state=ClientState(folder), **more)
 
     return LocalGrid(client_app(client, clients=clients), nodes=nodes)
 

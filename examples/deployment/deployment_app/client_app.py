@@ -26,7 +26,9 @@ def client_fn(context: Context) -> CoPreFLClient:
         learning_rate=settings.learning_rate,
     )
     samples = node_samples(str(context.node_config.get("data-path", "")))
-    return CoPreFLClient(model(), samples, training, settings.support_fraction)
+    return CoPreFLClient(
+        model(), samples, training=training, support_fraction=settings.support_fraction
+    )
 
 
 @functools.cache

@@ -1,0 +1,306 @@
+"""What runs a strategy: it turns the rounds' programs into messages for Flower's loop.
+
+A new engine is made for every run. It starts each round's program, sends its exchanges, repeats a
+round that failed, evaluates, and keeps what a checkpoint holds.
+"""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from coprefl_flwr.arrays import Arrays, from_record, mismatch, other_dtype, to_record
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
+from coprefl_flwr.rounds.checkpoint import (
+    Checkpoint,
+    History,
+    State,
+    continue_from,
+    write_checkpoint,
+)
+from coprefl_flwr.rounds.exchange import Exchange, Replies
+from coprefl_flwr.rounds.protocol import MessageConfig
+from coprefl_flwr.rounds.traffic import Traffic, size
+from coprefl_flwr.rounds.transport import Transport
+from coprefl_flwr.rounds.versions import Versions
+
+if TYPE_CHECKING:
+    from coprefl_flwr.rounds.strategy import RoundStrategy
+
+logger = logging.getLogger("flwr.coprefl")
+
+Metrics = dict[str, float]
+Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic."""
+
+    round: int
+    num_rounds: int
+    arrays: Arrays
+    metrics: Metrics
+    evaluation: Replies | None
+    seconds: float
+
+
+Hook = Callable[[RoundReport], None]
+
+
+class Engine:
+    """Runs the rounds of one strategy, once.
+
+    Parameters
+    ----------
+    strategy : RoundStrategy
+        The method. Inside one of Flower's wrappers its `start` is never called; the engine then
+        runs without checkpoint and hooks.
+    """
+
+    def __init__(self, strategy: "RoundStrategy") -> None:
+        self.strategy = strategy
+        self.state: State = {}
+        self.history = History()
+        self.versions = Versions()
+        self.evaluation: Replies | None = None
+        self.arrays: Arrays = {}
+        self.round = self.attempt = 0
+        self._transport: Transport | None = None
+        self._started = False
+        self._timeout = 3600.0
+        self._offset = self._last_round = 0
+        self._evaluate_fn: EvaluateFn | None = None
+        self._hooks: Sequence[Hook] = ()
+        self._checkpoint: Path | None = None
+        self._checkpoint_every = 1
+        self._round_began = 0.0
+
+    def begin(
+        self,
+        num_rounds: int,
+        timeout: float,
+        evaluate_fn: EvaluateFn | None,
+        hooks: Sequence[Hook],
+    ) -> None:
+        """Take in how `start` was called."""
+        self._started, self._last_round, self._timeout = True, num_rounds, timeout
+        self._evaluate_fn, self._hooks = evaluate_fn, hooks
+
+    def keep(self, initial: Arrays, path: str | Path | None, *, every: int, resume: bool) -> None:
+        """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
+        kept = continue_from(path, resume, initial, self.strategy.options(), self._last_round)
+        self._checkpoint, self._checkpoint_every = Path(path) if path else None, every
+        self.arrays, self._offset = kept.arrays, kept.round
+        self.history, self.state = kept.history, kept.state
+        self.versions = Versions(dict(kept.versions), dict(kept.versions))
+
+    @property
+    def rounds_left(self) -> int:
+        """How many rounds the run still has before it."""
+        return max(self._last_round - self._offset, 0)
+
+    @property
+    def link(self) -> Transport:
+        """The link to the nodes."""
+        if self._transport is None:
+            raise RuntimeError("the strategy is not connected to a grid: call start()")
+        return self._transport
+
+    def end(self, result: Result) -> None:
+        """Fill in what Flower's loop does not know: the last model, and absolute rounds."""
+        result.arrays = to_record(self.arrays)
+        self.history.put_into(result)
+        if self._transport:
+            self._transport.tell_of_silent_nodes()
+
+    # ---- the steps of Flower's loop ------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Start the round's program and return the messages of its first exchange."""
+        self._connect(grid)
+        self._round_began = time.monotonic()
+        self.round = server_round + self._offset
+        self.arrays = from_record(arrays)
+        self._config = dict(config)
+        self.link.traffic = Traffic(size(self.arrays))
+        messages = self._start_attempt(0)
+        if not self._started and self.link.roster.shared is not None:
+            raise SettingsError(
+                "inside a wrapper such as Flower's DifferentialPrivacy every node must be one "
+                "client, but these nodes add up the results of the several that they host"
+            )
+        return messages
+
+    def aggregate_train(self, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+        """Run the round's program to its end, from its beginning again if an attempt failed."""
+        most = self.strategy.max_failed_rounds
+        for attempt in range(1, most + 1):
+            try:
+                arrays, metrics = self._finish_attempt(replies)
+                break
+            except RoundFailedError as failure:
+                self.state = self._state_before
+                logger.warning("round %s, attempt %s failed: %s", self.round, attempt, failure)
+                if attempt == most:
+                    raise RunFailedError(
+                        f"round {self.round} failed {attempt} times in a row, last: {failure}"
+                    ) from failure
+                replies = self._send(self._start_attempt(attempt))
+        self.arrays = arrays
+        self.versions.commit(self._wrote_state, self.round, self.attempt)
+        self.history.train[self.round] = metrics
+        self.history.traffic[self.round] = self.link.traffic.as_metrics()
+        return to_record(arrays), MetricRecord(dict(metrics))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> list[Message]:
+        """Ask all clients to evaluate the global model, in the rounds that are due."""
+        self._connect(grid)
+        absolute = server_round + self._offset
+        self.evaluation = None
+        every = self.strategy.evaluate_every
+        if not every or (absolute % every and absolute != self._last_round):
+            return []
+        exchange = self.strategy.evaluation_exchange(from_record(arrays), self.link.clients())
+        self.round, self.attempt = absolute, 0
+        return self.link.prepare(exchange, self._message_config(dict(config)), self.versions.of)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Keep what every client measured and return the means, weighted by num-examples."""
+        record = None
+        messages = list(replies)
+        if messages:
+            try:
+                self.evaluation = self.link.collect(messages)
+                metrics = self.evaluation.evaluation_metrics()
+                self.history.evaluate[self.round] = metrics
+                record = MetricRecord(dict(metrics))
+            except RoundFailedError as failure:
+                logger.warning("round %s, evaluation failed: %s", self.round, failure)
+        if not self._evaluate_fn:
+            self._after_round(server_round + self._offset)
+        return record
+
+    def evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        """Call the user's `evaluate_fn` with absolute rounds, not again before a resumed one."""
+        absolute = server_round + self._offset
+        if self._evaluate_fn is None or (server_round == 0 and self._offset):
+            return None
+        metrics = self._evaluate_fn(absolute, arrays)
+        if metrics is not None:
+            self.history.server[absolute] = dict(metrics)
+        if server_round:
+            self._after_round(absolute)
+        return metrics
+
+    # ---- the round under way -------------------------------------------------------------------
+
+    def _connect(self, grid: Grid) -> None:
+        """Make the link to the grid once a run; refuse wrappers that would see half a round."""
+        strategy = self.strategy
+        if self._transport is not None and self._transport.grid is grid:
+            return
+        if not self._started and not strategy.wrappable:
+            raise SettingsError(
+                f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
+                "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
+                "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+            )
+        self._transport = Transport(
+            grid, self._timeout, strategy.min_nodes, strategy.min_replies, strategy.population
+        )
+
+    def _start_attempt(self, attempt: int) -> list[Message]:
+        """Start the program; a program that ends before its first exchange sends nothing."""
+        self.attempt = attempt
+        self._state_before = copy.deepcopy(self.state)
+        self._wrote_state: set[int] = set()
+        self._program = self.strategy.round(self.round, self.arrays)
+        self._returned: tuple[Arrays, Metrics] | None = None
+        try:
+            self._asked = next(self._program)
+        except StopIteration as end:
+            self._returned = end.value
+            return []
+        return self._prepare(self._asked)
+
+    def _finish_attempt(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
+        """Send the program its replies, exchange by exchange, until it returns."""
+        while self._returned is None:
+            replies = self.link.collect(messages)
+            if self._asked.stateful:
+                self._wrote_state |= set(replies.clients)
+            try:
+                self._asked = self._program.send(replies)
+            except StopIteration as end:
+                self._returned = end.value
+            else:
+                messages = self._send(self._prepare(self._asked))
+        arrays, metrics = self._returned
+        problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
+        if problem:
+            raise RoundFailedError(f"the new global model is no good: {problem}")
+        # In the old order, by which clients tell arrays from each other.
+        return {name: arrays[name] for name in self.arrays}, metrics
+
+    def _prepare(self, exchange: Exchange) -> list[Message]:
+        """Return the messages of an exchange of the round under way."""
+        return self.link.prepare(exchange, self._message_config(self._config), self.versions.of)
+
+    def _send(self, messages: list[Message]) -> Iterable[Message]:
+        """Send messages that Flower's loop does not: those behind a round's first exchange."""
+        return self.link.grid.send_and_receive(messages, timeout=self._timeout)
+
+    def _message_config(self, config: MessageConfig) -> MessageConfig:
+        """Return the app's settings and what every message names."""
+        return {
+            **config,
+            "server-round": self.round,
+            "run": self.strategy.run_name,
+            "population": self.strategy.population,
+            "seed": self.strategy.seed,
+            "attempt": self.attempt,
+        }
+
+    # ---- hooks and checkpoints -----------------------------------------------------------------
+
+    def _after_round(self, server_round: int) -> None:
+        """Call the hooks, then write the checkpoint if it is due."""
+        report = RoundReport(
+            round=server_round,
+            num_rounds=self._last_round,
+            arrays=self.arrays,
+            metrics=self.history.of_round(server_round),
+            evaluation=self.evaluation,
+            seconds=time.monotonic() - self._round_began,
+        )
+        for hook in self._hooks:
+            hook(report)
+        due = server_round % self._checkpoint_every == 0 or server_round == self._last_round
+        if self._checkpoint and due:
+            write_checkpoint(self._checkpoint, self._to_keep(server_round))
+            self.versions.checkpointed()
+
+    def _to_keep(self, server_round: int) -> Checkpoint:
+        return Checkpoint(
+            server_round,
+            self.arrays,
+            self.state,
+            self.history,
+            self.strategy.options(),
+            self.versions.committed,
+        )

@@ -1,0 +1,140 @@
+"""What every method says of itself, where nothing else would notice that it is wrong."""
+
+import importlib
+import inspect
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from coprefl_flwr import strategies
+from coprefl_flwr.clients import (
+    CoPreFLClient,
+    FedPCLClient,
+    SCAFFOLDClient,
+    StatefulClient,
+    TorchClient,
+)
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.options import declared
+from coprefl_flwr.strategies import (
+    SCAFFOLD,
+    FedAvg,
+    FedPCL,
+    FedProto,
+    FedRep,
+    HybridCoPreFL,
+    RoundStrategy,
+    ServerRefined,
+    Solo,
+)
+
+METHODS = {
+    one.name: one
+    for one in vars(strategies).values()
+    if isinstance(one, type) and issubclass(one, RoundStrategy) and one.name
+}
+OF_A_RUN = declared(RoundStrategy).keys()
+
+
+def test_the_table_has_every_method():
+    assert sorted(METHODS) == sorted(
+        ["centralised", "centralised-hybrid", "coprefl", "coprefl-hybrid", "cyclic", "fedavg", "feddyn", "fedmeta", "fedpcl", "fedproto", "fedprox", "fedrep", "moon", "per-fedavg", "pfedme", "qffl", "scaffold", "solo"]
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_finds_its_client_and_its_own_options(name):
+    method = METHODS[name]
+    module, _, client = method.client.partition(":")
+    found = getattr(importlib.import_module(module), client)
+    assert issubclass(found, TorchClient)
+    assert set(method.roles) <= {"pretraining", "task", "personalised"}
+    assert method.server_data in ("", "server", "clients", "both")
+    training = declared(AdamTraining if "personalised" in method.roles else LocalTraining)
+    assert method.training_defaults.keys() <= training.keys()
+    own = declared(method).keys() - OF_A_RUN
+    assert method.personal_defaults.keys() <= own
+    assert not own & (training.keys() | declared(found).keys())
+    signature = inspect.signature(found).parameters
+    for option in declared(found).values():
+        assert signature[option.name].default == option.default
+    if "personalised" in method.roles:
+        assert method.travels
+        assert method.tested_with
+
+
+def test_what_runs_as_a_task_or_personalised():
+    of = {
+        role: sorted(name for name, method in METHODS.items() if role in method.roles)
+        for role in ("task", "personalised")
+    }
+    assert of["task"] == ["fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"]
+    assert of["personalised"] == (["fedavg", "fedpcl", "fedproto", "fedrep", "per-fedavg", "pfedme", "solo"])
+
+
+def test_keys_that_are_not_the_fields_names():
+    assert declared(strategies.FedDyn)["feddyn-alpha"].name == "alpha"
+    refined = declared(ServerRefined)
+    assert {refined[key].name for key in refined.keys() - OF_A_RUN} == {"steps", "learning_rate"}
+    assert declared(LocalTraining)["max-local-steps"].name == "max_steps"
+    given = inspect.signature(ServerRefined).parameters
+    for key in ("server-steps", "server-learning-rate"):
+        assert given[refined[key].name].default == refined[key].default
+
+
+@dataclass
+class Network:
+    name = "net"
+    arrays = {  # noqa: RUF012
+        "body.weight": np.ones((4, 6), np.float32),
+        "body.bias": np.ones(4, np.float32),
+        "last.weight": np.ones((3, 4), np.float32),
+        "last.bias": np.ones(3, np.float32),
+    }
+    num_classes, outputs, representation = 3, 5, 4
+    head = frozenset({"last.weight", "last.bias"})
+
+
+def test_what_a_run_begins_with():
+    network = Network()
+    assert FedAvg.initial(network) is network.arrays
+    assert Solo.initial(network) == {}
+    assert {n: a.shape for n, a in FedPCL.initial(network).items()} == {
+        "prototypes": (3, 5),
+        "counts": (3,),
+    }
+    assert FedProto.initial(network)["prototypes"].shape == (3, 4)
+    assert list(FedRep.initial(network)) == ["body.weight", "body.bias"]
+    network.head = frozenset({"body.weight", "body.bias"})
+    with pytest.raises(SettingsError, match="^model = net: fedrep needs its last layer to be the"):
+        FedRep.initial(network)
+
+
+def test_training_that_does_not_fit():
+    SCAFFOLD.check_training({"variant": "I"}, 1.0)
+    SCAFFOLD.check_training({"variant": "II"}, None)
+    FedAvg.check_training({}, 1.0)
+    with pytest.raises(SettingsError, match="clip-norm cannot be set"):
+        SCAFFOLD.check_training({"variant": "II"}, 1.0)
+
+
+def test_samples_that_are_needed():
+    assert (FedAvg.server_samples_needed(7), HybridCoPreFL.server_samples_needed(7)) == (1, 7)
+    TorchClient.check_samples(1)
+    CoPreFLClient.check_samples(2)
+    CoPreFLClient.check_samples(2, support_fraction=0.5, resplit=False)
+    with pytest.raises(SettingsError, match="1 samples cannot be split at 0.8"):
+        CoPreFLClient.check_samples(1)
+    with pytest.raises(SettingsError, match="4 samples cannot be split at 0.1"):
+        CoPreFLClient.check_samples(4, support_fraction=0.1)
+
+
+def test_what_a_clients_constructor_is_given():
+    assert TorchClient.needs == CoPreFLClient.needs == frozenset()
+    assert StatefulClient.needs == SCAFFOLDClient.needs == {"state", "initial"}
+    assert FedPCLClient.needs == {"state", "initial", "noise"}
+    for client in (StatefulClient, FedPCLClient):
+        given = inspect.signature(client.__init__).parameters
+        assert (client.needs - {"state", "initial"}) <= given.keys()
