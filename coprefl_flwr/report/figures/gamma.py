@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures.style import (
-    INK,
-    LineStyle,
-    colours,
-    legend,
-    new_figure,
-    plain,
-    title,
-)
+from coprefl_flwr.report.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,28 +35,28 @@ def gamma_figure(panels: Mapping[str, Mapping[str, Sequence[GammaPoint]]]) -> "F
     if all(len({point.gamma for point in points}) < 2 for points in lines):
         raise SettingsError("there is nothing to draw; allowed: at least two values of gamma")
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
-    shown = colours(name for name in names if name != PAPER)
+    shown = style.colours(name for name in names if name != PAPER)
     if PAPER in names:
-        shown[PAPER] = (INK, "--")
-    figure = new_figure(3.9)
+        shown[PAPER] = (style.INK, "--")
+    figure = style.new_figure(3.9)
     grid = figure.subplots(1, len(panels), squeeze=False).flat
     for panel, (name, by_line) in zip(grid, panels.items(), strict=True):
-        title(panel, name, "mean ± std")
+        style.title(panel, name, "mean ± std")
         for place, (line, points) in enumerate(by_line.items()):
             # Side by side, or the error bars hide one another.
             shift = 0.008 * (place - (len(by_line) - 1) / 2)
             _draw(panel, points, shown[line], shift, hollow=line == PAPER)
-        panel.set_xlabel(r"$\gamma$", fontsize=10, color=INK)
+        panel.set_xlabel(r"$\gamma$", fontsize=10, color=style.INK)
         panel.set_xticks(sorted({point.gamma for line in by_line.values() for point in line}))
-        plain(panel)
-    legend(figure, names, shown)
+        style.plain(panel)
+    style.legend(figure, names, shown)
     return figure
 
 
 def _draw(
     panel: "Axes",
     points: Sequence[GammaPoint],
-    look: tuple[str, LineStyle],
+    look: tuple[str, style.LineStyle],
     shift: float,
     *,
     hollow: bool,

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures.style import (
-    INK,
-    colours,
-    count_rounds,
-    new_figure,
-    plain,
-    title,
-)
+from coprefl_flwr.report.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,21 +36,23 @@ def p1_rounds_figure(points: Sequence[P1Point], label: str) -> "Figure":
     """
     if len({point.rounds for point in points}) < 2:
         raise SettingsError("there is nothing to draw; allowed: at least two lengths of P1")
-    colour, _ = colours(["cyclic"])["cyclic"]
+    colour, _ = style.colours(["cyclic"])["cyclic"]
     points = sorted(points, key=lambda point: point.rounds)
     rounds = np.array([point.rounds for point in points], dtype=np.float64)
     means = np.array([point.accuracy for point in points])
     stds = np.nan_to_num([point.std for point in points])
-    figure = new_figure(3.9)
+    figure = style.new_figure(3.9)
     panel = figure.subplots()
     below = "mean ± std" if stds.any() else "one run each"
-    panel.errorbar(rounds, means, stds, fmt="o", color=INK, ecolor=INK, elinewidth=1, capsize=3)
+    panel.errorbar(
+        rounds, means, stds, fmt="o", color=style.INK, ecolor=style.INK, elinewidth=1, capsize=3
+    )
     if is_fitted(points):
         cubic = np.polynomial.Polynomial.fit(rounds, means, ORDER)
         panel.plot(*cubic.linspace(200), color=colour, linewidth=1.6, zorder=1)
         below += "; line: least-squares cubic"
-    title(panel, "Length of P1", below)
-    panel.set_ylabel(label, fontsize=10, color=INK)
-    count_rounds(panel, "Rounds in P1")
-    plain(panel)
+    style.title(panel, "Length of P1", below)
+    panel.set_ylabel(label, fontsize=10, color=style.INK)
+    style.count_rounds(panel, "Rounds in P1")
+    style.plain(panel)
     return figure
