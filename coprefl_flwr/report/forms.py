@@ -8,7 +8,7 @@ from coprefl_flwr.report.table import Line, Number, Part, Table, number
 
 TEXT_WIDTH = 100
 """Most characters of a line of plain text."""
-_NAMES_WIDTH = 22  # characters that the names get at least
+_NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
 
 
 def plain(table: Table) -> str:
@@ -24,7 +24,8 @@ def plain(table: Table) -> str:
     ]
     text = [table.title, ""] if table.title else []
     names = [":".join(filter(None, line.names)) for line in lines]  # as in a setting
-    for fitting in _side_by_side(columns):
+    room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
+    for fitting in _side_by_side(columns, room):
         text += [*_beside(table.names[0], names, fitting), ""]
     return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), TEXT_WIDTH)).rstrip("\n")
 
@@ -42,17 +43,17 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
     return [text.rjust(width) for text in texts]
 
 
-def _side_by_side(columns: Sequence[list[str]]) -> list[list[list[str]]]:
-    """Return the columns in groups that fit beside the names."""
+def _side_by_side(columns: Sequence[list[str]], room: int) -> list[list[list[str]]]:
+    """Return the columns in groups of at most `room` characters, two before each column."""
     groups: list[list[list[str]]] = []
-    room = 0
+    left = 0
     for column in columns:
         width = 2 + len(column[0])
-        if not groups or width > room:
+        if not groups or width > left:
             groups.append([])
-            room = TEXT_WIDTH - _NAMES_WIDTH
+            left = room
         groups[-1].append(column)
-        room -= width
+        left -= width
     return groups
 
 

@@ -11,9 +11,8 @@ import pandas as pd
 from coprefl_flwr.report import figures
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Measured
+from coprefl_flwr.report.figures.against import PAPER, Point, is_fitted
 from coprefl_flwr.report.figures.curves import is_drawable
-from coprefl_flwr.report.figures.gamma import PAPER, GammaPoint
-from coprefl_flwr.report.figures.p1_rounds import P1Point, is_fitted
 from coprefl_flwr.report.figures.switch import ORDER, WINDOW
 from coprefl_flwr.report.statistics import summarise
 
@@ -23,24 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a comparison.
+    """A figure of a comparison."""
 
-    Parameters
-    ----------
-    kind : str
-        One of `comparison.FIGURES`.
-    figure : Figure
-        What is drawn.
-    caption : str
-        What it shows, in a sentence or two.
-    alternative : str
-        The same for those who do not see it.
-    """
-
-    kind: str
+    kind: str  # one of `comparison.FIGURES`
     figure: "Figure"
-    caption: str
-    alternative: str
+    caption: str  # what it shows, in a sentence or two
+    alternative: str  # the same for those who do not see it
 
 
 Drawn = tuple["Figure", str] | None
@@ -134,8 +121,8 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     for one in comparison.measured:
         found = summarise(one.values[metric])
         if one.switch and found.n:
-            points.append(P1Point(one.switch, found.mean, found.std))
-    if len({point.rounds for point in points}) < 2:
+            points.append(Point(one.switch, found.mean, found.std))
+    if len({point.at for point in points}) < 2:
         return None
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     fit = (
@@ -172,10 +159,10 @@ def _gamma(comparison: Comparison) -> Drawn:
     return figures.gamma_figure(panels), caption
 
 
-def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoint]]:
+def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[Point]]:
     """Return a point per gamma for each label and its other choices; the paper's if one has it."""
-    lines: dict[str, list[GammaPoint]] = {}
-    paper: dict[str, list[GammaPoint]] = {}
+    lines: dict[str, list[Point]] = {}
+    paper: dict[str, list[Point]] = {}
     for one in comparison.measured:
         if "gamma" not in one.options:
             continue
@@ -184,11 +171,11 @@ def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoi
         line = f"{one.label}:{others}" if others else one.label
         found = summarise(one.values[metric])
         if found.n:
-            lines.setdefault(line, []).append(GammaPoint(gamma, found.mean, found.std))
+            lines.setdefault(line, []).append(Point(gamma, found.mean, found.std))
         printed = comparison.paper_of(one).get(metric)
         if printed:
             std = math.nan if printed[1] is None else printed[1]
-            paper.setdefault(line, []).append(GammaPoint(gamma, printed[0], std))
+            paper.setdefault(line, []).append(Point(gamma, printed[0], std))
     if len(paper) == 1:
         lines[PAPER] = next(iter(paper.values()))
     return lines

@@ -126,7 +126,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     for start, tasks in task_metrics(rows).groupby("start", sort=False):
         entry: dict[str, Any] = {"start": start, "tasks": len(tasks)}
         for metric in METRICS:
-            over_tasks = summarise(tasks[metric])
+            over_tasks = summarise(tasks[metric].tolist())
             entry |= {metric: over_tasks.mean, f"{metric} std": over_tasks.std}
         found.append(entry)
     return pd.DataFrame(found)

@@ -39,7 +39,7 @@ def summary_table(rows: pd.DataFrame) -> Table:
         )
         for metric in _SUMMARY.values()
     ]
-    lines = of_columns(entries["start"], columns)
+    lines = of_columns(list(entries["start"]), columns)
     return Table(["Start"], list(_SUMMARY), lines, [Note(_over_tasks(rows))])
 
 
@@ -113,7 +113,7 @@ def _entry(start: str, rows: pd.DataFrame) -> dict[str, Any]:
     }
     tested = _tested(rows)
     if len(tested):
-        final, best = tested[tested.index.max()], tested.idxmax()
+        final, best = tested[max(tested.index)], int(tested.idxmax())
         entry |= {"final": final, "best": tested[best], "best-round": best}
     return entry
 
@@ -137,7 +137,7 @@ def pretraining_table(entries: pd.DataFrame) -> Table:
         [Number(_number(value, spec)) for value in entries[name].astype(float)]
         for name, spec in titles.values()
     ]
-    return Table(["Start"], list(titles), of_columns(entries["start"], columns), marks=False)
+    return Table(["Start"], list(titles), of_columns(list(entries["start"]), columns), marks=False)
 
 
 def _number(value: float, spec: str) -> str:

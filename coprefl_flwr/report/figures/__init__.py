@@ -6,13 +6,14 @@ the program that calls, and none of its settings change.
 
 from coprefl_flwr.report.figures.accuracies import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.accuracies import accuracy_histogram as accuracy_histogram
+from coprefl_flwr.report.figures.against import Point as Point
+from coprefl_flwr.report.figures.against import gamma_figure as gamma_figure
+from coprefl_flwr.report.figures.against import p1_rounds_figure as p1_rounds_figure
 from coprefl_flwr.report.figures.curves import learning_curves as learning_curves
 from coprefl_flwr.report.figures.curves import learning_figure as learning_figure
-from coprefl_flwr.report.figures.gamma import gamma_figure as gamma_figure
 from coprefl_flwr.report.figures.landscapes import Landscape as Landscape
 from coprefl_flwr.report.figures.landscapes import landscape as landscape
 from coprefl_flwr.report.figures.landscapes import landscape_figure as landscape_figure
-from coprefl_flwr.report.figures.p1_rounds import p1_rounds_figure as p1_rounds_figure
 from coprefl_flwr.report.figures.similarity import Similarity as Similarity
 from coprefl_flwr.report.figures.similarity import similarity_figure as similarity_figure
 from coprefl_flwr.report.figures.style import FORMATS as FORMATS

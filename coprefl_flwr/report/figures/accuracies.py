@@ -40,14 +40,8 @@ def accuracy_figure(rows: pd.DataFrame) -> "Figure":
     for panel, (_, entry) in zip(panels, summary(rows).iterrows(), strict=False):
         values = pooled[entry["start"]]
         weights = np.full(values.size, 100 / values.size)
-        panel.hist(
-            values,
-            bins=edges,
-            weights=weights,
-            color=shown[entry["start"]][0],
-            edgecolor="white",
-            linewidth=0.6,
-        )
+        colour, _ = shown[entry["start"]]
+        panel.hist(values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6)
         # White below, or the line is lost in dark bars.
         panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
         panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)

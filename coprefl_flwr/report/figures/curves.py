@@ -1,6 +1,5 @@
 """How the pre-training and the downstream tasks went, round by round."""
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 from coprefl_flwr.report.figures import style
 
 if TYPE_CHECKING:
@@ -39,63 +39,55 @@ def learning_figure(rounds: pd.DataFrame) -> "Figure":
     tasks = _by_round(rounds, "downstream", "accuracy")
     shown = style.colours(rounds["start"])
     figure = style.new_figure(3.9)
-    count = (not before.empty) + (not tasks.empty)
-    panels = list(figure.subplots(1, count, squeeze=False).flat)
-    if not before.empty:
-        panel = panels.pop(0)
-        pretraining = rounds[rounds["phase"] == "pretraining"]
-        seeds = pretraining["seed"].nunique() if "seed" in rounds else 1
-        below = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
-        style.title(panel, "Pre-training", below)
-        label = "Loss" if tested.empty else "Test accuracy (%)"
+    seeds = rounds["seed"].nunique() if "seed" in rounds else 1
+    over_seeds = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
+    label = "Loss" if tested.empty else "Test accuracy (%)"
+    drawn = [
+        (before, "Pre-training", over_seeds, label),
+        (tasks, "Downstream tasks", "mean ± std over tasks", "Accuracy (%)"),
+    ]
+    drawn = [one for one in drawn if not one[0].empty]
+    panels = figure.subplots(1, len(drawn), squeeze=False).flat
+    for panel, (values, name, below, label) in zip(panels, drawn, strict=True):
+        style.title(panel, name, below)
         panel.set_ylabel(label, fontsize=10, color=style.INK)
-        _draw(panel, before, shown)
-    if not tasks.empty:
-        panel = panels.pop(0)
-        style.title(panel, "Downstream tasks", "mean ± std over tasks")
-        panel.set_ylabel("Accuracy (%)", fontsize=10, color=style.INK)
-        _draw(panel, tasks, shown)
-        low, high = panel.get_ylim()
-        panel.set_ylim(max(low, 0), min(high, 101))
-    drawn = {*before.index.unique("start"), *tasks.index.unique("start")}
-    style.legend(figure, [start for start in rounds["start"].unique() if start in drawn], shown)
+        _draw(panel, values, shown)
+        if values is tasks:
+            low, high = panel.get_ylim()
+            panel.set_ylim(max(low, 0), min(high, 101))
+    lines = {start for values, *_ in drawn for start in values.index.unique("start")}
+    style.legend(figure, [start for start in rounds["start"].unique() if start in lines], shown)
     return figure
 
 
 def is_drawable(rounds: pd.DataFrame) -> bool:
     """Tell whether `learning_figure` would have a line to draw."""
-    lines = (
+    missing = [key for key in _KEY if len(rounds) and key not in rounds]
+    if missing:
+        have = ", ".join(map(str, rounds))
+        raise SettingsError(f"rows of rounds have no {missing[0]!r}; they have {have}")
+    for phase in rounds.get("phase", pd.Series()).unique():
+        if phase not in PHASES:
+            raise SettingsError(unknown("phase", str(phase), PHASES))
+    lines = [
         ("pretraining", "server-accuracy"),
         ("pretraining", "loss"),
         ("downstream", "accuracy"),
-    )
-    return not rounds.empty and any(not _by_round(rounds, *line).empty for line in lines)
+    ]
+    return len(rounds) > 0 and any(len(_by_round(rounds, *line)) for line in lines)
 
 
 def _check(rounds: pd.DataFrame) -> None:
-    missing = [] if rounds.empty else [key for key in _KEY if key not in rounds]
-    if missing:
-        raise SettingsError(f"rows of rounds have no {missing[0]!r}; they have {', '.join(rounds)}")
-    for phase in [] if rounds.empty else rounds["phase"].unique():
-        if phase not in PHASES:
-            near = difflib.get_close_matches(str(phase), PHASES, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(
-                f"phase of a row of rounds is {phase!r}; allowed: {', '.join(PHASES)}{hint}"
-            )
     if not is_drawable(rounds):
-        raise SettingsError(
-            "there is nothing to draw; allowed: rows with a pre-training loss "
-            "or a downstream accuracy"
-        )
-    wrong = rounds[rounds["task"].isna() != (rounds["phase"] == "pretraining")]
-    for _, row in wrong.iterrows():
+        allowed = "rows with a pre-training loss or a downstream accuracy"
+        raise SettingsError(f"there is nothing to draw; allowed: {allowed}")
+    for _, row in rounds[rounds["task"].isna() != (rounds["phase"] == "pretraining")].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
             "allowed: none for pretraining, a number for downstream"
         )
-    seed = ["seed"] if "seed" in rounds else []
-    for _, row in rounds[rounds.duplicated(_KEY + seed)].iterrows():
+    key = [*_KEY, "seed"] if "seed" in rounds else _KEY
+    for _, row in rounds[rounds.duplicated(key)].iterrows():
         raise SettingsError(
             f"{row['phase']} of start {row['start']!r}, task {row['task']}, has two rows for round "
             f"{row['round']}; allowed: one each"
@@ -114,9 +106,7 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
 
 
-def _draw(
-    panel: "Axes", values: pd.DataFrame, shown: dict[str, tuple[str, style.LineStyle]]
-) -> None:
+def _draw(panel: "Axes", values: pd.DataFrame, shown: style.Looks) -> None:
     for start, of_start in values.groupby("start", sort=False):
         colour, dashes = shown[str(start)]
         rounds = of_start.index.get_level_values("round").to_numpy()
