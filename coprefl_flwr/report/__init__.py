@@ -1,10 +1,10 @@
-"""A measured comparison as a paper's tables and figures, and one page that holds them all.
+"""Results as data, as tables, as figures, and a measured comparison on one page.
 
-The main entry is `write_report`; `text_tables` is the same for a terminal.
+`write_report` writes all of a comparison; `text_tables` is its table for a terminal.
 """
 
-from coprefl_flwr.report.comparison import Comparison, Measured, Report
-from coprefl_flwr.report.text import text_tables
-from coprefl_flwr.report.writing import write_report
-
-__all__ = ["Comparison", "Measured", "Report", "text_tables", "write_report"]
+from coprefl_flwr.report.comparing import text_tables as text_tables
+from coprefl_flwr.report.comparison import Comparison as Comparison
+from coprefl_flwr.report.comparison import Measured as Measured
+from coprefl_flwr.report.comparison import Report as Report
+from coprefl_flwr.report.writing import write_report as write_report

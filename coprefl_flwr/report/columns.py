@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from coprefl_flwr.report import fairness
-
 
 @dataclass(frozen=True)
 class Column:
@@ -28,19 +26,15 @@ class Column:
     tested: bool = True
 
 
-def _of_task(metric: str) -> Column:
-    if metric == "variance":
-        return Column("Variance %²", "lower")
-    which, _, share = metric.removesuffix("%").partition("-")
-    return Column(f"{which.capitalize()} {share} %" if share else f"{which.capitalize()} %")
-
-
 STD_CLIENTS = "std-clients"
 SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 
 COLUMNS = {
-    **{metric: _of_task(metric) for metric in fairness.METRICS},
+    "accuracy": Column("Accuracy %"),
+    "variance": Column("Variance %²", "lower"),
+    **{f"worst-{percent}%": Column(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
+    "best-10%": Column("Best 10 %"),
     STD_CLIENTS: Column("Std over clients %", "lower"),
     "final": Column("Final %"),
     "best": Column("Best %"),
@@ -51,9 +45,10 @@ COLUMNS = {
     "weights-sent": Column("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Column("Numbers sent", "lower", 0, tested=False),
 }
-"""The metrics of the downstream tasks (`fairness.METRICS`), of the pre-training, of what is sent.
+"""What can be shown of the tasks (`fairness.METRICS`), of the pre-training, and of what is sent.
 
-`std-clients` is FedPCL's "variance" (Tables 12 and 13); what is sent is a client's, in a round.
+`std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
+round.
 """
 
 

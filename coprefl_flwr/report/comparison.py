@@ -5,16 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
+
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.report.figures import CurveRow, Landscape, Similarity
-from coprefl_flwr.report.tables import ClientRow
-from coprefl_flwr.studies.settings import unknown
+from coprefl_flwr.report.figures import Landscape, Similarity
 
 FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """One row of a table.
 
@@ -27,12 +28,12 @@ class Measured:
     values : Mapping[str, Sequence[float]]
         Metric -> a value per unit of the comparison; nan: missing (a failed run, or a metric of the
         pre-training at all but one task of its seed), inf: never (catches-up).
-    rows : Sequence[ClientRow]
-        Client rows of all its tasks, task numbers unique over seeds; may be empty.
-    rounds : Mapping[int, Sequence[Mapping[str, Any]]]
-        Seed -> the rows of its pre-training's `rounds.jsonl`.
-    curves : Sequence[CurveRow]
-        The downstream tasks', numbered as `rows`.
+    rows : pd.DataFrame
+        Rows of clients (`results`) of all its tasks, numbered uniquely over seeds; may be empty.
+    rounds : pd.DataFrame
+        Rows of its pre-training's rounds (`results`), with the column seed; may be empty.
+    curves : pd.DataFrame
+        Rows of its downstream tasks' rounds, the tasks numbered as in `rows`; may be empty.
     switch : int
         The last round of the first of several phases; 0 for one phase.
     landscape : Landscape | None
@@ -44,9 +45,9 @@ class Measured:
     label: str
     chosen: str
     values: Mapping[str, Sequence[float]]
-    rows: Sequence[ClientRow] = ()
-    rounds: Mapping[int, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    curves: Sequence[CurveRow] = ()
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
+    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)
+    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
     switch: int = 0
     landscape: Landscape | None = None
     similarity: Similarity | None = None

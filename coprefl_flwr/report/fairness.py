@@ -5,21 +5,13 @@ percentages, one per client, and every client counts the same however many sampl
 """
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.errors import SettingsError
-
-METRICS = (
-    "accuracy",
-    "variance",
-    "worst-10%",
-    "worst-20%",
-    "worst-30%",
-    "worst-40%",
-    "best-10%",
-)
 
 
 def mean(accuracies: npt.ArrayLike) -> float:
@@ -30,6 +22,11 @@ def mean(accuracies: npt.ArrayLike) -> float:
 def variance(accuracies: npt.ArrayLike) -> float:
     """Return the population variance over clients, in percent squared."""
     return float(np.var(_checked(accuracies)))
+
+
+def std(accuracies: npt.ArrayLike) -> float:
+    """Return the population standard deviation over clients, in percent."""
+    return float(np.std(_checked(accuracies)))
 
 
 def worst(accuracies: npt.ArrayLike, share: float) -> float:
@@ -44,15 +41,18 @@ def best(accuracies: npt.ArrayLike, share: float) -> float:
     return float(np.mean(values[-_count(share, values.size) :]))
 
 
+METRICS: dict[str, Callable[[npt.ArrayLike], float]] = {
+    "accuracy": mean,
+    "variance": variance,
+    **{f"worst-{percent}%": partial(worst, share=percent / 100) for percent in (10, 20, 30, 40)},
+    "best-10%": partial(best, share=0.1),
+}
+"""What is reported of a task, by name."""
+
+
 def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     """Return every metric of `METRICS` for the clients of one task, in that order."""
-    values = _checked(accuracies)
-    return {
-        "accuracy": mean(values),
-        "variance": variance(values),
-        **{f"worst-{percent}%": worst(values, percent / 100) for percent in (10, 20, 30, 40)},
-        "best-10%": best(values, 0.1),
-    }
+    return {name: measure(accuracies) for name, measure in METRICS.items()}
 
 
 def _count(share: float, clients: int) -> int:

@@ -1,51 +1,43 @@
 """The page: one HTML file that needs no other, no network and no JavaScript."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Report
-from coprefl_flwr.report.note import note
-from coprefl_flwr.report.overview import Overview
 from coprefl_flwr.report.pictures import Picture
-from coprefl_flwr.report.rows import Table
+from coprefl_flwr.report.table import Table, number
 
 
 @dataclass(frozen=True)
 class Section:
-    """A comparison's part of the page: its table, and its figures with their PNG."""
+    """A part of the page: a table, and figures with their PNG."""
 
     table: Table
-    pictures: Sequence[tuple[Picture, bytes]]
+    pictures: Sequence[tuple[Picture, bytes]] = ()
 
 
-def page(report: Report, sections: Sequence[Section], overviews: Sequence[Overview]) -> str:
+def page(report: Report, sections: Sequence[Section]) -> str:
     """Return the page; a figure that was asked for and that nothing had data for is noted."""
     drawn = {picture.kind for section in sections for picture, _ in section.pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
-    template = _ENVIRONMENT.from_string(_PAGE)
-    return template.render(
+    return _ENVIRONMENT.from_string(_PAGE).render(
         report=report,
         notes=[*report.notes, *missing],
         failed=[line for one in report.comparisons for line in one.failed],
         sections=sections,
-        overviews=overviews,
-        column=column,
-        settings=_as_text(report.settings),
+        linked=[section.table for section in sections if section.table.label],
+        settings={key: _value(value) for key, value in report.settings.items()},
+        number=number,
         style=_STYLE,
     )
 
 
-def _as_text(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return each setting as a recipe would have it; lists and not-set ones in words."""
-    return {key: _value(value) for key, value in settings.items()}
-
-
 def _value(value: Any) -> str:
+    """Return a setting as a recipe would have it; lists and not-set ones in words."""
     if isinstance(value, bool):
         return str(value).lower()
     if value is None or value == "":
@@ -55,10 +47,6 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _note(table: Table) -> str:
-    return " ".join(note(table, "bold"))
-
-
 def _data_uri(png: bytes) -> str:
     return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
@@ -66,7 +54,7 @@ def _data_uri(png: bytes) -> str:
 _ENVIRONMENT = Environment(
     autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
 )
-_ENVIRONMENT.filters |= {"data_uri": _data_uri, "note": _note}
+_ENVIRONMENT.filters["data_uri"] = _data_uri
 
 # A quiet page of the reader's own letters; tables scroll by themselves where a screen is narrow.
 _STYLE = """
@@ -133,6 +121,59 @@ figcaption { margin-top: .4rem; }
 """
 
 _PAGE = """\
+{% macro bullets(lines, kind="") %}
+{% if lines %}
+<ul{% if kind %} class="{{ kind }}"{% endif %}>
+{% for line in lines %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+{% endif %}
+{% endmacro %}
+{% macro grid(table) %}
+{% set parts = table.parts %}
+{% set split = parts | map("length") | max > 1 %}
+<div class="scroll" tabindex="0" role="region" aria-label="{{ table.title }}">
+<table>
+<thead>
+<tr>
+{% for name in table.names %}
+<th scope="col" class="text" rowspan="{{ 2 if split else 1 }}">{{ name }}</th>
+{% endfor %}
+{% for title in table.titles %}
+<th scope="colgroup" class="group" colspan="{{ parts[loop.index0] | length }}">{{ title }}</th>
+{% endfor %}
+</tr>
+{% if split %}
+<tr>
+{% for of_title in parts %}
+{% for part in of_title %}
+<th scope="col"{% if loop.first %} class="group"{% endif %}>{{ part }}</th>
+{% endfor %}
+{% endfor %}
+</tr>
+{% endif %}
+</thead>
+<tbody>
+{% for line in table.lines %}
+<tr{% if line.reference %} class="reference"{% endif %}>
+{% for name in line.names %}
+{% if loop.first %}<th scope="row">{{ name }}</th>{% else %}<td class="text">{{ name }}</td>{% endif %}
+
+{% endfor %}
+{% for of_title in parts %}
+{% set at = loop.index0 %}
+{% for part in of_title %}
+{% set cell = number(line, at, part) %}
+<td class="{{ "group" if loop.first else "aside" }}{{ " best" if cell.best }}">{{ cell.text }}</td>
+{% endfor %}
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+{% endmacro %}
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -149,105 +190,28 @@ _PAGE = """\
 {% endif %}
 </header>
 <main>
-{% if notes %}
-<ul>
-{% for line in notes %}
-<li>{{ line }}</li>
-{% endfor %}
-</ul>
-{% endif %}
+{{ bullets(notes) }}
 {% if failed %}
 <h2>Failed runs</h2>
-<ul class="failed">
-{% for line in failed %}
-<li>{{ line }}</li>
-{% endfor %}
-</ul>
+{{ bullets(failed, "failed") }}
 {% endif %}
-{% if sections | length > 1 %}
+{% if linked | length > 1 %}
 <nav aria-label="Tables">
 <ul>
-{% for section in sections %}
-{% set one = section.table.comparison %}
-<li><a href="#{{ one.name }}">{{ one.title or one.name }}</a></li>
+{% for table in linked %}
+<li><a href="#{{ table.label }}">{{ table.title }}</a></li>
 {% endfor %}
 </ul>
 </nav>
 {% endif %}
-{% if overviews %}
-<h2>All tables</h2>
-{% for overview in overviews %}
-<h3>{{ column(overview.metric).title }}</h3>
-<div class="scroll" tabindex="0" role="region" aria-label="{{ column(overview.metric).title }}">
-<table>
-<thead>
-<tr><th scope="col" class="text">Method</th>
-{% for title in overview.titles %}
-<th scope="col">{{ title }}</th>
-{% endfor %}
-</tr>
-</thead>
-<tbody>
-{% for name, cells in overview.rows.items() %}
-<tr><th scope="row">{{ name }}</th>
-{% for cell in cells %}
-<td{% if cell.best %} class="best"{% endif %}>{{ cell.text }}</td>
-{% endfor %}
-</tr>
-{% endfor %}
-</tbody>
-</table>
-</div>
-{% endfor %}
-{% endif %}
 {% for section in sections %}
 {% set table = section.table %}
-{% set one = table.comparison %}
-<section id="{{ one.name }}">
-<h2>{{ one.title or one.name }}</h2>
-<div class="scroll" tabindex="0" role="region" aria-label="{{ one.title or one.name }}">
-<table>
-<thead>
-{% set lines = 2 if table.is_split else 1 %}
-<tr><th scope="col" class="text" rowspan="{{ lines }}">Method</th>
-{% if table.is_chosen %}
-<th scope="col" class="text" rowspan="{{ lines }}">Chosen</th>
+<section{% if table.label %} id="{{ table.label }}"{% endif %}>
+<h2>{{ table.title }}</h2>
+{{ grid(table) }}
+{% if table.notes %}
+<p class="note">{{ table.note("bold") }}</p>
 {% endif %}
-{% for metric in one.metrics %}
-<th scope="colgroup" class="group" colspan="{{ table.parts(metric) | length }}">
-{{- column(metric).title }}</th>
-{% endfor %}
-</tr>
-{% if table.is_split %}
-<tr>
-{% for metric in one.metrics %}
-{% for part in table.parts(metric) %}
-<th scope="col"{% if loop.first %} class="group"{% endif %}>{{ part }}</th>
-{% endfor %}
-{% endfor %}
-</tr>
-{% endif %}
-</thead>
-<tbody>
-{% for row in table.rows %}
-<tr{% if row.name == one.tested_against.name %} class="reference"{% endif %}>
-<th scope="row">{{ row.label }}</th>
-{% if table.is_chosen %}
-<td class="text">{{ row.chosen }}</td>
-{% endif %}
-{% for metric in one.metrics %}
-{% set entry = row.entries[metric] %}
-{% for part in table.parts(metric) %}
-{% set best = " best" if part == "here" and entry.cell.best else "" %}
-<td class="{{ "group" if loop.first else "aside" }}{{ best }}">{{ entry.text(part) }}</td>
-{% endfor %}
-{% endfor %}
-</tr>
-{% endfor %}
-</tbody>
-</table>
-</div>
-<p class="note">{{ table | note }}</p>
 {% for picture, png in section.pictures %}
 <figure>
 <img src="{{ png | data_uri }}" alt="{{ picture.alternative }}">

@@ -1,21 +1,20 @@
 """The figures of a comparison, by the names that recipes give them, with their captions."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from coprefl_flwr.report import figures
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Measured
-from coprefl_flwr.report.figures import CurveRow, GammaPoint, P1Point, Run
-from coprefl_flwr.report.figures.gamma import PAPER
-from coprefl_flwr.report.figures.p1_rounds import is_fitted
+from coprefl_flwr.report.figures.against import PAPER, Point, is_fitted
+from coprefl_flwr.report.figures.curves import is_drawable
 from coprefl_flwr.report.figures.switch import ORDER, WINDOW
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.tables import ClientRow
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -23,95 +22,70 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of a comparison.
+    """A figure of a comparison."""
 
-    Parameters
-    ----------
-    kind : str
-        One of `comparison.FIGURES`.
-    figure : Figure
-        What is drawn.
-    caption : str
-        What it shows, in a sentence or two.
-    alternative : str
-        The same for those who do not see it.
-    """
-
-    kind: str
+    kind: str  # one of `comparison.FIGURES`
     figure: "Figure"
-    caption: str
-    alternative: str
+    caption: str  # what it shows, in a sentence or two
+    alternative: str  # the same for those who do not see it
+
+
+Drawn = tuple["Figure", str] | None
+"""A figure and its caption; None where the comparison has no data for it."""
 
 
 def pictures(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
     """Draw those figures that the comparison has data for."""
     found = []
     for kind in kinds:
-        drawn = _KINDS[kind](comparison)
+        what, draw = _KINDS[kind]
+        drawn = draw(comparison)
         if drawn:
             rows = ", ".join(row.name for row in comparison.measured)
             title = comparison.title or comparison.name
-            figure, caption = drawn
-            alternative = f"{_WHAT[kind]} of {rows}; {title}. The table has the numbers."
-            found.append(Picture(kind, figure, caption, alternative))
+            alternative = f"{what} of {rows}; {title}. The table has the numbers."
+            found.append(Picture(kind, *drawn, alternative))
     return found
 
 
-Drawn = tuple["Figure", str] | None
+def _together(comparison: Comparison, of: Callable[[Measured], pd.DataFrame]) -> pd.DataFrame:
+    """Return what the measured rows have of something, with their names as start."""
+    parts = [of(one).assign(start=one.name) for one in comparison.measured if not of(one).empty]
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def _accuracies(comparison: Comparison) -> Drawn:
-    rows = [{**row, "start": one.name} for one in comparison.measured for row in one.rows]
-    if not rows:
+    rows = _together(comparison, lambda one: one.rows)
+    if rows.empty:
         return None
     caption = (
         "Accuracies of the tasks' clients, pooled over tasks; the line is the mean. Mean and "
         "variance are those of the table: per task, then averaged."
     )
-    return figures.accuracy_figure(cast(list[ClientRow], rows)), caption
+    return figures.accuracy_figure(rows), caption
 
 
 def _curves(comparison: Comparison) -> Drawn:
-    curves: list[CurveRow] = []
-    for one in comparison.measured:
-        curves += _pretraining_curves(one)
-        curves += [cast(CurveRow, {**row, "start": one.name}) for row in one.curves]
-    if not any(map(_is_drawn, curves)):
+    before = _together(comparison, lambda one: one.rounds)
+    tasks = _together(comparison, lambda one: one.curves)
+    rounds = pd.concat([before, tasks], ignore_index=True)
+    if not is_drawable(rounds):
         return None
     caption = "Learning curves: the pre-training (test accuracy where tested, else training loss)"
-    if any(row["phase"] == "downstream" for row in curves):
+    if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
-    return figures.learning_figure(curves), f"{caption}."
-
-
-def _is_drawn(row: CurveRow) -> bool:
-    """Tell whether a row has a number that `learning_figure` draws."""
-    numbers = [row["accuracy"]] + [row["loss"]] * (row["phase"] == "pretraining")
-    return any(number is not None and math.isfinite(number) for number in numbers)
-
-
-def _pretraining_curves(one: Measured) -> list[CurveRow]:
-    return [
-        {
-            "phase": "pretraining",
-            "start": one.name,
-            "task": None,
-            "round": row["round"],
-            "loss": row.get("loss", math.nan),
-            "accuracy": row.get("server-accuracy"),
-            "seed": seed,
-        }
-        for seed, rounds in one.rounds.items()
-        for row in rounds
-    ]
+    return figures.learning_figure(rounds), f"{caption}."
 
 
 def _switch(comparison: Comparison) -> Drawn:
-    runs = {one.name: Run(_tested(one.rounds), one.switch) for one in comparison.measured}
-    runs = {name: run for name, run in runs.items() if run.accuracy}
+    runs = {
+        one.name: figures.PhaseCurve(_tested(one.rounds), one.switch)
+        for one in comparison.measured
+        if _tested(one.rounds)
+    }
     if not runs:
         return None
-    seeds = max(len(one.rounds) for one in comparison.measured)
+    seeds = max(one.rounds["seed"].nunique() for one in comparison.measured if one.name in runs)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
     windows = sorted({figures.smoothing_window(list(run.accuracy)) for run in runs.values()})
     smoothed = [f"{window} tested rounds" for window in windows if window]
@@ -121,25 +95,22 @@ def _switch(comparison: Comparison) -> Drawn:
         if smoothed
         else "Too few tested rounds to smooth"
     )
-    marks = (
-        "; dotted lines mark the switch of phase" if any(r.switch for r in runs.values()) else ""
-    )
+    switched = any(run.switch for run in runs.values())
+    marks = "; dotted lines mark the switch of phase" if switched else ""
     return figures.switch_figure(runs), f"Test accuracy by round{over}. {smoothing}{marks}."
 
 
-def _tested(rounds: Mapping[int, Sequence[Mapping[str, Any]]]) -> dict[int, float]:
+def _tested(rounds: pd.DataFrame) -> dict[int, float]:
     """Return round -> mean test accuracy over the seeds; rounds that all of them tested."""
-    by_seed = [
-        {row["round"]: float(row["server-accuracy"]) for row in rows if _was_tested(row)}
-        for rows in rounds.values()
-    ]
-    common = set.intersection(*map(set, by_seed)) if by_seed else set()
-    return {n: float(np.mean([found[n] for found in by_seed])) for n in sorted(common)}
-
-
-def _was_tested(row: Mapping[str, Any]) -> bool:
-    accuracy = row.get("server-accuracy")
-    return accuracy is not None and math.isfinite(accuracy)
+    if "server-accuracy" not in rounds:
+        return {}
+    by_seed = rounds.astype({"server-accuracy": float}).pivot(
+        index="round", columns="seed", values="server-accuracy"
+    )
+    common = by_seed[np.isfinite(by_seed).all(axis=1)].sort_index()
+    return {
+        int(n): float(np.mean(found)) for n, found in zip(common.index, common.values, strict=True)
+    }
 
 
 def _p1_rounds(comparison: Comparison) -> Drawn:
@@ -150,8 +121,8 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     for one in comparison.measured:
         found = summarise(one.values[metric])
         if one.switch and found.n:
-            points.append(P1Point(one.switch, found.mean, found.std))
-    if len({point.rounds for point in points}) < 2:
+            points.append(Point(one.switch, found.mean, found.std))
+    if len({point.at for point in points}) < 2:
         return None
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     fit = (
@@ -188,10 +159,10 @@ def _gamma(comparison: Comparison) -> Drawn:
     return figures.gamma_figure(panels), caption
 
 
-def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoint]]:
+def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[Point]]:
     """Return a point per gamma for each label and its other choices; the paper's if one has it."""
-    lines: dict[str, list[GammaPoint]] = {}
-    paper: dict[str, list[GammaPoint]] = {}
+    lines: dict[str, list[Point]] = {}
+    paper: dict[str, list[Point]] = {}
     for one in comparison.measured:
         if "gamma" not in one.options:
             continue
@@ -200,11 +171,11 @@ def _gamma_lines(comparison: Comparison, metric: str) -> dict[str, list[GammaPoi
         line = f"{one.label}:{others}" if others else one.label
         found = summarise(one.values[metric])
         if found.n:
-            lines.setdefault(line, []).append(GammaPoint(gamma, found.mean, found.std))
+            lines.setdefault(line, []).append(Point(gamma, found.mean, found.std))
         printed = comparison.paper_of(one).get(metric)
         if printed:
             std = math.nan if printed[1] is None else printed[1]
-            paper.setdefault(line, []).append(GammaPoint(gamma, printed[0], std))
+            paper.setdefault(line, []).append(Point(gamma, printed[0], std))
     if len(paper) == 1:
         lines[PAPER] = next(iter(paper.values()))
     return lines
@@ -221,21 +192,13 @@ def _similarity(comparison: Comparison) -> Drawn:
     return figures.similarity_figure(found[0]), caption
 
 
-_KINDS: dict[str, Callable[[Comparison], Drawn]] = {
-    "accuracies": _accuracies,
-    "curves": _curves,
-    "switch": _switch,
-    "p1-rounds": _p1_rounds,
-    "landscape": _landscape,
-    "gamma": _gamma,
-    "similarity": _similarity,
+_KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
+    "accuracies": ("Histograms of client accuracies", _accuracies),
+    "curves": ("Learning curves", _curves),
+    "switch": ("Smoothed learning curves of the pre-training", _switch),
+    "p1-rounds": ("Accuracy against rounds of the first phase", _p1_rounds),
+    "landscape": ("Contour plots of the loss around the models", _landscape),
+    "gamma": ("Accuracy and variance against gamma", _gamma),
+    "similarity": ("Heat map of how much each backbone is in the fused prototypes", _similarity),
 }
-_WHAT = {
-    "accuracies": "Histograms of client accuracies",
-    "curves": "Learning curves",
-    "switch": "Smoothed learning curves of the pre-training",
-    "p1-rounds": "Accuracy against rounds of the first phase",
-    "landscape": "Contour plots of the loss around the models",
-    "gamma": "Accuracy and variance against gamma",
-    "similarity": "Heat map of how much each backbone is in the fused prototypes",
-}
+"""What each kind of figure shows, for those who do not see it, and the function that draws it."""

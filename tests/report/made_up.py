@@ -3,8 +3,9 @@
 import math
 from typing import Any
 
+import pandas as pd
+
 from coprefl_flwr.report import Comparison, Measured
-from coprefl_flwr.report.tables import ClientRow
 
 UNITS = ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
 NASTY = "a|b_c%d&e<f>{g}#$~^\\*"
@@ -45,9 +46,10 @@ def one_unit() -> Comparison:
     return comparison(units=UNITS[:1], measured=rows, paper={}, failed=[])
 
 
-def client_rows(start: str) -> list[ClientRow]:
-    return [
+def client_rows(start: str) -> pd.DataFrame:
+    rows = [
         {"start": start, "task": task, "client": client, "n": 10, "correct": client, "loss": 0.5}
         for task in range(2)
         for client in range(5, 9)
     ]
+    return pd.DataFrame(rows)

@@ -43,7 +43,7 @@ def test_seven_clients() -> None:
 
 
 def test_summary_has_every_metric_in_order() -> None:
-    assert tuple(fairness.summarise_task([50.0])) == fairness.METRICS
+    assert list(fairness.summarise_task([50.0])) == list(fairness.METRICS)
 
 
 @pytest.mark.parametrize(

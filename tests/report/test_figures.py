@@ -2,34 +2,36 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
 from PIL import Image
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import figures
-from coprefl_flwr.report.figures import CurveRow, accuracies, curves
-from coprefl_flwr.report.tables import ClientRow
+from coprefl_flwr.report.figures import accuracies, curves
+from coprefl_flwr.report.results import frame
 from coprefl_flwr.seeds import generator
 
 STARTS = ["random", "fedavg", "fedmeta", "q-ffl:q=3", "coprefl:gamma=0.5", "coprefl:gamma=0.25"]
 
 
-def client_rows(starts: list[str]) -> list[ClientRow]:
-    rows: list[ClientRow] = []
+def client_rows(starts: list[str]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
     for start in starts:
         correct = generator("test", start).integers(25, 51, size=(3, 8))
         rows += [
             {"start": start, "task": t, "client": c, "n": 50, "correct": int(k), "loss": 0.5}
             for (t, c), k in np.ndenumerate(correct)
         ]
-    return rows
+    return pd.DataFrame(rows)
 
 
-def curve(phase: str, start: str, task: int | None, number: int, value: float) -> CurveRow:
+def curve(phase: str, start: str, task: int | None, number: int, value: float) -> dict[str, Any]:
     return {
         "phase": phase,
         "start": start,
@@ -40,7 +42,7 @@ def curve(phase: str, start: str, task: int | None, number: int, value: float) -
     }
 
 
-def curve_rows(starts: list[str]) -> list[CurveRow]:
+def curve_rows(starts: list[str]) -> list[dict[str, Any]]:
     before = [curve("pretraining", s, None, r, 4 / r) for s in starts for r in range(1, 9)]
     return before + [
         curve("downstream", s, t, r, 60 + 3 * r + t)
@@ -80,7 +82,7 @@ def test_curves_show_every_start(tmp_path: Path) -> None:
         row["loss"] += STARTS.index(row["start"])
         if row["accuracy"] is not None:
             row["accuracy"] -= 5 * STARTS.index(row["start"])
-    figures.learning_curves(rows, path)
+    figures.learning_curves(frame(rows), path)
     image = pixels(path)
     assert image.shape == (780, 1600, 3)
     for colour, _ in figures.colours(STARTS).values():
@@ -94,7 +96,7 @@ def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
     """With one panel a line crosses the middle of the picture, where two would leave a gap."""
     path = tmp_path / "curves.png"
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
-    figures.learning_curves(rows, path)
+    figures.learning_curves(frame(rows), path)
     colour, _ = figures.colours(["coprefl"])["coprefl"]
     assert has_colour(pixels(path)[:580, 720:880], colour)
 
@@ -108,10 +110,12 @@ def test_curve_values() -> None:
         curve("pretraining", "a", None, 1, float("nan")),
         curve("pretraining", "a", None, 2, 3.0),
     ]
-    assert curves._by_start(rows, "downstream", "accuracy") == {"a": {1: [60, 64], 2: [70]}}
-    assert curves._by_start(rows, "pretraining", "loss") == {"a": {2: [3.0]}}
-    assert curves._sample_std([60, 64]) == pytest.approx(8**0.5)
-    assert curves._sample_std([60]) == 0
+    tasks = curves._by_round(frame(rows), "downstream", "accuracy")
+    assert list(tasks.index) == [("a", 1), ("a", 2)]
+    assert list(tasks["mean"]) == [62, 70]
+    assert list(tasks["std"]) == pytest.approx([8**0.5, 0])
+    losses = curves._by_round(frame(rows), "pretraining", "loss")
+    assert list(losses["mean"].items()) == [(("a", 2), 3.0)]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +159,7 @@ def test_colours_of_many_starts_differ() -> None:
 @pytest.mark.parametrize("suffix", figures.FORMATS)
 def test_formats(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"curves.{suffix}"
-    figures.learning_curves(curve_rows(["coprefl"]), path)
+    figures.learning_curves(frame(curve_rows(["coprefl"])), path)
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(magic)
 
@@ -165,22 +169,22 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="ends in 'bmp'; allowed: png, svg, pdf"):
         figures.accuracy_histogram(client_rows(STARTS), tmp_path / "a.bmp")
     with pytest.raises(SettingsError, match="nothing to draw"):
-        figures.learning_curves([], tmp_path / "a.png")
+        figures.learning_curves(frame([]), tmp_path / "a.png")
     with pytest.raises(SettingsError, match="did you mean 'downstream'"):
-        figures.learning_curves([{**rows[0], "phase": "downstraem"}], tmp_path / "a.png")
+        figures.learning_curves(frame([{**rows[0], "phase": "downstraem"}]), tmp_path / "a.png")
     with pytest.raises(SettingsError, match="two rows for round 1"):
-        figures.learning_curves([*rows, rows[0]], tmp_path / "a.png")
+        figures.learning_curves(frame([*rows, rows[0]]), tmp_path / "a.png")
     with pytest.raises(SettingsError, match="task of a pretraining row is 3"):
-        figures.learning_curves([{**rows[0], "task": 3}], tmp_path / "a.png")
-    incomplete: list[CurveRow] = [{"phase": "downstream", "start": "a"}]  # type: ignore[typeddict-item]
-    with pytest.raises(SettingsError, match="no 'task'; it has phase, start"):
+        figures.learning_curves(frame([{**rows[0], "task": 3}]), tmp_path / "a.png")
+    incomplete = frame([{"phase": "downstream", "start": "a"}])
+    with pytest.raises(SettingsError, match="no 'task'; they have phase, start"):
         figures.learning_curves(incomplete, tmp_path / "a.png")
     assert not list(tmp_path.iterdir())
 
 
 def test_settings_of_the_caller_stay(tmp_path: Path) -> None:
     before = dict(mpl.rcParams.copy())
-    figures.learning_curves(curve_rows(["coprefl"]), tmp_path / "a.png")
+    figures.learning_curves(frame(curve_rows(["coprefl"])), tmp_path / "a.png")
     assert dict(mpl.rcParams.copy()) == before
 
 
@@ -190,9 +194,10 @@ def test_import_is_light() -> None:
         "import sys, tempfile, pathlib\n"
         "from coprefl_flwr.report import figures\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "row = dict(phase='pretraining', start='a', task=None, round=1, loss=1.0, accuracy=None)\n"
+        "import pandas as pd\n"
+        "row = dict(phase='pretraining', start='a', task=None, round=1, loss=1.0)\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
-        "    figures.learning_curves([row], pathlib.Path(folder) / 'a.png')\n"
+        "    figures.learning_curves(pd.DataFrame([row]), pathlib.Path(folder) / 'a.png')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     root = Path(figures.__file__).parents[3]

@@ -1,20 +1,42 @@
 import csv
 import io
 import math
+from typing import Any
 
+import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
 from coprefl_flwr.report import Measured, text_tables
-from coprefl_flwr.report.latex import latex
-from coprefl_flwr.report.markdown import markdown, markdown_overview
-from coprefl_flwr.report.overview import overviews
-from coprefl_flwr.report.rows import NONE, table
-from coprefl_flwr.report.values import results_csv, units_csv
+from coprefl_flwr.report.comparing import numbers, overviews, table, units
+from coprefl_flwr.report.comparison import Comparison
+from coprefl_flwr.report.forms import latex, markdown
+from coprefl_flwr.report.table import NONE, Line, Number, Part, number
 from tests.report.made_up import NASTY, UNITS, comparison, measured, one_unit
 
+METRICS = ["accuracy", "variance"]  # those of the made-up comparison
 # fedavg less coprefl: -5, -3, -6, -6: mean -5, std √2, t = -5 / (√2 / 2) = -7.07 with 3 degrees.
 P_ACCURACY = 0.0058
+
+
+def entry(of: Comparison, row: str, metric: str) -> Any:
+    """The numbers of a row's metric."""
+    found = numbers(of)
+    (one,) = found[(found["label"] == row) & (found["metric"] == metric)].to_dict("records")
+    return one
+
+
+def cell(line: Line, metric: str, part: Part = "here") -> Number:
+    return number(line, METRICS.index(metric), part)
+
+
+def is_marked(line: Line) -> bool:
+    return any(shown.best for cells in line.cells for shown in cells.values())
+
+
+def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
+    """What a reader of the CSV file sees."""
+    return list(csv.DictReader(io.StringIO(found.to_csv(index=False))))
 
 
 def test_numbers_of_a_row() -> None:
@@ -24,31 +46,32 @@ def test_numbers_of_a_row() -> None:
     distribution with 2 degrees is closed.
     """
     t = 11 / (13 / 3) ** 0.5
-    fedavg, coprefl, failed, fedmeta = table(comparison()).rows
-    entry = fedavg.entries["accuracy"]
-    assert entry.cell.text == "73.00 ± 2.58"
-    assert entry.against.p == pytest.approx(P_ACCURACY, abs=5e-5)
-    assert failed.entries["accuracy"].against.p == pytest.approx(1 - (t**2 / (t**2 + 2)) ** 0.5)
-    assert entry.p == pytest.approx(2 * P_ACCURACY, abs=1e-4)
-    assert entry.paper_text == "78.90 ± 2.98"
-    assert fedavg.entries["variance"].paper_text == "64.80"
-    assert coprefl.entries["accuracy"].p_text == ""
-    assert fedmeta.entries["accuracy"].cell.text == NONE
-    assert fedmeta.entries["accuracy"].paper_text == "82.45 ± 2.61"
+    fedavg, coprefl, _, fedmeta = table(comparison()).lines
+    of_fedavg = entry(comparison(), "fedavg", "accuracy")
+    assert cell(fedavg, "accuracy").text == "73.00 ± 2.58"
+    assert of_fedavg["p"] == pytest.approx(P_ACCURACY, abs=5e-5)
+    failed = entry(comparison(), NASTY, "accuracy")
+    assert failed["p"] == pytest.approx(1 - (t**2 / (t**2 + 2)) ** 0.5)
+    assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY, abs=1e-4)
+    assert cell(fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
+    assert cell(fedavg, "variance", "paper").text == "64.80"
+    assert cell(coprefl, "accuracy", "p").text == ""
+    assert cell(fedmeta, "accuracy").text == NONE
+    assert cell(fedmeta, "accuracy", "paper").text == "82.45 ± 2.61"
 
 
 def test_a_row_that_lacks_units_is_not_best() -> None:
-    _, coprefl, failed, _ = table(comparison()).rows
-    for metric in ("accuracy", "variance"):
-        assert coprefl.entries[metric].cell.best
-        assert not failed.entries[metric].cell.best
-        assert failed.entries[metric].summary.n == 3
+    _, coprefl, failed, _ = table(comparison()).lines
+    for metric in METRICS:
+        assert cell(coprefl, metric).best
+        assert not cell(failed, metric).best
+        assert entry(comparison(), NASTY, metric)["n"] == 3
 
 
 def test_where_all_are_equal_none_is_best() -> None:
     rows = [measured(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
     found = table(comparison(measured=rows))
-    assert not any(entry.cell.best for row in found.rows for entry in row.entries.values())
+    assert not any(map(is_marked, found.lines))
 
 
 def test_costs_are_not_tested_and_never_is_a_word() -> None:
@@ -61,11 +84,10 @@ def test_costs_are_not_tested_and_never_is_a_word() -> None:
             metrics=["models", "catches-up"], units=["seed 0", "seed 1"], measured=rows, paper={}
         )
     )
-    first, second = found.rows
-    assert first.entries["models"].cell.text == "15,000 ± 7,071"
-    assert first.entries["models"].cell.best
-    assert second.entries["catches-up"].cell.text == "never"
-    assert found.parts("models") == found.parts("catches-up") == ["here"]
+    first, second = found.lines
+    assert first.cells[0]["here"] == Number("15,000", "7,071", best=True)
+    assert second.cells[1]["here"].text == "never"
+    assert found.parts == [["here"], ["here"]]
 
 
 def test_markdown_shows_every_character() -> None:
@@ -113,7 +135,7 @@ def test_one_unit_has_no_deviation_and_no_test() -> None:
     assert "Values of 1 task of 1 seed" in text
     assert "One unit: no standard deviation and no test." in text
     assert "Holm" not in text
-    assert all(math.isnan(row.entries["accuracy"].p) for row in found.rows)
+    assert numbers(one_unit())["p-holm"].isna().all()
 
 
 def test_latex_escapes_everything() -> None:
@@ -150,7 +172,7 @@ def test_text_says_nothing_of_what_it_does_not_show() -> None:
 
 
 def test_results_csv() -> None:
-    lines = list(csv.DictReader(io.StringIO(results_csv([table(comparison())]).decode())))
+    lines = as_lines(numbers(comparison()))
     assert len(lines) == 8
     fedavg = lines[0]
     assert [fedavg[key] for key in ("comparison", "row", "metric", "mean", "n", "pairs")] == [
@@ -172,7 +194,7 @@ def test_results_csv() -> None:
 
 
 def test_units_csv() -> None:
-    lines = list(csv.DictReader(io.StringIO(units_csv([table(comparison())]).decode())))
+    lines = as_lines(units(comparison()))
     assert len(lines) == 12
     assert [line["unit"] for line in lines[:4]] == UNITS
     assert [line["accuracy"] for line in lines[8:]] == ["90.0", "", "90.0", "90.0"]
@@ -183,10 +205,14 @@ def test_overview_has_a_column_a_comparison() -> None:
     other = comparison(
         name="b", title="participants = 30", measured=comparison().measured[:2], paper={}
     )
-    accuracy, variance = overviews([table(comparison()), table(other)])
-    assert (accuracy.metric, variance.metric) == ("accuracy", "variance")
+    both = [comparison(), other]
+    accuracy, variance = overviews(both, [table(one) for one in both])
+    assert accuracy.title == "Accuracy %, all tables"
+    assert variance.title == "Variance %², all tables"
     assert accuracy.titles == ["participants = 20", "participants = 30"]
-    assert [cell.text for cell in accuracy.rows["coprefl"]] == ["78.00 ± 3.56"] * 2
-    assert [cell.text for cell in accuracy.rows[NASTY]] == ["90.00 ± 0.00", NONE]
-    assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown_overview(accuracy)
-    assert overviews([table(other)]) == []
+    lines = {line.names[0]: [number(line, at, "here").text for at in (0, 1)]
+             for line in accuracy.lines}  # fmt: skip
+    assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
+    assert lines[NASTY] == ["90.00 ± 0.00", NONE]
+    assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown(accuracy)
+    assert overviews([other], [table(other)]) == []

@@ -3,9 +3,9 @@ import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coprefl_flwr.report import Measured, Report, write_report
@@ -43,15 +43,14 @@ class Page(HTMLParser):
         return [attributes for name, attributes in self.tags if name == tag]
 
 
-def rounds(label: str) -> dict[int, list[dict[str, Any]]]:
-    return {
-        seed: [
-            {"phase": "pretraining", "start": label, "task": None, "round": number,
-             "loss": 4 / number, "server-accuracy": 40 + number + seed}
-            for number in range(1, 13)
-        ]
+def rounds(label: str) -> pd.DataFrame:
+    rows = [
+        {"phase": "pretraining", "start": label, "task": None, "round": number, "seed": seed,
+         "loss": 4 / number, "server-accuracy": 40 + number + seed}
         for seed in (0, 1)
-    }  # fmt: skip
+        for number in range(1, 13)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
 
 
 def with_everything() -> Report:
@@ -67,8 +66,8 @@ def with_everything() -> Report:
             },
             client_rows("x"),
             rounds("x"),
-            [{"phase": "downstream", "start": "x", "task": 0, "round": 1, "loss": 1.0,
-              "accuracy": 50.0}],
+            pd.DataFrame([{"phase": "downstream", "start": "x", "task": 0, "round": 1,
+                           "loss": 1.0, "accuracy": 50.0}]),
             switch,
             grid,
             heat,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, weights_of
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures.style import INK, new_figure, title
+from coprefl_flwr.report.figures import style
 from coprefl_flwr.seeds import generator
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
     levels, norm, ticks = _scale(float(finite.min()), float(finite.max()))
     columns = min(len(landscapes), 3)
     lines = -(-len(landscapes) // columns)
-    figure = new_figure(0.6 + 6.6 / columns * lines if columns > 1 else 5.0)
+    figure = style.new_figure(0.6 + 6.6 / columns * lines if columns > 1 else 5.0)
     panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
     for panel, (name, found) in zip(panels, landscapes.items(), strict=False):
         losses = np.ma.masked_invalid(found.losses.T)  # contourf has rows along the second axis.
@@ -137,19 +137,19 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
         )
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
         middle = found.losses[len(found.steps) // 2, len(found.steps) // 2]
-        title(panel, name, f"loss {middle:.3g} at the cross")
+        style.title(panel, name, f"loss {middle:.3g} at the cross")
         panel.set_aspect("equal")
-        panel.tick_params(labelsize=9, color=INK, labelcolor=INK)
+        panel.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
     for panel in panels[len(landscapes) :]:
         panel.set_visible(False)
     for panel in panels[max(0, len(landscapes) - columns) : len(landscapes)]:
         panel.tick_params(labelbottom=True)
     bar = figure.colorbar(drawn, ax=panels, shrink=0.8, format="%.4g", ticks=ticks)
-    bar.set_label("Loss", fontsize=10, color=INK)
-    bar.ax.tick_params(labelsize=9, color=INK, labelcolor=INK)
+    bar.set_label("Loss", fontsize=10, color=style.INK)
+    bar.ax.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
     bar.ax.minorticks_off()
-    figure.supxlabel("First direction", fontsize=10, color=INK)
-    figure.supylabel("Second direction", fontsize=10, color=INK)
+    figure.supxlabel("First direction", fontsize=10, color=style.INK)
+    figure.supylabel("Second direction", fontsize=10, color=style.INK)
     return figure
 
 

@@ -6,6 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
@@ -18,37 +21,21 @@ FORMATS = ("png", "svg", "pdf")
 # Okabe and Ito's colour-blind-safe palette; grey for its yellow, too pale for lines on white, and
 # dark grey for its black, the ink of everything else.
 _PALETTE = (
-    "#D55E00",
-    "#0072B2",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#E69F00",
-    "#474747",
-    "#A3A3A3",
-)
+    "#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#474747", "#A3A3A3",
+)  # fmt: skip
 LineStyle = Literal["-", "--", ":"]
+Looks = Mapping[str, tuple[str, LineStyle]]
+Floats = npt.NDArray[np.float64]
 _DASHES: tuple[LineStyle, ...] = ("-", "--", ":")
 # A method keeps its colour in figures that show different starts.
 _OWN_COLOURS = {
-    "coprefl": 0,
-    "fedavg": 1,
-    "fedmeta": 2,
-    "qffl": 3,
-    "cyclic": 4,
-    "copreflsgd": 5,
-    "centralized": 6,
-    "centralised": 6,
-    "random": 7,
-}
+    "coprefl": 0, "fedavg": 1, "fedmeta": 2, "qffl": 3, "cyclic": 4, "copreflsgd": 5,
+    "centralized": 6, "centralised": 6, "random": 7,
+}  # fmt: skip
 INK, FAINT = "#222222", "#D9D9D9"
 _WIDTH, _DPI = 8.0, 200  # inches; 1600 pixels wide
 # The same figure in the same bytes: no date, and no random ids.
-_UNDATED: dict[str, dict[str, Any]] = {
-    "png": {},
-    "svg": {"Date": None},
-    "pdf": {"CreationDate": None},
-}
+_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
@@ -88,14 +75,9 @@ def title(panel: "Axes", name: str, below: str) -> None:
         name, loc="left", pad=18, fontsize=10, fontweight="bold", color=INK, parse_math=False
     )
     panel.annotate(
-        below,
-        (0, 1),
-        xytext=(0, 5),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=9,
-        color=INK,
-    )
+        below, (0, 1), xytext=(0, 5), xycoords="axes fraction", textcoords="offset points",
+        fontsize=9, color=INK,
+    )  # fmt: skip
 
 
 def plain(panel: "Axes") -> None:
@@ -118,9 +100,7 @@ def count_rounds(panel: "Axes", label: str = "Round") -> None:
     panel.margins(x=0.02)
 
 
-def legend(
-    figure: "Figure", starts: Sequence[str], shown: Mapping[str, tuple[str, LineStyle]]
-) -> None:
+def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     """Write below the figure which start has which line."""
     from matplotlib.lines import Line2D
 
@@ -130,9 +110,8 @@ def legend(
     ]
     # About 103 characters of this size and as many line samples fit across the figure.
     columns = max(1, min(len(starts), 103 // (max(map(len, starts)) + 6)))
-    figure.legend(
-        lines, starts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+    place = "outside lower center"
+    figure.legend(lines, starts, loc=place, ncols=columns, frameon=False, fontsize=9)
 
 
 def image_format(path: str | Path) -> str:
@@ -153,5 +132,5 @@ def save(figure: "Figure", path: str | Path) -> None:
     content = io.BytesIO()
     # TrueType letters in PDF (42): what journals ask for.
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
-        figure.savefig(content, format=suffix, metadata=_UNDATED[suffix])
+        figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
     write_atomically(path, content.getvalue())

@@ -13,16 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures.style import (
-    INK,
-    LineStyle,
-    colours,
-    count_rounds,
-    legend,
-    new_figure,
-    plain,
-    title,
-)
+from coprefl_flwr.report.figures import style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +24,7 @@ _LAST = 50  # "The final 50 rounds are zoomed in" (Figure 5).
 
 
 @dataclass(frozen=True)
-class Run:
+class PhaseCurve:
     """Test accuracies of one start's pre-training.
 
     Parameters
@@ -62,7 +53,7 @@ def smoothing_window(rounds: npt.ArrayLike) -> int:
     return window - (window % 2 == 0)
 
 
-def switch_figure(runs: Mapping[str, Run]) -> "Figure":
+def switch_figure(runs: Mapping[str, PhaseCurve]) -> "Figure":
     """Draw test accuracy by round: smoothed, as measured in a fainter line, switches dotted.
 
     With 200 rounds or more a second panel shows the last 50. Raises `SettingsError` where nothing
@@ -70,28 +61,28 @@ def switch_figure(runs: Mapping[str, Run]) -> "Figure":
     """
     if not any(run.accuracy for run in runs.values()):
         raise SettingsError("there is nothing to draw; allowed: runs tested in some rounds")
-    shown = colours(runs)
+    shown = style.colours(runs)
     last = max(max(run.accuracy, default=0) for run in runs.values())
-    figure = new_figure(4.2)
+    figure = style.new_figure(4.2)
     zoomed = last >= 4 * _LAST
     panels = list(
         figure.subplots(1, 1 + zoomed, squeeze=False, width_ratios=[2, 1][: 1 + zoomed]).flat
     )
-    title(panels[0], "Pre-training", "smoothed; faint: as measured; dotted: the switch")
-    panels[0].set_ylabel("Test accuracy (%)", fontsize=10, color=INK)
+    style.title(panels[0], "Pre-training", "smoothed; faint: as measured; dotted: the switch")
+    panels[0].set_ylabel("Test accuracy (%)", fontsize=10, color=style.INK)
     for panel in panels:
         for start, run in runs.items():
             _draw(panel, run, shown[start])
-        count_rounds(panel)
-        plain(panel)
+        style.count_rounds(panel)
+        style.plain(panel)
     if zoomed:
-        title(panels[1], f"Last {_LAST} rounds", "the same lines")
+        style.title(panels[1], f"Last {_LAST} rounds", "the same lines")
         _zoom(panels[1], runs, last - _LAST, last)
-    legend(figure, list(runs), shown)
+    style.legend(figure, list(runs), shown)
     return figure
 
 
-def _draw(panel: "Axes", run: Run, look: tuple[str, LineStyle]) -> None:
+def _draw(panel: "Axes", run: PhaseCurve, look: tuple[str, style.LineStyle]) -> None:
     from scipy.signal import savgol_filter
 
     colour, dashes = look
@@ -106,7 +97,7 @@ def _draw(panel: "Axes", run: Run, look: tuple[str, LineStyle]) -> None:
         panel.axvline(run.switch, color=colour, linestyle=":", linewidth=1.2)
 
 
-def _zoom(panel: "Axes", runs: Mapping[str, Run], first: int, last: int) -> None:
+def _zoom(panel: "Axes", runs: Mapping[str, PhaseCurve], first: int, last: int) -> None:
     seen = [
         value
         for run in runs.values()

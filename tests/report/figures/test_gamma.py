@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import GammaPoint, colours, gamma_figure
-from coprefl_flwr.report.figures.gamma import PAPER
+from coprefl_flwr.report.figures import Point, colours, gamma_figure
+from coprefl_flwr.report.figures.against import PAPER
 
 
 def test_what_is_drawn() -> None:
-    here = [GammaPoint(1.0, 84.0, 3.0), GammaPoint(0.0, 80.0, 2.0)]
-    paper = [GammaPoint(0.0, 78.0, math.nan), GammaPoint(1.0, 82.0, math.nan)]
+    here = [Point(1.0, 84.0, 3.0), Point(0.0, 80.0, 2.0)]
+    paper = [Point(0.0, 78.0, math.nan), Point(1.0, 82.0, math.nan)]
     accuracy, variance = gamma_figure(
         {"Accuracy %": {"coprefl": here, PAPER: paper}, "Variance %²": {"coprefl": here}}
     ).axes
@@ -27,4 +27,4 @@ def test_what_is_drawn() -> None:
 
 def test_one_value_of_gamma_is_refused() -> None:
     with pytest.raises(SettingsError, match="at least two values of gamma"):
-        gamma_figure({"Accuracy %": {"a": [GammaPoint(0.5, 1.0, 1.0)]}})
+        gamma_figure({"Accuracy %": {"a": [Point(0.5, 1.0, 1.0)]}})

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import P1Point, p1_rounds_figure
+from coprefl_flwr.report.figures import Point, p1_rounds_figure
 
 
-def points(rounds: list[int]) -> list[P1Point]:
+def points(rounds: list[int]) -> list[Point]:
     """On the cubic 50 + (r - 5)³ / 100, with a deviation of 2."""
-    return [P1Point(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
+    return [Point(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
 
 
 def test_the_cubic_goes_through_points_on_a_cubic() -> None:

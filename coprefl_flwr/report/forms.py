@@ -1,0 +1,168 @@
+"""The forms a table is written in: plain text, Markdown, LaTeX. That of a page is in `page`."""
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from coprefl_flwr.report.table import Line, Number, Part, Table, number
+
+TEXT_WIDTH = 100
+"""Most characters of a line of plain text."""
+_NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
+
+
+def plain(table: Table) -> str:
+    """Return a table as text at most 100 characters wide, the best numbers starred.
+
+    It has what was measured here alone. Columns that do not fit beside the others stand in a
+    further table below, and long names are wrapped.
+    """
+    lines = [line for line in table.lines if any("here" in cell for cell in line.cells)]
+    columns = [
+        _column(title, [number(line, at, "here") for line in lines], table.marks)
+        for at, title in enumerate(table.titles)
+    ]
+    text = [table.title, ""] if table.title else []
+    names = [":".join(filter(None, line.names)) for line in lines]  # as in a setting
+    room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
+    for fitting in _side_by_side(columns, room):
+        text += [*_beside(table.names[0], names, fitting), ""]
+    return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), TEXT_WIDTH)).rstrip("\n")
+
+
+def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
+    """Return the title and a text per number, all of one width, with the signs ± aligned."""
+    mean_width = max(len(one.mean) for one in numbers)
+    std_width = max(len(one.std) for one in numbers)
+    texts = [title + " " * marks]
+    for one in numbers:
+        gap = " " * (std_width + 3) * (std_width > 0)
+        deviation = f" ± {one.std:>{std_width}}" if one.std else gap
+        texts.append(f"{one.mean:>{mean_width}}{deviation}{'*' if one.best else ' ' * marks}")
+    width = max(map(len, texts))
+    return [text.rjust(width) for text in texts]
+
+
+def _side_by_side(columns: Sequence[list[str]], room: int) -> list[list[list[str]]]:
+    """Return the columns in groups of at most `room` characters, two before each column."""
+    groups: list[list[list[str]]] = []
+    left = 0
+    for column in columns:
+        width = 2 + len(column[0])
+        if not groups or width > left:
+            groups.append([])
+            left = room
+        groups[-1].append(column)
+        left -= width
+    return groups
+
+
+def _beside(first: str, names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table: names in its first column, below the heading `first`."""
+    room = TEXT_WIDTH - sum(2 + len(column[0]) for column in columns)
+    wrapped = [textwrap.wrap(name, room) or [""] for name in names]
+    width = max(len(first), *(len(line) for lines in wrapped for line in lines))
+    header = "  ".join([first.ljust(width), *(column[0] for column in columns)])
+    lines = [header.rstrip(), "-" * len(header)]
+    for index, (name, *others) in enumerate(wrapped, 1):
+        cells = [name.ljust(width), *(column[index] for column in columns)]
+        lines += ["  ".join(cells).rstrip(), *others]
+    return lines
+
+
+def markdown(*tables: Table) -> str:
+    """Return tables in Markdown, one below the other, each with title, notes and what failed."""
+    return "\n".join(map(_in_markdown, tables))
+
+
+def _in_markdown(table: Table) -> str:
+    parts = [(at, part) for at, of_title in enumerate(table.parts) for part in of_title]
+    titles = [table.titles[at] if part == "here" else part for at, part in parts]
+    lines = [f"## {in_markdown(table.title)}", ""] if table.title else []
+    lines += [
+        _bars([in_markdown(title) for title in [*table.names, *titles]]),
+        "|" + ":--|" * len(table.names) + "--:|" * len(parts),
+    ]
+    for line in table.lines:
+        cells = [_bold(in_markdown(n.text), n) for n in (number(line, *part) for part in parts)]
+        lines.append(_bars([*map(in_markdown, line.names), *cells]))
+    if table.notes:
+        lines += ["", in_markdown(table.note("bold"))]
+    if table.failed:
+        lines += ["", "Failed:", "", *(f"- {in_markdown(line)}" for line in table.failed)]
+    return "\n".join(lines) + "\n"
+
+
+def _bars(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _bold(text: str, shown: Number) -> str:
+    return f"**{text}**" if shown.best else text
+
+
+def in_markdown(text: str) -> str:
+    """Return a text that Markdown shows as it is, in a table too."""
+    return re.sub(r"([\\`*_\[\]<>&|~#])", r"\\\1", text)
+
+
+_LATEX = {
+    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
+    "±": r"$\pm$", "²": r"\textsuperscript{2}",
+    "–": "--", "−": "$-$", "×": r"$\times$",  # noqa: RUF001
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$",  # noqa: RUF001
+    "μ": r"$\mu$", "η": r"$\eta$", "ζ": r"$\zeta$",
+}  # fmt: skip
+
+
+def latex(table: Table) -> str:
+    r"""Return a `table` environment for a document with `\usepackage{booktabs}`.
+
+    The best numbers are bold. The paper's numbers and p-values stand below the measured ones: side
+    by side they would not fit a page.
+    """
+    columns = "l" * len(table.names) + "r" * len(table.titles)
+    caption = f"{table.title or table.label}. {table.note('bold')}"
+    blocks = [_block(table, line) for line in table.lines]
+    gap = [r"\addlinespace"] if any(len(block) > 1 for block in blocks) else []
+    body = [text for block in blocks for text in [*gap, *block]][len(gap) :]
+    lines = [
+        r"\begin{table}",
+        r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
+        rf"\caption{{{in_latex(caption)}}}",
+        # Not escaped: a label is never typeset, and the name holds nothing that LaTeX acts on.
+        rf"\label{{tab:{table.label}}}",
+        rf"\begin{{tabular}}{{{columns}}}",
+        r"\toprule",
+        _ampersands([in_latex(title) for title in [*table.names, *table.titles]]),
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _block(table: Table, line: Line) -> list[str]:
+    """Return the measured line, and those of the paper's numbers and of p where there are any."""
+    here = [number(line, at, "here") for at in range(len(table.titles))]
+    cells = [rf"\textbf{{{in_latex(n.text)}}}" if n.best else in_latex(n.text) for n in here]
+    block = [_ampersands([*map(in_latex, line.names), *cells])]
+    others: tuple[Part, ...] = ("paper", "p")
+    for part in others:
+        texts = [in_latex(number(line, at, part).text) for at in range(len(table.titles))]
+        if any(texts):
+            block.append(_ampersands([rf"\quad {part}", *[""] * (len(line.names) - 1), *texts]))
+    return block
+
+
+def _ampersands(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def in_latex(text: str) -> str:
+    """Return a text that LaTeX prints as it is."""
+    return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)

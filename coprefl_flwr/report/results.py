@@ -1,0 +1,200 @@
+"""Results as data: a row per client and a row per round, on disk as JSON Lines.
+
+Every number of a table is computed from these rows, so that a table can always be made again. The
+rows of clients hold what a task's final model is worth to one client, on its own test samples:
+
+| column | what |
+| --- | --- |
+| start | the starting model or the personalised method, e.g. "coprefl:gamma=0.5" |
+| task, client | their numbers |
+| n, correct | test samples, and how many of them were classified correctly |
+| loss | mean over the n samples |
+| domain | the dataset the client has; in a personalised study only |
+
+The rows of rounds have phase ("pretraining", "downstream" or "personalised"), start, task (missing
+in the pre-training), round, and the metrics of the round, nan where it has none.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import write_atomically
+from coprefl_flwr.report.fairness import METRICS, summarise_task
+from coprefl_flwr.report.statistics import summarise
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "start": (str,),
+    "task": (int,),
+    "client": (int,),
+    "n": (int,),
+    "correct": (int,),
+    "loss": (int, float),
+    "domain": (str,),
+}
+_OPTIONAL = ("domain",)
+
+
+def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return records as a DataFrame; whole numbers stay whole where other records have none."""
+    found = pd.DataFrame([dict(record) for record in records])
+    for name in found.columns[found.isna().any()]:
+        given = [r[name] for r in records if r.get(name) is not None]
+        if all(type(value) is int for value in given):
+            found[name] = found[name].astype("Int64")
+    return found
+
+
+def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
+    """Write rows of clients, atomically; a loss that is not finite becomes null.
+
+    Raises `SettingsError` for a row that `read_rows` would refuse.
+    """
+    records = list(_records(rows))
+    for record in records:
+        _check(record)
+        record["loss"] = record["loss"] if math.isfinite(record["loss"]) else None
+    _write_lines(path, records)
+
+
+def read_rows(path: str | Path) -> pd.DataFrame:
+    """Read rows of clients; a null loss is nan.
+
+    Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
+    """
+    rows = [_client_row(path, *line) for line in _lines(path, "result rows")]
+    return pd.DataFrame(rows, columns=None if rows else list(_KINDS))
+
+
+def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
+    """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
+    records = [{"task": None} | record for record in _records(rounds)]
+    for record in records:
+        infinite = [k for k, v in record.items() if isinstance(v, float) and math.isinf(v)]
+        record.update(dict.fromkeys(infinite))
+    _write_lines(path, records)
+
+
+def read_rounds(path: str | Path) -> pd.DataFrame:
+    """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
+    return frame([_object(path, *line) for line in _lines(path, "rounds")])
+
+
+def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a column accuracy, in percent.
+
+    Raises `SettingsError` for a row that cannot be right, a client that appears twice in a task
+    of a start, and no rows at all.
+    """
+    if rows.empty:
+        raise SettingsError("there are 0 result rows; allowed: at least one")
+    for record in _records(rows):
+        _check(record)
+    key = ["start", "task", "client"]
+    for _, row in rows[rows.duplicated(key)].iterrows():
+        raise SettingsError(
+            f"start {row['start']!r}, task {row['task']}, client {row['client']} has two rows; "
+            "allowed: one each"
+        )
+    return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
+
+
+def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per start and task, as they first appear: start, task, `fairness.METRICS`."""
+    groups = accuracies(rows).groupby(["start", "task"], sort=False)
+    found = [
+        {"start": start, "task": task, **summarise_task(part["accuracy"])}
+        for (start, task), part in groups
+    ]
+    return pd.DataFrame(found)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per start, in order of first appearance.
+
+    Its columns are "start", "tasks" (how many) and, for each metric of `fairness.METRICS`, the
+    metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
+    deviation they report: this is the sample one (ddof=1), nan when there is one task only.
+    """
+    found = []
+    for start, tasks in task_metrics(rows).groupby("start", sort=False):
+        entry: dict[str, Any] = {"start": start, "tasks": len(tasks)}
+        for metric in METRICS:
+            over_tasks = summarise(tasks[metric].tolist())
+            entry |= {metric: over_tasks.mean, f"{metric} std": over_tasks.std}
+        found.append(entry)
+    return pd.DataFrame(found)
+
+
+def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
+    """Write `summary` as CSV, atomically; a standard deviation over one task is left empty."""
+    write_atomically(path, summary(rows).to_csv(index=False, lineterminator="\n").encode())
+
+
+def _records(found: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield rows as dictionaries of Python's own types, without what is missing; loss stays."""
+    for record in found.to_dict("records"):
+        yield {str(k): v for k, v in record.items() if k == "loss" or not pd.isna(v)}
+
+
+def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records]
+    write_atomically(path, "".join(lines).encode())
+
+
+def _lines(path: str | Path, what: str) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, with their numbers."""
+    path = Path(path)
+    if not path.is_file():
+        siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
+        near = difflib.get_close_matches(path.name, siblings, n=1)
+        nearest = f"; nearest: {path.with_name(near[0])}" if near else ""
+        raise SettingsError(f"no file of {what} at {path}{nearest}")
+    lines = enumerate(path.read_bytes().split(b"\n"), 1)
+    return ((number, line) for number, line in lines if line.strip())
+
+
+def _object(path: str | Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise SettingsError(f"{path}, line {number}: {error}") from error
+    if not isinstance(row, dict):
+        raise SettingsError(f"{path}, line {number}: a row is {row!r}; allowed: an object")
+    return row
+
+
+def _client_row(path: str | Path, number: int, line: bytes) -> dict[str, Any]:
+    row = _object(path, number, line)
+    row = {key: math.nan if key == "loss" and v is None else v for key, v in row.items()}
+    try:
+        _check(row)
+    except SettingsError as error:
+        raise SettingsError(f"{path}, line {number}: {error}") from error
+    return row
+
+
+def _check(row: Mapping[str, Any]) -> None:
+    for key in row:
+        if key not in _KINDS:
+            near = difflib.get_close_matches(key, _KINDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise SettingsError(f"a row has the key {key!r}; allowed: {', '.join(_KINDS)}{hint}")
+    for key, kinds in _KINDS.items():
+        if key not in row:
+            if key in _OPTIONAL:
+                continue
+            raise SettingsError(f"a row has no {key!r}; it has {', '.join(row) or 'no key'}")
+        value = row[key]
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise SettingsError(f"{key!r} of a row is {value!r}; allowed: {kinds[-1].__name__}")
+    if row["n"] < 1:
+        raise SettingsError(f"'n' of a row is {row['n']}; allowed: at least one test sample")
+    if not 0 <= row["correct"] <= row["n"]:
+        raise SettingsError(f"'correct' of a row is {row['correct']}; allowed: 0 to n = {row['n']}")
