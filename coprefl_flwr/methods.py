@@ -83,8 +83,8 @@ class Method:
     def defaults(self, role: str) -> dict[str, Value]:
         """Return the values of its own options, and of local training, where a user sets none."""
         own = {key: one.default for key, one in self.options.items() if one.default is not None}
-        own |= self.strategy_class.training_defaults
-        return own | (self.strategy_class.personal_defaults if role == PERSONALISED else {})
+        other = self.strategy_class.personal_defaults if role == PERSONALISED else {}
+        return {**own, **self.strategy_class.training_defaults, **other}
 
     def strategy(
         self,

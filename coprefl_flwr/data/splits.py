@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.settings import unknown
+from coprefl_flwr.options import unknown
 
 _Positions = npt.NDArray[np.int64]
 _LIST = "a list such as list:3,7,80-99"

@@ -1,9 +1,9 @@
-"""`python -m coprefl_flwr.experiments.personalised`: see `coprefl_flwr.studies.personalised`."""
+"""`python -m coprefl_flwr.experiments.personalised`: see `coprefl_flwr.studies.results`."""
 
 import sys
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.personalised import main
+from coprefl_flwr.studies.results import main
 
 if __name__ == "__main__":
     try:

@@ -21,9 +21,8 @@ from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.results import accuracies, frame, task_metrics
-from coprefl_flwr.report.similarity import similarity
+from coprefl_flwr.report.similarity import LOCAL, similarity
 from coprefl_flwr.report.starts import pretraining_summary
-from coprefl_flwr.studies.personalised import LOCAL
 
 
 def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
@@ -196,7 +195,7 @@ def _of_task(store: ModelStore, run: Run, number: int) -> dict[str, float]:
         return {}
     task = store.result(stages[number])
     rows, last = frame(task["rows"]), task["rounds"][-1]
-    found: dict[str, float] = task_metrics(rows).drop(columns=["start", "task"]).iloc[0].to_dict()
+    found = _numbers(task_metrics(rows).drop(columns=["start", "task"]))
     found[STD_CLIENTS] = math.sqrt(found["variance"])
     if "domain" in rows:
         of_domains = accuracies(rows).groupby("domain")["accuracy"]
@@ -217,4 +216,9 @@ def _pretraining(
     rows = [{**row, "start": start} for start, found in rounds.items() for row in found]
     entries = pretraining_summary(frame(rows))
     found = entries[entries["start"] == chosen.start]
-    return {} if found.empty else found.drop(columns="start").iloc[0].dropna().to_dict()
+    return {} if found.empty else _numbers(found.drop(columns="start"))
+
+
+def _numbers(found: pd.DataFrame) -> dict[str, float]:
+    """Return the numbers of the first row, without what is missing."""
+    return {str(name): float(value) for name, value in found.iloc[0].dropna().items()}

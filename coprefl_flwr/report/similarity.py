@@ -1,11 +1,10 @@
 """How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
 
-`python -m coprefl_flwr.studies.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
+`python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
 finished FedPCL runs of the same clients: one run for each backbone alone, and last the one with all
 of them.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,11 @@ from safetensors.numpy import load_file
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.figures import Similarity, save, similarity_figure
-from coprefl_flwr.studies.personalised import LOCAL, read_run
+from coprefl_flwr.report.results import read_rows
+
+
+LOCAL = "local.safetensors"
+"""The file in which a FedPCL run leaves every client's padded prototypes, by client."""
 
 
 def similarities(alone: Sequence[Arrays], fused: Arrays) -> npt.NDArray[np.float64]:
@@ -60,14 +63,7 @@ def main(arguments: Sequence[str]) -> None:
     for folder, method in zip(folders, methods, strict=True):
         if not (method / LOCAL).is_file():
             raise SettingsError(f"{folder} holds no finished run of fedpcl")
-    found = similarity(methods, read_run(folders[-1]).domains)
+    found = similarity(methods, list(read_rows(folders[-1] / "rows.jsonl")["domain"]))
     names = [folder.name for folder in folders[:-1]]
     save(similarity_figure(replace(found, backbones=names)), path)
     print(path)
-
-
-if __name__ == "__main__":
-    try:
-        main(sys.argv[1:])
-    except SettingsError as error:
-        sys.exit(str(error))

@@ -71,6 +71,10 @@ class RoundStrategy(Strategy, ABC):
     name: ClassVar[str] = ""
     """What the setting `method` calls it."""
 
+    refined_name: ClassVar[str] = ""
+    """The name of scenario II's form, each round followed by SGD on the server's data; "" is the
+    name with -refined behind it."""
+
     version: ClassVar[int] = 1
     """Raised only when the method's results change: results are stored under it."""
 

@@ -21,6 +21,7 @@ class CoPreFL(RoundStrategy):
     meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
 
     name: ClassVar[str] = "coprefl"
+    refined_name: ClassVar[str] = "coprefl-sgd"
     client: ClassVar[str] = "coprefl_flwr.clients:CoPreFLClient"
     actions: ClassVar[tuple[str, ...]] = ("train", "train.query")
 

@@ -54,7 +54,7 @@ def _module(name: str) -> list[Path]:
 
 
 @functools.lru_cache(maxsize=64)
-def _hash_of_file(path: Path, size: int, changed_ns: int) -> str:
+def _hash_of_file(path: Path, *version: int) -> str:
     """Return the hash of a file of some size and time, read again only after it was changed."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,6 +21,7 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
+from coprefl_flwr.report.similarity import LOCAL
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.datasets import DataSettings
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
@@ -38,8 +39,8 @@ from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Setting
 from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage
 from coprefl_flwr.studies.study import Study, not_set, versions
 
-GLOBAL, LOCAL = "global.safetensors", "local.safetensors"
-"""The global arrays (a model, a body, prototypes), and FedPCL's padded prototypes by client."""
+GLOBAL = "global.safetensors"
+"""The global arrays: a model, a body, or prototypes."""
 
 HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""

@@ -78,7 +78,7 @@ def read_personal(folder: Path) -> PersonalRun:
         raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
     rounds = results.read_rounds(folder / "rounds.jsonl")
     last = rounds.groupby("start", sort=False)[list(SENT)].last()
-    sent = {str(start): {key: int(n) for key, n in row.items()} for start, row in last.iterrows()}
+    sent = {str(start): {key: int(row[key]) for key in SENT} for start, row in last.iterrows()}
     return results.read_rows(folder / "rows.jsonl"), sent
 
 

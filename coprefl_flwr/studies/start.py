@@ -57,7 +57,7 @@ class Start:
             for phase in self.phases
         ]
         rounds = [phase.training.rounds for phase in self.phases]
-        return strategies[0] if len(strategies) == 1 else Schedule(list(zip(strategies, rounds)))
+        return strategies[0] if len(strategies) == 1 else Schedule(list(zip(strategies, rounds, strict=True)))
 
 
 def read_start(

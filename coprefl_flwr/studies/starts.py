@@ -172,7 +172,7 @@ class Starts(Study):
         """The shape of one sample: (channels, height, width), or (length,) of a text."""
         return self.populations.datasets.pretraining.shape
 
-    def network(self, num_classes: int | None = None, *key: str) -> nn.Module:
+    def network(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return a network, for the pre-training's classes or others."""
         classes, seed_key = num_classes or self.num_classes, (self.run.seed, *(key or ("model",)))
         return build_model(self.model.model, classes, self.input_shape, self.model.norm, seed_key)

@@ -1,0 +1,91 @@
+"""Imports run one way between the package's rooms, and no file is too long to read."""
+
+import ast
+from pathlib import Path
+
+import coprefl_flwr
+
+PACKAGE = Path(coprefl_flwr.__file__).parent
+
+ABOVE = {
+    "recipes": {"server_app", "client_app", "studies", "report", "methods"},
+    "experiments": {"studies", "report"},
+    "server_app": {"studies"},
+    "client_app": {"studies"},
+    "studies": {"methods", "report"},
+    "methods": set(),
+    "report": set(),
+    "strategies": {"rounds", "learning"},
+    "clients": {"rounds", "learning", "data", "models"},
+    "grids": set(),
+    "learning": {"data", "models"},
+    "rounds": {"data", "models"},
+    "models": {"data"},
+    "data": set(),
+}
+"""By room what it may import besides the small files at the top."""
+LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models"}
+UPPER = ("recipes", "experiments", "server_app", "client_app", "studies", "methods", "report")
+FOUNDATION = {
+    "arrays",
+    "client_state",
+    "errors",
+    "files",
+    "flower",
+    "options",
+    "prototypes",
+    "seeds",
+}
+"""Small files that every room may import, and that import nothing but each other."""
+
+
+def room_of(module):
+    """Return the room of a module such as "coprefl_flwr.data.npz"."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def imported(path):
+    """Return the rooms that a file imports, also inside of functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module == "coprefl_flwr":
+            found |= {f"coprefl_flwr.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module)
+    return {room_of(name) for name in found if name.startswith("coprefl_flwr")} - {""}
+
+
+def files():
+    """Return {file of the package: its room}."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        if parts != ("__init__",):
+            found[path] = parts[0]
+    return found
+
+
+def test_imports_run_one_way():
+    wrong = []
+    for path, room in files().items():
+        allowed = FOUNDATION | {room}
+        if room not in FOUNDATION:
+            allowed |= ABOVE[room] | (LOWER if room in UPPER else set())
+        for other in sorted(imported(path) - allowed):
+            wrong.append(f"{path.relative_to(PACKAGE)} imports {other}")
+    assert wrong == []
+
+
+def test_no_two_rooms_import_each_other():
+    of_rooms = {}
+    for path, room in files().items():
+        of_rooms.setdefault(room, set()).update(imported(path) - {room})
+    both = [(a, b) for a, found in of_rooms.items() for b in found if a in of_rooms.get(b, ())]
+    assert both == []
+
+
+def test_no_file_is_longer_than_350_lines():
+    lengths = {path: len(path.read_text().splitlines()) for path in files()}
+    assert {str(path): length for path, length in lengths.items() if length > 350} == {}
