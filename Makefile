@@ -7,13 +7,14 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart test lint types unit lowest deployment-test benchmarks clean
+.PHONY: help install quickstart tables test lint types unit lowest deployment-test benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make benchmarks   rounds next to a bare PyTorch loop, into docs/performance.md (40 minutes)"
+	@echo "make tables       write the tables of README.md and pyproject.toml from the code"
 	@echo "make clean        remove what these made"
 
 install: $(VENV)/installed
@@ -27,6 +28,9 @@ $(VENV)/installed: pyproject.toml
 
 quickstart: install
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
+
+tables: install
+	python -m docs.tables
 
 test: lint types unit lowest
 
