@@ -49,34 +49,16 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of names and numbers.
+    """Lines of names and numbers."""
 
-    Parameters
-    ----------
-    names, titles : Sequence[str]
-        Headings of the columns of names, which come first, and of those of numbers.
-    lines : Sequence[Line]
-        At least one.
-    notes : Sequence[Note]
-        What a reader must know.
-    title : str
-        What this table is; "" where the text around it says so.
-    label : str
-        By which a document refers to it; "": not at all.
-    failed : Sequence[str]
-        A line per run that is missing.
-    marks : bool
-        Whether the best numbers are marked, so that plain text leaves room for the stars.
-    """
-
-    names: Sequence[str]
-    titles: Sequence[str]
-    lines: Sequence[Line]
-    notes: Sequence[Note] = ()
-    title: str = ""
-    label: str = ""
-    failed: Sequence[str] = ()
-    marks: bool = True
+    names: Sequence[str]  # headings of the columns of names, which come first
+    titles: Sequence[str]  # headings of the columns of numbers
+    lines: Sequence[Line]  # at least one
+    notes: Sequence[Note] = ()  # what a reader must know
+    title: str = ""  # what this table is; "" where the text around it says so
+    label: str = ""  # by which a document refers to it; "": not at all
+    failed: Sequence[str] = ()  # a line per run that is missing
+    marks: bool = True  # whether the best are marked: plain text leaves room for the stars
 
     @property
     def parts(self) -> list[list[Part]]:

@@ -25,18 +25,10 @@ _LAST = 50  # "The final 50 rounds are zoomed in" (Figure 5).
 
 @dataclass(frozen=True)
 class PhaseCurve:
-    """Test accuracies of one start's pre-training.
+    """Test accuracies of one start's pre-training."""
 
-    Parameters
-    ----------
-    accuracy : Mapping[int, float]
-        Percent by round, of the rounds that were tested.
-    switch : int
-        The last round of the first phase (P1); 0 if there is one phase.
-    """
-
-    accuracy: Mapping[int, float]
-    switch: int = 0
+    accuracy: Mapping[int, float]  # percent by round, of the rounds that were tested
+    switch: int = 0  # the last round of the first phase (P1); 0 if there is one phase
 
 
 def smoothing_window(rounds: npt.ArrayLike) -> int:
