@@ -11,6 +11,7 @@ Part = Literal["here", "paper", "p"]
 PARTS: tuple[Part, ...] = ("here", "paper", "p")
 """What can stand below a heading: what was measured here, what the paper printed, a p-value."""
 
+Better = Literal["higher", "lower"] | None  # which values are marked; None: neither
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 MARK = "{mark}"
 """Stands in a note for how a form marks the best numbers: "bold" or "*"."""
@@ -63,13 +64,10 @@ class Table:
     @property
     def parts(self) -> list[list[Part]]:
         """For each heading, what stands below it in some line: "here" always."""
+        columns = [[line.cells[at] for line in self.lines] for at in range(len(self.titles))]
         return [
-            [
-                part
-                for part in PARTS
-                if part == "here" or any(part in line.cells[at] for line in self.lines)
-            ]
-            for at in range(len(self.titles))
+            [part for part in PARTS if part == "here" or any(part in cell for cell in cells)]
+            for cells in columns
         ]
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
@@ -91,12 +89,11 @@ def shown(value: float, spec: str) -> str:
 
 def mean_and_std(found: Summary, spec: str, best: bool = False) -> Number:
     """Return a summary as shown."""
-    return Number(
-        shown(found.mean, spec), "" if math.isnan(found.std) else shown(found.std, spec), best
-    )
+    std = "" if math.isnan(found.std) else shown(found.std, spec)
+    return Number(shown(found.mean, spec), std, best)
 
 
-def best_of(values: Sequence[float], better: Literal["higher", "lower"] | None) -> set[int]:
+def best_of(values: Sequence[float], better: Better) -> set[int]:
     """Return the positions of the best values, given as shown: a difference nobody sees is a tie.
 
     A value that is not finite is never the best, and one that stands alone neither.
@@ -108,9 +105,7 @@ def best_of(values: Sequence[float], better: Literal["higher", "lower"] | None) 
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(
-    found: Sequence[Summary], spec: str, better: Literal["higher", "lower"] | None = "higher"
-) -> list[Number]:
+def column_of(found: Sequence[Summary], spec: str, better: Better = "higher") -> list[Number]:
     """Return summaries as shown, one a line, the best marked."""
     means = [float(format(one.mean, spec.replace(",", ""))) for one in found]
     best = best_of(means, better)

@@ -29,17 +29,13 @@ _STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than 
 class Landscape:
     """Losses on a square grid around a model.
 
-    Parameters
-    ----------
-    steps : npt.NDArray[np.float64]
-        Shape (points,), from -span to span: the steps along either direction, 1 being as long as
-        the filters themselves.
-    losses : npt.NDArray[np.float64]
-        Shape (points, points): [i, j] at model + steps[i] * first + steps[j] * second direction.
+    `steps` has the shape (points,): from -span to span along either direction, 1 being as long as
+    the filters themselves. `losses` is (points, points): [i, j] at model + steps[i] * first +
+    steps[j] * second direction.
     """
 
-    steps: npt.NDArray[np.float64]
-    losses: npt.NDArray[np.float64]
+    steps: style.Floats
+    losses: style.Floats
 
 
 def landscape(
@@ -93,9 +89,7 @@ def direction(arrays: Arrays, seed: int, which: str) -> Arrays:
     }
 
 
-def filter_normalised(
-    random: npt.NDArray[np.float64], weights: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
+def filter_normalised(random: style.Floats, weights: npt.NDArray[Any]) -> style.Floats:
     """Return d_i / ||d_i|| * ||θ_i|| for every filter i, of either array's first axis.
 
     A filter is what makes one output: (in, height, width) of a convolution, a row of a matrix.
@@ -153,7 +147,7 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
     return figure
 
 
-def _scale(low: float, high: float) -> tuple[npt.NDArray[np.float64], "Normalize", "Locator"]:
+def _scale(low: float, high: float) -> tuple[style.Floats, "Normalize", "Locator"]:
     """Return contour levels from `low` to `high`, how they become colours, and where to label."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import LogLocator, MaxNLocator
