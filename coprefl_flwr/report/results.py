@@ -26,6 +26,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.options import unknown
 from coprefl_flwr.report.fairness import METRICS, summarise_task
 from coprefl_flwr.report.statistics import summarise
 
@@ -74,10 +75,11 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
     """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
-    records = [{"task": None} | record for record in _records(rounds)]
+    records = list(_records(rounds, keep="task"))
     for record in records:
-        infinite = [k for k, v in record.items() if isinstance(v, float) and math.isinf(v)]
-        record.update(dict.fromkeys(infinite))
+        for key, value in record.items():
+            if pd.isna(value) or value in (math.inf, -math.inf):
+                record[key] = None
     _write_lines(path, records)
 
 
@@ -137,10 +139,10 @@ def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
     write_atomically(path, summary(rows).to_csv(index=False, lineterminator="\n").encode())
 
 
-def _records(found: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries of Python's own types, without what is missing; loss stays."""
+def _records(found: pd.DataFrame, keep: str = "loss") -> Iterator[dict[str, Any]]:
+    """Yield rows in Python's own types without what is missing, but for the column `keep`."""
     for record in found.to_dict("records"):
-        yield {str(k): v for k, v in record.items() if k == "loss" or not pd.isna(v)}
+        yield {str(k): v for k, v in record.items() if k == keep or not pd.isna(v)}
 
 
 def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -181,9 +183,7 @@ def _check_read(row: dict[str, Any]) -> None:
 def _check(row: Mapping[str, Any]) -> None:
     for key in row:
         if key not in _KINDS:
-            near = difflib.get_close_matches(key, _KINDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(f"a row has the key {key!r}; allowed: {', '.join(_KINDS)}{hint}")
+            raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
     for key, kinds in _KINDS.items():
         if key not in row:
             if key in _OPTIONAL:

@@ -235,6 +235,24 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
         results.read_rows(tmp_path / "row.jsonl")
 
 
+def test_rounds_come_back(tmp_path: Path) -> None:
+    """A metric that a round lacks is not in its line; whole numbers stay whole."""
+    records = [
+        {"phase": "pretraining", "start": "a", "task": None, "round": 1, "bytes-up": 7},
+        {"phase": "downstream", "start": "a", "task": 0, "round": 1, "accuracy": 50.0},
+        {"phase": "downstream", "start": "a", "task": 1, "round": 1, "loss": math.inf},
+    ]
+    path = tmp_path / "rounds.jsonl"
+    results.write_rounds(path, results.frame(records))
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        *records[:2], {**records[2], "loss": None},
+    ]  # fmt: skip
+    found = results.read_rounds(path)
+    assert found["task"].tolist() == [pd.NA, 0, 1]
+    assert found["accuracy"][1] == 50
+    assert found["loss"].isna().all()
+
+
 def test_repeated_and_absent_rows_are_refused() -> None:
     with pytest.raises(SettingsError, match="start 'a', task 0, client 3 has two rows"):
         results.summary(pd.DataFrame([row("a", 0, 3, 5), row("a", 0, 3, 6)]))

@@ -51,15 +51,9 @@ def landscape(
     δ and η are functions of `seed` and of the arrays' names and shapes, before each is normalised
     to the filters of θ: models of one network are looked at in the same two directions.
 
-    Parameters
-    ----------
-    loss : Callable[[Arrays], float]
-        Given arrays of the names and shapes of `arrays`, called points² times.
-    arrays : Arrays
-        The model θ, buffers included, which stay as they are.
-    seed, span, points : int, float, int
-        Seed of the directions, half the side of the square, and grid points along a side, an odd
-        number so that θ itself is one of them.
+    `loss` is called points² times with arrays of the names and shapes of `arrays`, which are the
+    model θ with its buffers; these stay as they are. `span` is half the side of the square,
+    `points` the grid points along a side: an odd number, so that θ itself is one of them.
     """
     if points < 3 or points % 2 == 0:
         raise SettingsError(f"points = {points}; allowed: an odd number of 3 or more")
