@@ -6,24 +6,12 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Column:
-    """How a metric is shown.
+    """How a metric is shown."""
 
-    Parameters
-    ----------
-    title : str
-        As a heading, with the unit.
-    better : "higher", "lower" or None
-        Which values are marked as best; None: neither.
-    decimals : int
-        Shown after the point.
-    tested : bool
-        Whether it is a quality whose differences are tested, not a cost or a count.
-    """
-
-    title: str
-    better: Literal["higher", "lower"] | None = "higher"
-    decimals: int = 2
-    tested: bool = True
+    title: str  # as a heading, with the unit
+    better: Literal["higher", "lower"] | None = "higher"  # which values are marked as best
+    decimals: int = 2  # shown after the point
+    tested: bool = True  # a quality whose differences are tested, not a cost or a count
 
 
 STD_CLIENTS = "std-clients"

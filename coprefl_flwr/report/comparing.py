@@ -48,15 +48,11 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
 
 def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
-    parts = [
-        pd.DataFrame({metric: row.values[metric] for metric in comparison.metrics})
-        for row in comparison.measured
-    ]
-    for row, part in zip(comparison.measured, parts, strict=True):
-        for at, (name, value) in enumerate(
-            {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}.items()
-        ):
-            part.insert(at, name, value)
+    parts = []
+    for row in comparison.measured:
+        key = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
+        values = {metric: row.values[metric] for metric in comparison.metrics}
+        parts.append(pd.DataFrame({**key, **values}))
     return pd.concat(parts)
 
 

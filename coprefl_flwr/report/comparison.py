@@ -17,40 +17,22 @@ FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """One row of a table.
+    """A line of a table: what was measured of one start, or of one choice of its settings.
 
-    Parameters
-    ----------
-    label : str
-        The row's name, e.g. "coprefl".
-    chosen : str
-        What a search selected, as "gamma=0.5,mu=0.1"; "" if nothing was searched.
-    values : Mapping[str, Sequence[float]]
-        Metric -> a value per unit of the comparison; nan: missing (a failed run, or a metric of the
-        pre-training at all but one task of its seed), inf: never (catches-up).
-    rows : pd.DataFrame
-        Rows of clients (`results`) of all its tasks, numbered uniquely over seeds; may be empty.
-    rounds : pd.DataFrame
-        Rows of its pre-training's rounds (`results`), with the column seed; may be empty.
-    curves : pd.DataFrame
-        Rows of its downstream tasks' rounds, the tasks numbered as in `rows`; may be empty.
-    switch : int
-        The last round of the first of several phases; 0 for one phase.
-    landscape : Landscape | None
-        The loss around its model, where it was measured.
-    similarity : Similarity | None
-        How much each backbone is in what it fuses, where each was run alone too.
+    A value is nan where it is missing (a failed run, or a metric of the pre-training at all but one
+    task of its seed) and infinite for never (catches-up). The frames are rows as in `results`, of
+    all its tasks, numbered uniquely over seeds; each may be empty.
     """
 
-    label: str
-    chosen: str
-    values: Mapping[str, Sequence[float]]
-    rows: pd.DataFrame = field(default_factory=pd.DataFrame)
-    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)
-    curves: pd.DataFrame = field(default_factory=pd.DataFrame)
-    switch: int = 0
-    landscape: Landscape | None = None
-    similarity: Similarity | None = None
+    label: str  # the line's name, e.g. "coprefl"
+    chosen: str  # what a search selected, as "gamma=0.5,mu=0.1"; "" if nothing was searched
+    values: Mapping[str, Sequence[float]]  # metric -> a value per unit of the comparison
+    rows: pd.DataFrame = field(default_factory=pd.DataFrame)  # of clients
+    rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with a seed
+    curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its downstream tasks' rounds
+    switch: int = 0  # the last round of the first of several phases; 0 for one phase
+    landscape: Landscape | None = None  # the loss around its model
+    similarity: Similarity | None = None  # how much each backbone is in what it fuses
 
     @property
     def name(self) -> str:
@@ -66,28 +48,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table.
+    """One table: lines, each with a value of every metric for every unit.
 
-    Parameters
-    ----------
-    name : str
-        Part of file names, unique in the report: letters, digits and any of ".=+-_".
-    title : str
-        What this table is, e.g. "participants = 20".
-    metrics : Sequence[str]
-        The columns, as `is_column` allows.
-    units : Sequence[str]
-        What the values are of, e.g. "seed 0, task 0".
-    measured : Sequence[Measured]
-        The rows, each with a name of its own.
-    reference : str
-        Name of the row that the others are tested against, or its label (the first with it).
-    paper : Mapping[str, Mapping[str, tuple[float, float | None]]]
-        Label (or name, where rows share a label) -> metric -> (mean, standard deviation).
-    source : str
-        Where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)".
-    failed : Sequence[str]
-        A line per run that failed.
+    `paper` is label (or name, where lines share a label) -> metric -> (mean, standard deviation).
 
     Raises
     ------
@@ -95,15 +58,15 @@ class Comparison:
         If a part does not fit the others.
     """
 
-    name: str
-    title: str
-    metrics: Sequence[str]
-    units: Sequence[str]
-    measured: Sequence[Measured]
-    reference: str
+    name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
+    title: str  # what this table is, e.g. "participants = 20"
+    metrics: Sequence[str]  # the columns, as `is_column` allows
+    units: Sequence[str]  # what the values are of, e.g. "seed 0, task 0"
+    measured: Sequence[Measured]  # each with a name of its own
+    reference: str  # name of what the others are tested against, or its label (the first with it)
     paper: Mapping[str, Mapping[str, tuple[float, float | None]]] = field(default_factory=dict)
-    source: str = ""
-    failed: Sequence[str] = ()
+    source: str = ""  # where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)"
+    failed: Sequence[str] = ()  # a line per run that failed
 
     def __post_init__(self) -> None:
         where = f"comparison {self.name!r}"
@@ -147,28 +110,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """Comparisons that belong together, and what a reader must know about them.
+    """Comparisons that belong together, and what a reader must know about them."""
 
-    Parameters
-    ----------
-    title, source : str
-        What was reproduced, and where the paper has it.
-    notes : Sequence[str]
-        Sentences, e.g. how a searched value was chosen, or what a small scale cut.
-    comparisons : Sequence[Comparison]
-        At least one, each with a name of its own.
-    figures : Sequence[str]
-        Kinds of figures to draw for each, of `FIGURES`.
-    settings : Mapping[str, Any]
-        What was set, shown at the end.
-    """
-
-    title: str
-    source: str
-    notes: Sequence[str]
-    comparisons: Sequence[Comparison]
-    figures: Sequence[str] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    title: str  # what was reproduced
+    source: str  # where the paper has it
+    notes: Sequence[str]  # e.g. how a searched value was chosen, or what a small scale cut
+    comparisons: Sequence[Comparison]  # at least one, each with a name of its own
+    figures: Sequence[str] = ()  # kinds of figures to draw for each, of `FIGURES`
+    settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
 
     def __post_init__(self) -> None:
         for kind in self.figures:

@@ -56,65 +56,49 @@ _ENVIRONMENT = Environment(
 )
 _ENVIRONMENT.filters["data_uri"] = _data_uri
 
-# A quiet page of the reader's own letters; tables scroll by themselves where a screen is narrow.
+# A quiet page of the reader's own letters and, light or dark, of the browser's own colours; tables
+# scroll by themselves where a screen is narrow.
 _STYLE = """
 :root {
   color-scheme: light dark;
-  --paper: #ffffff; --ink: #1c1c1e; --soft: #5c5f66; --line: #d8dadf; --band: #f4f5f7;
-  --link: #0b5cad; --bad: #a3261b;
-}
-@media (prefers-color-scheme: dark) {
-  :root {
-    --paper: #17181b; --ink: #e6e7ea; --soft: #a4a8b1; --line: #383b42; --band: #202226;
-    --link: #7db5f0; --bad: #f0998f;
-  }
+  --soft: color-mix(in srgb, CanvasText 68%, Canvas);
+  --line: color-mix(in srgb, CanvasText 18%, Canvas);
+  --band: color-mix(in srgb, CanvasText 4%, Canvas);
 }
 * { box-sizing: border-box; }
-html { -webkit-text-size-adjust: 100%; }
 body {
   margin: 0 auto; padding: 2.5rem 1.25rem 4rem; max-width: 84rem;
-  background: var(--paper); color: var(--ink);
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
 }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 { font-size: 1.35rem; margin: 3rem 0 .75rem; padding-top: .75rem;
      border-top: 1px solid var(--line); }
-h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
-a { color: var(--link); }
-.source, .note, figcaption, caption { color: var(--soft); }
-.source { margin: 0 0 1.25rem; }
+.source, .note, figcaption { color: var(--soft); }
 .note, figcaption { font-size: .875rem; max-width: 90ch; }
 nav ul { columns: 16rem; padding-left: 1.25rem; }
-ul.failed { color: var(--bad); }
+ul.failed { color: light-dark(#a3261b, #f0998f); }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .84rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .4rem; font-size: .875rem; }
-th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap;
-         vertical-align: baseline; }
-thead th { font-weight: 600; vertical-align: bottom; }
-thead { border-bottom: 1.5px solid var(--ink); }
+th, td { padding: .3rem .4rem; text-align: right; white-space: nowrap; vertical-align: baseline; }
+thead th { vertical-align: bottom; }
+thead { border-bottom: 1.5px solid CanvasText; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 tbody tr:nth-child(even) > * { background: var(--band); }
-th[scope=row], td.text, th.text { text-align: left; font-weight: inherit; }
-thead th.text { font-weight: 600; }
 th[colspan] { text-align: center; }
+th[scope=row], td.text, th.text { text-align: left; }
+th[scope=row] { font-weight: inherit; }
 .group { border-left: 1px solid var(--line); }
 td.aside { color: var(--soft); font-size: .94em; }
 td.best { font-weight: 700; }
 tr.reference th[scope=row] { font-style: italic; }
 .settings td { white-space: normal; overflow-wrap: anywhere; }
 figure { margin: 1.5rem 0; }
-figure img { display: block; width: 100%; max-width: 52rem; height: auto; padding: .5rem;
-             background: #fff; border-radius: .4rem; border: 1px solid var(--line); }
-figcaption { margin-top: .4rem; }
+figure img { display: block; width: 100%; max-width: 52rem; padding: .5rem; background: #fff;
+             border: 1px solid var(--line); border-radius: .4rem; }
 @media print {
-  :root { --paper: #fff; --ink: #000; --soft: #444; --line: #bbb; --band: #f4f4f4;
-          --link: #000; --bad: #000; }
   body { max-width: none; padding: 0; font-size: 9.5pt; }
   .scroll { overflow: visible; }
   table { font-size: 7.5pt; }
-  th, td { padding: .2rem .4rem; }
-  h2, h3 { break-after: avoid; }
   tr, figure { break-inside: avoid; }
   nav { display: none; }
 }
@@ -157,9 +141,9 @@ _PAGE = """\
 <tbody>
 {% for line in table.lines %}
 <tr{% if line.reference %} class="reference"{% endif %}>
-{% for name in line.names %}
-{% if loop.first %}<th scope="row">{{ name }}</th>{% else %}<td class="text">{{ name }}</td>{% endif %}
-
+<th scope="row">{{ line.names[0] }}</th>
+{% for name in line.names[1:] %}
+<td class="text">{{ name }}</td>
 {% endfor %}
 {% for of_title in parts %}
 {% set at = loop.index0 %}
@@ -183,12 +167,10 @@ _PAGE = """\
 <style>{{ style | safe }}</style>
 </head>
 <body>
-<header>
 <h1>{{ report.title }}</h1>
 {% if report.source %}
 <p class="source">{{ report.source }}</p>
 {% endif %}
-</header>
 <main>
 {{ bullets(notes) }}
 {% if failed %}

@@ -1,6 +1,8 @@
 """The tables of a personalised study: accuracies of clients by method, over runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,7 +11,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import fairness
 from coprefl_flwr.report.results import accuracies
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.table import Note, Number, Table, column_of, of_columns
+from coprefl_flwr.report.table import Better, Note, Number, Table, column_of, of_columns
 
 PersonalRun = tuple[pd.DataFrame, Mapping[str, Mapping[str, int]]]
 """Rows of clients with the column domain, and what a client sends in a round, by method:
@@ -49,31 +51,24 @@ def personal_tables(runs: Sequence[PersonalRun]) -> list[Table]:
         f"{spread} of {len(clients)} clients, accuracies in %, each client with its own model on "
         "its own test samples. Sent: by a client in a round."
     )
-    titles = [*_OVER_CLIENTS, "Weights sent (all numbers)"]
-    columns = [
-        column_of(
-            [summarise([measure(run[method]) for run in by_run]) for method in methods],
-            ".1f",
-            "lower" if title == "Std" else "higher",
-        )
+
+    def column(measure: Callable[["pd.Series[float]"], float], better: Better) -> list[Number]:
+        over_runs = [summarise([measure(run[method]) for run in by_run]) for method in methods]
+        return column_of(over_runs, ".1f", better)
+
+    over_clients = [
+        column(measure, "lower" if title == "Std" else "higher")
         for title, measure in _OVER_CLIENTS.items()
     ]
     sent = [runs[0][1][method] for method in methods]
-    columns.append([Number(f"{one['weights-sent']:,} ({one['numbers-sent']:,})") for one in sent])
+    traffic = [Number(f"{one['weights-sent']:,} ({one['numbers-sent']:,})") for one in sent]
+    titles = [*_OVER_CLIENTS, "Weights sent (all numbers)"]
+    tables = [Table(["Method"], titles, of_columns(methods, [*over_clients, traffic]))]
     domains = list(dict.fromkeys(clients.index))
-    if len(domains) == 1:
-        return [Table(["Method"], titles, of_columns(methods, columns), [note])]
-    by_domain = [
-        column_of(
-            [summarise([_mean_of(run[method], name) for run in by_run]) for method in methods],
-            ".1f",
-        )
-        for name in domains
-    ]
-    return [
-        Table(["Method"], titles, of_columns(methods, columns)),
-        Table(["Method"], domains, of_columns(methods, by_domain), [note]),
-    ]
+    if len(domains) > 1:
+        by_domain = [column(partial(_mean_of, domain=name), "higher") for name in domains]
+        tables.append(Table(["Method"], domains, of_columns(methods, by_domain)))
+    return [*tables[:-1], replace(tables[-1], notes=[note])]
 
 
 def _by_method(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:

@@ -18,7 +18,7 @@ in the pre-training), round, and the metrics of the round, nan where it has none
 import difflib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.options import unknown
 from coprefl_flwr.report.fairness import METRICS, summarise_task
 from coprefl_flwr.report.statistics import summarise
 
@@ -68,22 +69,23 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
     Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
     """
-    rows = [_client_row(path, *line) for line in _lines(path, "result rows")]
+    rows = _read(Path(path), "result rows", _check_read)
     return pd.DataFrame(rows, columns=None if rows else list(_KINDS))
 
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
     """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
-    records = [{"task": None} | record for record in _records(rounds)]
+    records = list(_records(rounds, keep="task"))
     for record in records:
-        infinite = [k for k, v in record.items() if isinstance(v, float) and math.isinf(v)]
-        record.update(dict.fromkeys(infinite))
+        for key, value in record.items():
+            if pd.isna(value) or value in (math.inf, -math.inf):
+                record[key] = None
     _write_lines(path, records)
 
 
 def read_rounds(path: str | Path) -> pd.DataFrame:
     """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
-    return frame([_object(path, *line) for line in _lines(path, "rounds")])
+    return frame(_read(Path(path), "rounds"))
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
@@ -137,10 +139,10 @@ def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
     write_atomically(path, summary(rows).to_csv(index=False, lineterminator="\n").encode())
 
 
-def _records(found: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows as dictionaries of Python's own types, without what is missing; loss stays."""
+def _records(found: pd.DataFrame, keep: str = "loss") -> Iterator[dict[str, Any]]:
+    """Yield rows in Python's own types without what is missing, but for the column `keep`."""
     for record in found.to_dict("records"):
-        yield {str(k): v for k, v in record.items() if k == "loss" or not pd.isna(v)}
+        yield {str(k): v for k, v in record.items() if k == keep or not pd.isna(v)}
 
 
 def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -148,44 +150,40 @@ def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None
     write_atomically(path, "".join(lines).encode())
 
 
-def _lines(path: str | Path, what: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines that are not empty, with their numbers."""
-    path = Path(path)
+def _read(
+    path: Path, what: str, check: Callable[[dict[str, Any]], None] | None = None
+) -> list[dict[str, Any]]:
+    """Return the objects of a file, each checked; what is wrong is named with its line's number."""
     if not path.is_file():
         siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
         near = difflib.get_close_matches(path.name, siblings, n=1)
         nearest = f"; nearest: {path.with_name(near[0])}" if near else ""
         raise SettingsError(f"no file of {what} at {path}{nearest}")
-    lines = enumerate(path.read_bytes().split(b"\n"), 1)
-    return ((number, line) for number, line in lines if line.strip())
+    rows = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        try:
+            if line.strip():
+                rows.append(json.loads(line))
+                if not isinstance(rows[-1], dict):
+                    raise SettingsError(f"a row is {rows[-1]!r}; allowed: an object")
+                if check:
+                    check(rows[-1])
+        except ValueError as error:
+            raise SettingsError(f"{path}, line {number}: {error}") from error
+    return rows
 
 
-def _object(path: str | Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise SettingsError(f"{path}, line {number}: {error}") from error
-    if not isinstance(row, dict):
-        raise SettingsError(f"{path}, line {number}: a row is {row!r}; allowed: an object")
-    return row
-
-
-def _client_row(path: str | Path, number: int, line: bytes) -> dict[str, Any]:
-    row = _object(path, number, line)
-    row = {key: math.nan if key == "loss" and v is None else v for key, v in row.items()}
-    try:
-        _check(row)
-    except SettingsError as error:
-        raise SettingsError(f"{path}, line {number}: {error}") from error
-    return row
+def _check_read(row: dict[str, Any]) -> None:
+    """Check a client's row as it was read, where nan had to be written as null."""
+    if row.get("loss", 0) is None:
+        row["loss"] = math.nan
+    _check(row)
 
 
 def _check(row: Mapping[str, Any]) -> None:
     for key in row:
         if key not in _KINDS:
-            near = difflib.get_close_matches(key, _KINDS, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise SettingsError(f"a row has the key {key!r}; allowed: {', '.join(_KINDS)}{hint}")
+            raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
     for key, kinds in _KINDS.items():
         if key not in row:
             if key in _OPTIONAL:

@@ -1,4 +1,4 @@
-"""The tables of a study of starting points: what they are worth, and what their pre-training took."""
+"""The tables of a study of starting points: their worth, and their pre-training."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pandas as pd
 
 from coprefl_flwr.report.results import summary, task_metrics
 from coprefl_flwr.report.statistics import Summary
-from coprefl_flwr.report.table import MARK, Note, Number, Table, column_of, of_columns
+from coprefl_flwr.report.table import MARK, Note, Number, Table, column_of, of_columns, shown
 
 _SUMMARY = {
     "Accuracy %": "accuracy",
@@ -99,9 +99,9 @@ def _plain(start: str, starts: Sequence[str]) -> str | None:
 
 def _first_as_good(tested: "pd.Series[float]", best: float) -> float:
     """Return the first round with an accuracy of at least `best`; nan where there is no `best`."""
-    return (
-        math.nan if math.isnan(best) else float(min(tested.index[tested >= best], default=math.inf))
-    )
+    if math.isnan(best):
+        return math.nan
+    return float(min(tested.index[tested >= best], default=math.inf))
 
 
 def _entry(start: str, rows: pd.DataFrame) -> dict[str, Any]:
@@ -113,8 +113,8 @@ def _entry(start: str, rows: pd.DataFrame) -> dict[str, Any]:
     }
     tested = _tested(rows)
     if len(tested):
-        final, best = tested[max(tested.index)], int(tested.idxmax())
-        entry |= {"final": final, "best": tested[best], "best-round": best}
+        best = tested.index[tested == tested.max()][0]  # the first, where several are
+        entry |= {"final": tested[tested.index.max()], "best": tested.max(), "best-round": best}
     return entry
 
 
@@ -134,13 +134,7 @@ def pretraining_table(entries: pd.DataFrame) -> Table:
     """Return the table of a `pretraining_summary`, without the columns that no start has."""
     titles = {title: what for title, what in _PRETRAINING.items() if entries[what[0]].notna().any()}
     columns = [
-        [Number(_number(value, spec)) for value in entries[name].astype(float)]
+        [Number(shown(n, spec) if n == n else "") for n in entries[name].astype(float)]
         for name, spec in titles.values()
     ]
     return Table(["Start"], list(titles), of_columns(list(entries["start"]), columns), marks=False)
-
-
-def _number(value: float, spec: str) -> str:
-    if math.isnan(value):
-        return ""
-    return format(value, spec) if math.isfinite(value) else "never"

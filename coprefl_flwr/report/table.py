@@ -11,6 +11,7 @@ Part = Literal["here", "paper", "p"]
 PARTS: tuple[Part, ...] = ("here", "paper", "p")
 """What can stand below a heading: what was measured here, what the paper printed, a p-value."""
 
+Better = Literal["higher", "lower"] | None  # which values are marked; None: neither
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 MARK = "{mark}"
 """Stands in a note for how a form marks the best numbers: "bold" or "*"."""
@@ -49,45 +50,24 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of names and numbers.
+    """Lines of names and numbers."""
 
-    Parameters
-    ----------
-    names, titles : Sequence[str]
-        Headings of the columns of names, which come first, and of those of numbers.
-    lines : Sequence[Line]
-        At least one.
-    notes : Sequence[Note]
-        What a reader must know.
-    title : str
-        What this table is; "" where the text around it says so.
-    label : str
-        By which a document refers to it; "": not at all.
-    failed : Sequence[str]
-        A line per run that is missing.
-    marks : bool
-        Whether the best numbers are marked, so that plain text leaves room for the stars.
-    """
-
-    names: Sequence[str]
-    titles: Sequence[str]
-    lines: Sequence[Line]
-    notes: Sequence[Note] = ()
-    title: str = ""
-    label: str = ""
-    failed: Sequence[str] = ()
-    marks: bool = True
+    names: Sequence[str]  # headings of the columns of names, which come first
+    titles: Sequence[str]  # headings of the columns of numbers
+    lines: Sequence[Line]  # at least one
+    notes: Sequence[Note] = ()  # what a reader must know
+    title: str = ""  # what this table is; "" where the text around it says so
+    label: str = ""  # by which a document refers to it; "": not at all
+    failed: Sequence[str] = ()  # a line per run that is missing
+    marks: bool = True  # whether the best are marked: plain text leaves room for the stars
 
     @property
     def parts(self) -> list[list[Part]]:
         """For each heading, what stands below it in some line: "here" always."""
+        columns = [[line.cells[at] for line in self.lines] for at in range(len(self.titles))]
         return [
-            [
-                part
-                for part in PARTS
-                if part == "here" or any(part in line.cells[at] for line in self.lines)
-            ]
-            for at in range(len(self.titles))
+            [part for part in PARTS if part == "here" or any(part in cell for cell in cells)]
+            for cells in columns
         ]
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
@@ -109,12 +89,11 @@ def shown(value: float, spec: str) -> str:
 
 def mean_and_std(found: Summary, spec: str, best: bool = False) -> Number:
     """Return a summary as shown."""
-    return Number(
-        shown(found.mean, spec), "" if math.isnan(found.std) else shown(found.std, spec), best
-    )
+    std = "" if math.isnan(found.std) else shown(found.std, spec)
+    return Number(shown(found.mean, spec), std, best)
 
 
-def best_of(values: Sequence[float], better: Literal["higher", "lower"] | None) -> set[int]:
+def best_of(values: Sequence[float], better: Better) -> set[int]:
     """Return the positions of the best values, given as shown: a difference nobody sees is a tie.
 
     A value that is not finite is never the best, and one that stands alone neither.
@@ -126,9 +105,7 @@ def best_of(values: Sequence[float], better: Literal["higher", "lower"] | None) 
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(
-    found: Sequence[Summary], spec: str, better: Literal["higher", "lower"] | None = "higher"
-) -> list[Number]:
+def column_of(found: Sequence[Summary], spec: str, better: Better = "higher") -> list[Number]:
     """Return summaries as shown, one a line, the best marked."""
     means = [float(format(one.mean, spec.replace(",", ""))) for one in found]
     best = best_of(means, better)

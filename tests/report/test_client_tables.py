@@ -2,6 +2,7 @@ import csv
 import json
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import results
 from coprefl_flwr.report.forms import markdown, plain
 from coprefl_flwr.report.starts import summary_table
+from coprefl_flwr.report.statistics import Summary
+from coprefl_flwr.report.table import MARK, Note, Table, column_of, of_columns
+
+README = Path(__file__).parents[2] / "README.md"
 
 
 def row(start: str, task: int, client: int, correct: int, n: int = 10) -> dict[str, Any]:
@@ -90,8 +95,33 @@ def test_text_table() -> None:
     assert "sample std over 2 tasks" in note
 
 
+def test_every_character_of_the_text() -> None:
+    assert format_table(two_starts()) == (
+        "Start     Accuracy %      Variance    Worst 10 %    Worst 20 %    Worst 30 %\n"
+        "-----------------------------------------------------------------------------\n"
+        "random   80.0 ± 14.1   50.0 ± 70.7*  75.0 ± 21.2   75.0 ± 21.2   75.0 ± 21.2\n"
+        "coprefl  85.0 ±  7.1*  50.0 ± 70.7*  80.0 ± 14.1*  80.0 ± 14.1*  80.0 ± 14.1*\n"
+        "\n"
+        "Mean ± sample std over 2 tasks; accuracies in %, variance in %²; *: best."
+    )
+
+
 def test_the_table_of_the_readme() -> None:
-    """Of random tasks 66.4 ± 10.1 and so on: what these clients make of it is worked out below."""
+    """The numbers of README's table, from left to right, give its very characters."""
+    (shown,) = re.findall(r"```text\n(Start .*?)\n```", README.read_text(), flags=re.DOTALL)
+    titles = ["Accuracy %", "Variance", "Worst 10 %", "Worst 20 %", "Worst 30 %"]
+    numbers = [list(map(float, re.findall(r"\d+\.\d", line))) for line in shown.splitlines()[2:5]]
+    columns = [
+        column_of(
+            [Summary(line[at], line[at + 1], 3) for line in numbers],
+            ".1f",
+            "lower" if at == 2 else "higher",
+        )
+        for at in range(0, 10, 2)
+    ]
+    lines = of_columns(["random", "fedavg", "coprefl"], columns)
+    said = f"Mean ± sample std over 3 tasks; accuracies in %, variance in %²; {MARK}: best."
+    assert plain(Table(["Start"], titles, lines, [Note(said)])) == shown
 
 
 def test_least_variance_is_best() -> None:
@@ -203,6 +233,24 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
     results.write_rows(tmp_path / "rows.jsonl", pd.DataFrame())
     with pytest.raises(SettingsError, match=r"nearest: .*rows\.jsonl"):
         results.read_rows(tmp_path / "row.jsonl")
+
+
+def test_rounds_come_back(tmp_path: Path) -> None:
+    """A metric that a round lacks is not in its line; whole numbers stay whole."""
+    records = [
+        {"phase": "pretraining", "start": "a", "task": None, "round": 1, "bytes-up": 7},
+        {"phase": "downstream", "start": "a", "task": 0, "round": 1, "accuracy": 50.0},
+        {"phase": "downstream", "start": "a", "task": 1, "round": 1, "loss": math.inf},
+    ]
+    path = tmp_path / "rounds.jsonl"
+    results.write_rounds(path, results.frame(records))
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        *records[:2], {**records[2], "loss": None},
+    ]  # fmt: skip
+    found = results.read_rounds(path)
+    assert found["task"].tolist() == [pd.NA, 0, 1]
+    assert found["accuracy"][1] == 50
+    assert found["loss"].isna().all()
 
 
 def test_repeated_and_absent_rows_are_refused() -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.report.figures import style
@@ -58,7 +57,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "Figure":
     return figure
 
 
-def _edges(values: npt.NDArray[np.float64]) -> list[float]:
+def _edges(values: style.Floats) -> list[float]:
     """Return equal bins with edges at round percentages, at most 21 of them, around all values."""
     span = float(np.ptp(values))
     width = next((width for width in (1.0, 2.0, 2.5) if span <= 14 * width), 5.0)

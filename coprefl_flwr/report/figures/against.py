@@ -1,4 +1,4 @@
-"""A metric against a setting: CoPreFL's balance γ (its Table 2), CyclicFL's rounds of P1 (Figure 6)."""
+"""A metric against a setting: CoPreFL's γ (its Table 2), the rounds of P1 (CyclicFL, Figure 6)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

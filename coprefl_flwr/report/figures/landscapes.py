@@ -29,17 +29,13 @@ _STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than 
 class Landscape:
     """Losses on a square grid around a model.
 
-    Parameters
-    ----------
-    steps : npt.NDArray[np.float64]
-        Shape (points,), from -span to span: the steps along either direction, 1 being as long as
-        the filters themselves.
-    losses : npt.NDArray[np.float64]
-        Shape (points, points): [i, j] at model + steps[i] * first + steps[j] * second direction.
+    `steps` has the shape (points,): from -span to span along either direction, 1 being as long as
+    the filters themselves. `losses` is (points, points): [i, j] at model + steps[i] * first +
+    steps[j] * second direction.
     """
 
-    steps: npt.NDArray[np.float64]
-    losses: npt.NDArray[np.float64]
+    steps: style.Floats
+    losses: style.Floats
 
 
 def landscape(
@@ -55,15 +51,9 @@ def landscape(
     δ and η are functions of `seed` and of the arrays' names and shapes, before each is normalised
     to the filters of θ: models of one network are looked at in the same two directions.
 
-    Parameters
-    ----------
-    loss : Callable[[Arrays], float]
-        Given arrays of the names and shapes of `arrays`, called points² times.
-    arrays : Arrays
-        The model θ, buffers included, which stay as they are.
-    seed, span, points : int, float, int
-        Seed of the directions, half the side of the square, and grid points along a side, an odd
-        number so that θ itself is one of them.
+    `loss` is called points² times with arrays of the names and shapes of `arrays`, which are the
+    model θ with its buffers; these stay as they are. `span` is half the side of the square,
+    `points` the grid points along a side: an odd number, so that θ itself is one of them.
     """
     if points < 3 or points % 2 == 0:
         raise SettingsError(f"points = {points}; allowed: an odd number of 3 or more")
@@ -93,9 +83,7 @@ def direction(arrays: Arrays, seed: int, which: str) -> Arrays:
     }
 
 
-def filter_normalised(
-    random: npt.NDArray[np.float64], weights: npt.NDArray[Any]
-) -> npt.NDArray[np.float64]:
+def filter_normalised(random: style.Floats, weights: npt.NDArray[Any]) -> style.Floats:
     """Return d_i / ||d_i|| * ||θ_i|| for every filter i, of either array's first axis.
 
     A filter is what makes one output: (in, height, width) of a convolution, a row of a matrix.
@@ -153,7 +141,7 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
     return figure
 
 
-def _scale(low: float, high: float) -> tuple[npt.NDArray[np.float64], "Normalize", "Locator"]:
+def _scale(low: float, high: float) -> tuple[style.Floats, "Normalize", "Locator"]:
     """Return contour levels from `low` to `high`, how they become colours, and where to label."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import LogLocator, MaxNLocator

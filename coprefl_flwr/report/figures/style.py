@@ -110,8 +110,9 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     ]
     # About 103 characters of this size and as many line samples fit across the figure.
     columns = max(1, min(len(starts), 103 // (max(map(len, starts)) + 6)))
-    place = "outside lower center"
-    figure.legend(lines, starts, loc=place, ncols=columns, frameon=False, fontsize=9)
+    figure.legend(
+        lines, starts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
+    )
 
 
 def image_format(path: str | Path) -> str:

@@ -25,18 +25,10 @@ _LAST = 50  # "The final 50 rounds are zoomed in" (Figure 5).
 
 @dataclass(frozen=True)
 class PhaseCurve:
-    """Test accuracies of one start's pre-training.
+    """Test accuracies of one start's pre-training."""
 
-    Parameters
-    ----------
-    accuracy : Mapping[int, float]
-        Percent by round, of the rounds that were tested.
-    switch : int
-        The last round of the first phase (P1); 0 if there is one phase.
-    """
-
-    accuracy: Mapping[int, float]
-    switch: int = 0
+    accuracy: Mapping[int, float]  # percent by round, of the rounds that were tested
+    switch: int = 0  # the last round of the first phase (P1); 0 if there is one phase
 
 
 def smoothing_window(rounds: npt.ArrayLike) -> int:
@@ -65,9 +57,8 @@ def switch_figure(runs: Mapping[str, PhaseCurve]) -> "Figure":
     last = max(max(run.accuracy, default=0) for run in runs.values())
     figure = style.new_figure(4.2)
     zoomed = last >= 4 * _LAST
-    panels = list(
-        figure.subplots(1, 1 + zoomed, squeeze=False, width_ratios=[2, 1][: 1 + zoomed]).flat
-    )
+    widths = [2, 1] if zoomed else [2]
+    panels = list(figure.subplots(1, len(widths), squeeze=False, width_ratios=widths).flat)
     style.title(panels[0], "Pre-training", "smoothed; faint: as measured; dotted: the switch")
     panels[0].set_ylabel("Test accuracy (%)", fontsize=10, color=style.INK)
     for panel in panels:
@@ -98,12 +89,8 @@ def _draw(panel: "Axes", run: PhaseCurve, look: tuple[str, style.LineStyle]) -> 
 
 
 def _zoom(panel: "Axes", runs: Mapping[str, PhaseCurve], first: int, last: int) -> None:
-    seen = [
-        value
-        for run in runs.values()
-        for number, value in run.accuracy.items()
-        if number >= first and math.isfinite(value)
-    ]
+    values = [value for run in runs.values() for n, value in run.accuracy.items() if n >= first]
+    seen = [value for value in values if math.isfinite(value)]
     panel.set_xlim(first, last)
     if seen:
         room = max(0.05 * (max(seen) - min(seen)), 0.1)
