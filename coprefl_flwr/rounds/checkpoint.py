@@ -60,7 +60,7 @@ class History:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Mapping[str, dict[str, Any]]]) -> "History":
-        """Read what `json.dumps(asdict(history))` wrote (JSON makes the rounds strings)."""
+        """Read a history from JSON, in which the rounds are strings."""
         return cls(**{n: {int(r): m for r, m in rounds.items()} for n, rounds in kept.items()})
 
 
