@@ -17,7 +17,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, option
 
 Objective = Callable[[Tensor, Tensor], Tensor]
-"""What local training minimises on a batch, from (inputs, targets)."""
+"""The loss that local training minimises, of a batch (inputs, targets)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class LocalTraining:
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot train, and steps and epochs together."""
+        """Check the options; steps and epochs cannot both be set."""
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             raise SettingsError(

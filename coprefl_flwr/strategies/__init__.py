@@ -1,6 +1,6 @@
-"""The built-in methods, a line each, and what a method is written with.
+"""The built-in methods, one line each, and the classes to write a method with.
 
-A method is what the server does in a round, one algorithm a file.
+A method is what the server does in a round; each has a file of its own.
 """
 
 from coprefl_flwr.rounds.exchange import Exchange as Exchange
