@@ -85,8 +85,8 @@ class RoundStrategy(Strategy, ABC):
     """The kinds of stage it can run as: "pretraining", "task", "personalised"."""
 
     server_data: ClassVar[str] = ""
-    """The data that its field `server` holds: those of the "server", of all "clients", of "both", or
-    "" if it has no such field."""
+    """Whose data its field `server` holds: the "server"'s, all "clients"', "both", or "" if it has no
+    such field."""
 
     local_training: ClassVar[bool] = True
     """Whether its clients train as the settings of local training say."""
@@ -200,7 +200,7 @@ class RoundStrategy(Strategy, ABC):
             )
 
     def join(self, outer: "RoundStrategy") -> None:
-        """Run inside the strategy `outer`: share its state, and take over its options of the run."""
+        """Run inside the strategy `outer`: share its state and take its options of the run."""
         self._engine = outer._engine
         for name in RUN_OPTIONS:
             setattr(self, name, getattr(outer, name))

@@ -3,6 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from coprefl_flwr.studies.methods import (
+    LOCAL_SETTINGS,
+    METHODS,
+    local_training,
+    methods_table,
+    task_training,
+)
 
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, StatefulClient, TorchClient
@@ -18,13 +25,6 @@ from coprefl_flwr.strategies import (
     HybridCoPreFL,
     Schedule,
     ServerRefined,
-)
-from coprefl_flwr.studies.methods import (
-    LOCAL_SETTINGS,
-    METHODS,
-    local_training,
-    methods_table,
-    task_training,
 )
 from coprefl_flwr.studies.populations import PRETRAINING, ClientData
 from coprefl_flwr.studies.settings import Settings
