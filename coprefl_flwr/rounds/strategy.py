@@ -85,8 +85,8 @@ class RoundStrategy(Strategy, ABC):
     """The kinds of stage it can run as: "pretraining", "task", "personalised"."""
 
     server_data: ClassVar[str] = ""
-    """Whose data its field `server` holds: the "server"'s, all "clients"', "both", or "" if it has no
-    such field."""
+    """Whose data its field `server` holds: of the "server", all "clients" or "both"; "" for no such
+    field."""
 
     local_training: ClassVar[bool] = True
     """Whether its clients train as the settings of local training say."""

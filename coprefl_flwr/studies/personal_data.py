@@ -200,8 +200,10 @@ class PersonalData:
         wanted = self.settings.train_per_class
         counts = np.full((self.num_clients, self.num_classes), wanted)
         if self.shift != "feature":
-            partitioned = {"alpha": self.alpha, "min_samples": self.min_samples}
-            counts = dirichlet_counts(self.domains, counts, (self.seed, PERSONAL), **partitioned)
+            key, fewest = (self.seed, PERSONAL), self.min_samples
+            counts = dirichlet_counts(
+                self.domains, counts, key, alpha=self.alpha, min_samples=fewest
+            )
         ratio = self.settings.test_per_class / wanted
         return deal(self.domains, counts, ratio, (self.seed, PERSONAL, "samples"))
 
