@@ -85,8 +85,8 @@ class RoundStrategy(Strategy, ABC):
     """The kinds of stage it can run as: "pretraining", "task", "personalised"."""
 
     server_data: ClassVar[str] = ""
-    """Whose data its field `server` holds: of the "server", all "clients" or "both"; "" for no such
-    field."""
+    """The data that its field `server` holds: those of the "server", of all "clients" or of "both";
+    "" if it has no such field."""
 
     local_training: ClassVar[bool] = True
     """Whether its clients train as the settings of local training say."""
@@ -187,7 +187,7 @@ class RoundStrategy(Strategy, ABC):
         return Exchange("evaluate", arrays, clients, combine=Nothing(), needed=1)
 
     def options(self) -> dict[str, Any]:
-        """Return the method and its options, which a resumed run must share with its checkpoint."""
+        """Return the method and its options; a checkpoint must have the same to be resumed."""
         return {"strategy": type(self).__name__} | {
             f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
         }
@@ -200,7 +200,7 @@ class RoundStrategy(Strategy, ABC):
             )
 
     def join(self, outer: "RoundStrategy") -> None:
-        """Run inside the strategy `outer`: share its state and take its options of the run."""
+        """Run inside the strategy `outer`: share its state and its options of the run."""
         self._engine = outer._engine
         for name in RUN_OPTIONS:
             setattr(self, name, getattr(outer, name))
