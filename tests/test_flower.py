@@ -9,6 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 import torch
+from coprefl_flwr.studies.methods import METHODS
+from coprefl_flwr.studies.personal_methods import PERSONAL_METHODS
 from flwr.app import Message, RecordDict
 from safetensors.numpy import load_file
 
@@ -16,8 +18,6 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.studies.methods import METHODS
-from coprefl_flwr.studies.personal_methods import PERSONAL_METHODS
 from coprefl_flwr.studies.personalised import run_personalised
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.study import run_study

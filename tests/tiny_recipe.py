@@ -3,10 +3,10 @@
 import json
 
 import yaml
+from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes.store import Store
 
 SETTINGS = {
     "downstream-classes": "2",

@@ -1,6 +1,6 @@
-"""The built-in methods, a line each, and what a method is written with.
+"""The built-in methods, one line each, and the classes to write a method with.
 
-A method is what the server does in a round, one algorithm a file.
+A method is what the server does in a round; each has a file of its own.
 """
 
 from coprefl_flwr.rounds.exchange import Exchange as Exchange
@@ -13,6 +13,7 @@ from coprefl_flwr.strategies.centralised import CentralisedHybrid as Centralised
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
 from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
+from coprefl_flwr.strategies.fedavgm import FedAvgM as FedAvgM
 from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
 from coprefl_flwr.strategies.fedmeta import FedMeta as FedMeta
 from coprefl_flwr.strategies.fedpcl import FedPCL as FedPCL

@@ -3,6 +3,7 @@
 import functools
 import json
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ from torch import nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import AdamTraining
-from coprefl_flwr.methods import BATCH_SIZE, PERSONALISED, with_role
+from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
 from coprefl_flwr.report.similarity import LOCAL
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
-from coprefl_flwr.studies.datasets import DataSettings
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalSettings, personal_data
 from coprefl_flwr.studies.phases import (
@@ -235,15 +236,7 @@ def _trained(settings: Settings) -> TrainingSettings:
 
 def _adam(training: TrainingSettings) -> AdamTraining:
     """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
-    neither = training.local_steps is None and training.local_epochs is None
-    decay = AdamTraining.weight_decay if training.weight_decay is None else training.weight_decay
-    return AdamTraining(
-        local_steps=training.local_steps,
-        local_epochs=1 if neither else training.local_epochs,
-        max_steps=training.max_local_steps,
-        batch_size=training.batch_size or BATCH_SIZE,
-        learning_rate=training.learning_rate,
-        learning_rate_decay=training.learning_rate_decay,
-        weight_decay=decay,
-        clip_norm=training.clip_norm,
-    )
+    values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
+    if training.local_steps is None and training.local_epochs is None:
+        values["local_epochs"] = 1
+    return AdamTraining(**values)

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import Samples, TextDataset, partition, split_in_two
+from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, option
-from coprefl_flwr.studies.datasets import PARTITIONS, Datasets, DataSettings
 
 PRETRAINING = "pretrain"
 """The population of the pre-training."""
@@ -31,7 +31,7 @@ class TaskSettings:
     )
     task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = option(
-        "dirichlet", "how a task's samples are spread over its clients", choices=PARTITIONS
+        "dirichlet", "how a task's samples are spread over its clients", choices=SCHEMES
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
     task_train_fraction: float = option(

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, unknown
-from coprefl_flwr.studies.datasets import DataSettings
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import TaskSettings

@@ -49,7 +49,7 @@ class Start:
         strategies = [
             phase.method.strategy(
                 phase.options,
-                phase.training.local_training(),
+                phase.training,
                 server,
                 participants=phase.training.participants,
                 **run,
@@ -57,7 +57,11 @@ class Start:
             for phase in self.phases
         ]
         rounds = [phase.training.rounds for phase in self.phases]
-        return strategies[0] if len(strategies) == 1 else Schedule(list(zip(strategies, rounds, strict=True)))
+        return (
+            strategies[0]
+            if len(strategies) == 1
+            else Schedule(list(zip(strategies, rounds, strict=True)))
+        )
 
 
 def read_start(

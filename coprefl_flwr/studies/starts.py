@@ -12,10 +12,10 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import Dataset, ImageDataset
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.methods import (
-    BATCH_SIZE,
     PRETRAINING,
     RANDOM,
     TASK,
@@ -32,7 +32,6 @@ from coprefl_flwr.models.network import Network
 from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
-from coprefl_flwr.studies.datasets import DataSettings
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import (
@@ -156,7 +155,7 @@ class Starts(Study):
         return LocalTraining(
             local_steps=self.tasks.task_local_steps,
             local_epochs=self.tasks.task_local_epochs,
-            batch_size=self.training.batch_size or BATCH_SIZE,
+            batch_size=self.training.batch_size,
             learning_rate=self.tasks.task_learning_rate,
         )
 
@@ -284,7 +283,7 @@ class Starts(Study):
         group = self.populations.population(str(config["population"]))
         if group.name == clients_of.PRETRAINING:
             phase = self.start(str(config["method"])).phase(int(config["server-round"]))
-            training = phase.training.local_training()
+            training: LocalTraining = phase.training
         else:
             phase, training = self.task_phase, self._task_training()
         held = group.clients[client_id]

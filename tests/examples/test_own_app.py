@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from coprefl_flwr.studies.methods import methods_table
+from coprefl_flwr.studies.personal_methods import personal_methods_table
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
-from coprefl_flwr.studies.methods import methods_table
-from coprefl_flwr.studies.personal_methods import personal_methods_table
 from coprefl_flwr.studies.settings import settings_table
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

@@ -5,11 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.store import Store
 from coprefl_flwr.recipes.sweep import cells
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape

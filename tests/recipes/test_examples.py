@@ -1,9 +1,9 @@
 """The recipes in examples/: each can be read at both scales, and begins to run at the small one."""
 
 import pytest
+from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.store import Store
 from coprefl_flwr.recipes.sweep import Cell, cells, make
 from coprefl_flwr.studies.progress import Progress
 from tests.simulation import ROOT

@@ -5,14 +5,14 @@ import json
 
 import numpy as np
 import pytest
+from coprefl_flwr.recipes.personal_runs import PersonalRun
+from coprefl_flwr.recipes.store import Run
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.personal_runs import PersonalRun
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.store import Run
 from coprefl_flwr.studies.settings import Settings
 from tests.studies.test_personalised import write_domain
 from tests.tiny_recipe import Killed, Witness, files, write_recipe

@@ -6,9 +6,9 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from coprefl_flwr.recipes.store import Run, Store, contents
 
 import coprefl_flwr
-from coprefl_flwr.recipes.store import Run, Store, contents
 from coprefl_flwr.studies.populations import input_shape
 from coprefl_flwr.studies.settings import Settings, key_of
 from coprefl_flwr.studies.starts import own_settings

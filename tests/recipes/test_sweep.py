@@ -8,12 +8,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.store import Store
 from coprefl_flwr.recipes.sweep import (
     InProcess,
     cells,

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coprefl_flwr.studies.methods import METHODS, task_training
+from coprefl_flwr.studies.runs import initial_model
 from flwr.app import Context
 from safetensors.numpy import load_file
 
@@ -12,8 +14,6 @@ from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report import tables
-from coprefl_flwr.studies.methods import METHODS, task_training
-from coprefl_flwr.studies.runs import initial_model
 from coprefl_flwr.studies.study import prepare, run_study
 
 DOWNSTREAM = [name for name, method in METHODS.items() if method.downstream]

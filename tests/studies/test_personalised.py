@@ -6,6 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coprefl_flwr.studies.personal_methods import (
+    PERSONAL_METHODS,
+    initial_arrays,
+    is_personalised,
+    personal_phase,
+    training,
+)
 from safetensors.numpy import load_file
 
 from coprefl_flwr.client_app import app
@@ -14,13 +21,6 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import AdamTraining
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report import tables
-from coprefl_flwr.studies.personal_methods import (
-    PERSONAL_METHODS,
-    initial_arrays,
-    is_personalised,
-    personal_phase,
-    training,
-)
 from coprefl_flwr.studies.personalised import main, prepare, run_personalised
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.study import run_study

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from coprefl_flwr.studies.similarity import main, similarities
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.personalised import run_personalised
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.similarity import main, similarities
 from tests.studies.test_personalised import write_domain
 
 

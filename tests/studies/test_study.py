@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from coprefl_flwr.studies.runs import initial_model, task_model
 from flwr.app import Context
 from safetensors.torch import load_file
 
@@ -17,7 +18,6 @@ from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report import tables
 from coprefl_flwr.studies.populations import dataset, population
-from coprefl_flwr.studies.runs import initial_model, task_model
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.study import prepare, run_study
 from tests.tiny_study import network, tiny_study
