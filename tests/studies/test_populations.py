@@ -7,7 +7,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.datasets import DataSettings
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.studies.populations import PRETRAINING, TaskSettings, populations, task_name
 from coprefl_flwr.studies.settings import Settings
 

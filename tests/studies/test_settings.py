@@ -2,11 +2,9 @@
 
 import pytest
 
-from coprefl_flwr.data import SCHEMES
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import declared
-from coprefl_flwr.studies.datasets import PARTITIONS
 from coprefl_flwr.studies.phases import TRAINING_KEYS
 from coprefl_flwr.studies.settings import GROUPS, Settings
 
@@ -187,7 +185,3 @@ def test_each_setting_belongs_to_one_group():
     for group in GROUPS:
         part = vars(settings.part(group))
         assert part == {name: getattr(settings, name) for name in part}
-
-
-def test_partitions_are_those_there_are():
-    assert PARTITIONS == SCHEMES

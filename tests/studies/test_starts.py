@@ -22,7 +22,7 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.datasets import Datasets, DataSettings
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.studies.phases import TRAINING_KEYS, TrainingSettings, folder_of
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
@@ -272,7 +272,6 @@ OTHER = {
 """Values that are no default; of settings not here, 0.321."""
 FOUND_AS = {
     "feddyn-alpha": "alpha",
-    "max-local-steps": "max_steps",
     "server-steps": "local_steps",
     "server-learning-rate": "learning_rate",
 }
@@ -294,7 +293,7 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
     assert type(inner) is method.strategy_class
     assert isinstance(made, ServerRefined) == method.refined
     phase = only(f"{name}:{text}")
-    training, state = phase.training.local_training(), ClientState(tmp_path)
+    training, state = phase.training, ClientState(tmp_path)
     client = method.client(
         phase.options, tiny_model(), federation.samples[0], {"state": state}, training=training
     )
@@ -388,7 +387,7 @@ def test_clients_get_their_settings(federation, tmp_path):
         made = client(settings, data, **about)
         assert type(made) is METHODS[name].client_class
         assert (made.train, made.test) == (data.train, data.test)
-        assert made.training == LocalTraining(local_epochs=2, batch_size=4, momentum=0.5)
+        assert made.training == TrainingSettings(local_epochs=2, batch_size=4, momentum=0.5)
         if isinstance(made, CoPreFLClient):
             assert (made.support_fraction, made.resplit) == (0.6, False)
         if isinstance(made, StatefulClient):
@@ -403,8 +402,8 @@ def test_local_training(federation):
     )  # fmt: skip
     data = ClientData(federation.samples[0], federation.samples[1])
     of_pretraining = client(settings, data, population="pretrain", method="fedavg")
-    assert of_pretraining.training == LocalTraining(
-        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+    assert of_pretraining.training == TrainingSettings(
+        local_epochs=2, max_local_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
     of_task = client(settings, data, population="task-0", method="fedavg")
