@@ -12,6 +12,7 @@ from coprefl_flwr.strategies.centralised import Centralised as Centralised
 from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
 from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
+from coprefl_flwr.strategies.fedadam import FedAdam as FedAdam
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
 from coprefl_flwr.strategies.fedavgm import FedAvgM as FedAvgM
 from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
