@@ -12,6 +12,7 @@ from coprefl_flwr.strategies.centralised import Centralised as Centralised
 from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
 from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
+from coprefl_flwr.strategies.fedadam import FedAdam as FedAdam
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
 from coprefl_flwr.strategies.fedavgm import FedAvgM as FedAvgM
 from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
@@ -20,6 +21,7 @@ from coprefl_flwr.strategies.fedpcl import FedPCL as FedPCL
 from coprefl_flwr.strategies.fedproto import FedProto as FedProto
 from coprefl_flwr.strategies.fedprox import FedProx as FedProx
 from coprefl_flwr.strategies.fedrep import FedRep as FedRep
+from coprefl_flwr.strategies.fedyogi import FedYogi as FedYogi
 from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL as HybridCoPreFL
 from coprefl_flwr.strategies.moon import MOON as MOON
 from coprefl_flwr.strategies.per_fedavg import PerFedAvg as PerFedAvg
