@@ -12,7 +12,7 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset, partition
 from coprefl_flwr.data.features import Encoder, features_of
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
@@ -127,6 +127,7 @@ class PersonalData:
     seed: int
 
     @functools.cached_property
+    @concerning("personal-datasets", "dataset")
     def domains(self) -> tuple[Domain, ...]:
         """The datasets, in the order in which they are set.
 
@@ -184,7 +185,8 @@ class PersonalData:
         if self.settings.shift == "label" and sources > 1:
             raise SettingsError(
                 f"shift = label: takes one dataset, personal-datasets has {sources}; allowed with "
-                "several are feature and both"
+                "several are feature and both",
+                "shift",
             )
         return self.settings.shift or ("feature" if sources > 1 else "label")
 
@@ -253,7 +255,8 @@ class PersonalData:
             if data.test is None or not len(data.test):
                 raise SettingsError(
                     f"train-per-class = {self.settings.train_per_class}: "
-                    f"{self.domain_of(client).name} leaves client {client} no sample to test on"
+                    f"{self.domain_of(client).name} leaves client {client} no sample to test on",
+                    "train-per-class",
                 )
         return tuple(held[client] for client in range(len(counts)))
 
@@ -289,6 +292,7 @@ class PersonalData:
 
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
+@concerning("backbones")
 def _loaded(text: str) -> tuple[Backbone, ...]:
     names = text.split()
     if not names:
@@ -296,7 +300,7 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
         raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
-    return () if alone else tuple(load_backbone(name) for name in names)
+    return () if alone else tuple(map(load_backbone, names))
 
 
 @functools.lru_cache(maxsize=128)
@@ -342,7 +346,10 @@ def dealt(
         if wanted.sum() > len(there):
             raise SettingsError(
                 f"{domain.name} has {len(there)} samples of class {label}, its clients are to "
-                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class"
+                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
+                "train-per-class",
+                "personal-clients",
+                "personal-datasets",
             )
         left = len(there) - wanted.sum()
         tested = np.floor(wanted * min(ratio, left / max(wanted.sum(), 1)) + 1e-9).astype(np.int64)

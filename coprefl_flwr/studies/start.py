@@ -57,7 +57,8 @@ class Start:
             for phase in self.phases
         ]
         rounds = [phase.training.rounds for phase in self.phases]
-        return strategies[0] if len(strategies) == 1 else Schedule(list(zip(strategies, rounds, strict=True)))
+        each = list(zip(strategies, rounds, strict=True))
+        return Schedule(each) if len(each) > 1 else strategies[0]
 
 
 def read_start(

@@ -9,8 +9,8 @@ import pytest
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.store import Store
-from coprefl_flwr.recipes.sweep import cells
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape
 from tests.tiny_recipe import keep, tiny_recipe, write_recipe
@@ -18,7 +18,7 @@ from tests.tiny_recipe import keep, tiny_recipe, write_recipe
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "models")
+    return ModelStore(tmp_path / "models")
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def recipe_of(tiny_images, tmp_path):
 
 def keep_all(store, recipe, accuracy):
     """Keep every run; `accuracy` is called with start, seed and task."""
-    for cell in cells(recipe):
-        for candidate in cell.row.candidates():
-            deciding = cell.deciding(candidate) if cell.searched else []
-            for run in [*deciding, *cell.reported(candidate)]:
+    for contest in contests(recipe):
+        for candidate in contest.entrant.candidates():
+            deciding = contest.deciding(candidate) if contest.searched else []
+            for run in [*deciding, *contest.reported(candidate)]:
                 tasks = range(run.settings.tasks)
-                values = [accuracy(run.start.name, run.settings.seed, task) for task in tasks]
+                values = [accuracy(run.name, run.settings.seed, task) for task in tasks]
                 keep(store, run, values)
 
 
@@ -93,10 +93,10 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="all")
     keep_all(store, recipe, lambda start, seed, task: 50)
     runs = {
-        (run.start.name, run.settings.seed): run
-        for cell in cells(recipe)
-        for candidate in cell.row.candidates()
-        for run in cell.reported(candidate)
+        (run.name, run.settings.seed): run
+        for contest in contests(recipe)
+        for candidate in contest.entrant.candidates()
+        for run in contest.reported(candidate)
     }
     store.task_file(runs["fedavg", 1], 0).unlink()
     for number in (0, 1):
@@ -164,9 +164,9 @@ def pretraining(recipe_of, **keys):
 def test_what_the_pretraining_came_to(store, recipe_of):
     recipe = pretraining(recipe_of, seeds=[0, 1])
     tested = {"fedavg": [30, 50, 40], "cyclic:rounds=1+fedavg:rounds=2": [20, 50, 60]}
-    for cell in cells(recipe):
-        for run in cell.reported(cell.row.candidates()[0]):
-            keep(store, run, tested=[one - run.settings.seed for one in tested[run.start.name]])
+    for contest in contests(recipe):
+        for run in contest.reported(contest.entrant.candidates()[0]):
+            keep(store, run, tested=[one - run.settings.seed for one in tested[run.name]])
     (found,) = collect(recipe, store, {}).comparisons
     assert found.units == ["seed 0", "seed 1"]
     fedavg, again, cyclic = (row.values for row in found.measured)
@@ -184,8 +184,8 @@ def test_what_the_pretraining_came_to(store, recipe_of):
 
 def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
     recipe = pretraining(recipe_of)
-    for cell, tested in zip(cells(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
-        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=tested)
+    for contest, tested in zip(contests(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
+        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=tested)
     (found,) = collect(recipe, store, {}).comparisons
     assert found.measured[2].values["catches-up"] == [math.inf]
 
@@ -195,8 +195,8 @@ def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
         {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
         seeds=[0, 1],
     )  # fmt: skip
-    (cell,) = cells(recipe)
-    for run in cell.reported(cell.row.candidates()[0]):
+    (contest,) = contests(recipe)
+    for run in contest.reported(contest.entrant.candidates()[0]):
         keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
     values = collect(recipe, store, {}).comparisons[0].measured[0].values
     np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
@@ -208,8 +208,8 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
     grid = Landscape(np.linspace(-1, 1, 3), np.ones((3, 3)))
     monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
     plain = pretraining(recipe_of)
-    for cell in cells(plain)[1:]:
-        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=(1, 2))
+    for contest in contests(plain)[1:]:
+        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=(1, 2))
     collect(plain, store, {})
     assert asked == []
     (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
@@ -220,8 +220,8 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
 def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 50)
-    (cell,) = [cell for cell in cells(recipe) if cell.searched]
-    (lost,) = cell.deciding(cell.row.candidates()[0])
+    (contest,) = [contest for contest in contests(recipe) if contest.searched]
+    (lost,) = contest.deciding(contest.entrant.candidates()[0])
     for file in sorted(store.folder(lost).rglob("*.*"), reverse=True):
         file.unlink()
     (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons

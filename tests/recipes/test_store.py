@@ -236,7 +236,7 @@ def test_the_settings_of_a_run_are_those_that_were_asked_for(base):
 
 def test_one_at_a_time(base, tmp_path):
     """Who waited finds a lock that the one before has removed, and must not share the next one."""
-    store, of = Store(tmp_path), run(base, "random")
+    store, of = ModelStore(tmp_path), run(base, "random")
     inside, most = [], []
 
     def work():
@@ -257,7 +257,7 @@ def test_one_at_a_time(base, tmp_path):
 
 
 def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
-    store, of = Store(tmp_path), run(base, "random")
+    store, of = ModelStore(tmp_path), run(base, "random")
     (store.folder(of) / "tasks").mkdir(parents=True)
     for left in (".rounds.jsonl.77.part", "tasks/.0-ab.json.77.part", ".lock"):
         (store.folder(of) / left).touch()

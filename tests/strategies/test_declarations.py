@@ -40,7 +40,26 @@ OF_A_RUN = declared(RoundStrategy).keys()
 
 def test_the_table_has_every_method():
     assert sorted(METHODS) == sorted(
-        ["centralised", "centralised-hybrid", "coprefl", "coprefl-hybrid", "cyclic", "fedavg", "feddyn", "fedmeta", "fedpcl", "fedproto", "fedprox", "fedrep", "moon", "per-fedavg", "pfedme", "qffl", "scaffold", "solo"]
+        [
+            "centralised",
+            "centralised-hybrid",
+            "coprefl",
+            "coprefl-hybrid",
+            "cyclic",
+            "fedavg",
+            "feddyn",
+            "fedmeta",
+            "fedpcl",
+            "fedproto",
+            "fedprox",
+            "fedrep",
+            "moon",
+            "per-fedavg",
+            "pfedme",
+            "qffl",
+            "scaffold",
+            "solo",
+        ]
     )
 
 
@@ -71,7 +90,9 @@ def test_what_runs_as_a_task_or_personalised():
         for role in ("task", "personalised")
     }
     assert of["task"] == ["fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"]
-    assert of["personalised"] == (["fedavg", "fedpcl", "fedproto", "fedrep", "per-fedavg", "pfedme", "solo"])
+    assert of["personalised"] == (
+        ["fedavg", "fedpcl", "fedproto", "fedrep", "per-fedavg", "pfedme", "solo"]
+    )
 
 
 def test_keys_that_are_not_the_fields_names():
