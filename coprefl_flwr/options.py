@@ -6,6 +6,7 @@ and every generated table, goes by the declaration.
 
 import dataclasses
 import difflib
+import functools
 import math
 import numbers
 import sys
@@ -127,6 +128,7 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
+@functools.cache
 def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by key, in their order.
 

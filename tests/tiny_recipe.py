@@ -121,10 +121,15 @@ def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0):
     ]
     write_result(result_file(store, run).parent, [], rounds)
     for number, accuracy in enumerate(accuracies):
-        rows = [
-            {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
-            for c in (0, 1)
-        ]
-        curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
-        rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
-        write_result(result_file(store, run, number).parent, rows, rounds)
+        keep_task(store, run, number, accuracy)
+
+
+def keep_task(store: ModelStore, run, number, accuracy):
+    """Put one task of a run into the store."""
+    rows = [
+        {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
+        for c in (0, 1)
+    ]
+    curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
+    rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
+    write_result(result_file(store, run, number).parent, rows, rounds)

@@ -13,7 +13,7 @@ from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape
-from tests.tiny_recipe import keep, tiny_recipe, write_recipe
+from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -60,12 +60,28 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
     assert (found.reference, found.tested_against.chosen) == ("coprefl", "gamma=1.0")
     # Tasks of two seeds are different ones.
     rows = found.measured[0].rows
-    assert [row["task"] for row in rows] == [0, 0, 1, 1, 1000, 1000, 1001, 1001]
-    assert {row["start"] for row in rows} == {"random"}
-    assert [curve["task"] for curve in found.measured[0].curves] == [0, 1, 1000, 1001]
-    assert {curve["start"] for row in found.measured for curve in row.curves} == {
+    assert list(rows["task"]) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(rows["start"]) == {"random"}
+    assert list(found.measured[0].curves["task"]) == [0, 1, 2, 3]
+    assert {start for row in found.measured for start in row.curves["start"]} == {
         "random", "fedavg", "coprefl",
     }  # fmt: skip
+
+
+def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, recipe_of):
+    """The last of a seed's 1,001 tasks and the first of the next seed have numbers of their own."""
+    recipe = recipe_of({"tasks": 1001}, methods=["random"], reference=None, seeds=[0, 1])
+    (contest,) = contests(recipe)
+    first, second = contest.reported(contest.entrant.candidates()[0])
+    for run in (first, second):
+        keep(store, run)
+    keep_task(store, first, 1000, 30)
+    keep_task(store, second, 0, 40)
+    (row,) = collect(recipe, store, {}).comparisons[0].measured
+    assert list(row.curves["task"]) == [1000, 1001]
+    assert list(row.rows["task"]) == [1000, 1000, 1001, 1001]
+    assert list(row.rows["correct"]) == [30, 30, 40, 40]
+    assert row.values["accuracy"][1000:1002] == [30, 40]
 
 
 def test_how_values_were_chosen_is_said(store, recipe_of):
@@ -98,9 +114,9 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
         for candidate in contest.entrant.candidates()
         for run in contest.reported(candidate)
     }
-    store.task_file(runs["fedavg", 1], 0).unlink()
+    result_file(store, runs["fedavg", 1], 0).unlink()
     for number in (0, 1):
-        store.task_file(runs["coprefl:gamma=1.0", 0], number).unlink()
+        result_file(store, runs["coprefl:gamma=1.0", 0], number).unlink()
     report = collect(recipe, store, {runs["fedavg", 1].key: "it rained"})
     (found,) = report.comparisons
     values = {
@@ -179,7 +195,8 @@ def test_what_the_pretraining_came_to(store, recipe_of):
     assert again["final"] == fedavg["final"]
     assert cyclic["catches-up"] == [2, 2]
     assert [row.switch for row in found.measured] == [0, 0, 1]
-    assert [len(rounds) for rounds in found.measured[0].rounds.values()] == [3, 3]
+    assert list(found.measured[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
+    assert list(found.measured[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
 
 
 def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
@@ -222,7 +239,7 @@ def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     keep_all(store, recipe, lambda start, seed, task: 50)
     (contest,) = [contest for contest in contests(recipe) if contest.searched]
     (lost,) = contest.deciding(contest.entrant.candidates()[0])
-    for file in sorted(store.folder(lost).rglob("*.*"), reverse=True):
+    for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
     (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
     assert found.failed == [f"{lost.name}, on validation tasks: no memory"]
