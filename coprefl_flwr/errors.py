@@ -1,5 +1,8 @@
 """What this package raises, and why a run ended."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SettingsError(ValueError):
     """Something the user set cannot be used; one line says what, and what is allowed.
@@ -8,13 +11,13 @@ class SettingsError(ValueError):
     ----------
     message : str
         The line.
-    key : str
-        The setting that it is about, if it is about one: a recipe says where that stands.
+    *keys : str
+        The settings that it is about, the first before the others: a recipe says where they stand.
     """
 
-    def __init__(self, message: str, key: str = "") -> None:
+    def __init__(self, message: str, *keys: str) -> None:
         super().__init__(message)
-        self.key = key
+        self.keys = keys
 
 
 class RoundFailedError(RuntimeError):
@@ -23,6 +26,16 @@ class RoundFailedError(RuntimeError):
 
 class RunFailedError(RuntimeError):
     """A run ended without a result; the last checkpoint, if any, is good."""
+
+
+@contextmanager
+def concerning(*keys: str) -> Iterator[None]:
+    """Say which settings a SettingsError raised inside is about, unless it says so itself."""
+    try:
+        yield
+    except SettingsError as error:
+        error.keys = error.keys or keys
+        raise
 
 
 def one_line(error: Exception) -> str:

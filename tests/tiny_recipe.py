@@ -1,12 +1,11 @@
 """A recipe of a few seconds, what its runs send, and results that nobody measured."""
 
-import json
-
 import yaml
-from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.studies.stage import RESULT, write_result
 
 SETTINGS = {
     "downstream-classes": "2",
@@ -107,23 +106,30 @@ def files(folder):
     }
 
 
-def keep(store: Store, run, accuracies=(), tested=(), models=4.0):
+def result_file(store: ModelStore, run, number=None):
+    """Return the file that a task of a run leaves, or what comes before its tasks."""
+    stage = run.main if number is None else run.measured[number]
+    return store.folder(stage) / RESULT
+
+
+def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0):
     """Put a run into the store whose tasks have these accuracies (%, the same at two clients)."""
-    folder = store.folder(run)
-    (folder / "tasks").mkdir(parents=True, exist_ok=True)
-    (folder / "model.safetensors").touch()
+    about = {"phase": "pretraining", "start": "x", "task": None, "models-down": models}
     rounds = [
-        {"phase": "pretraining", "start": "x", "task": None, "round": number, "models-down": models}
-        | {"server-accuracy": accuracy}
+        about | {"round": number, "server-accuracy": accuracy}
         for number, accuracy in enumerate(tested, 1)
     ]
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rounds))
+    write_result(result_file(store, run).parent, [], rounds)
     for number, accuracy in enumerate(accuracies):
-        rows = [
-            {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
-            for c in (0, 1)
-        ]
-        curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
-        rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
-        part = {"rows": rows, "rounds": rounds}
-        store.task_file(run, number).write_text(json.dumps(part))
+        keep_task(store, run, number, accuracy)
+
+
+def keep_task(store: ModelStore, run, number, accuracy):
+    """Put one task of a run into the store."""
+    rows = [
+        {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
+        for c in (0, 1)
+    ]
+    curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
+    rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
+    write_result(result_file(store, run, number).parent, rows, rounds)

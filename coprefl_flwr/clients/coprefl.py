@@ -9,6 +9,7 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
+from coprefl_flwr.errors import concerning
 from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
 from coprefl_flwr.options import check_declared, option
 
@@ -46,7 +47,8 @@ class CoPreFLClient(TorchClient):
     def check_samples(cls, fewest: int, **options: Any) -> None:
         """Refuse clients whose support or query set would be empty."""
         fraction = options.get("support_fraction", cls.options["support_fraction"].default)
-        split_in_two(fewest, fraction, np.random.default_rng(0))
+        with concerning("support-fraction"):
+            split_in_two(fewest, fraction, np.random.default_rng(0))
 
     def split(self, config: Config) -> tuple[Samples, Samples]:
         """Return (support, query), a function of (seed, population, round, client)."""

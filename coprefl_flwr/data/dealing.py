@@ -110,7 +110,10 @@ def _of_domain(
         if wanted.sum() > len(there):
             raise SettingsError(
                 f"{domain.name} has {len(there)} samples of class {label}, its clients are to "
-                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class"
+                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
+                "train-per-class",
+                "personal-clients",
+                "personal-datasets",
             )
         left = len(there) - wanted.sum()
         tested = np.floor(wanted * min(ratio, left / max(wanted.sum(), 1)) + 1e-9).astype(np.int64)

@@ -18,7 +18,7 @@ from coprefl_flwr.data.splits import (
     split_classes,
     split_in_two,
 )
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 
 Rows = npt.NDArray[np.int64]
@@ -112,7 +112,8 @@ class DataSettings:
         if self.server_share is not None and self.server_share > self.server_reserve:
             raise SettingsError(
                 f"server-share = {self.server_share}: must be at most server-reserve = "
-                f"{self.server_reserve}, the samples that no client holds"
+                f"{self.server_reserve}, the samples that no client holds",
+                "server-share",
             )
 
     @property
@@ -138,13 +139,14 @@ class Datasets:
     def loaded(self) -> tuple[Dataset, Dataset]:
         """The datasets of the pre-training and of the tasks, of one shape."""
         chosen = self.settings
-        source = load_dataset(
-            chosen.dataset,
-            chosen.data_dir,
-            image_size=chosen.image_size,
-            samples_per_class=chosen.samples_per_class,
-            seed=self.seed,
-        )
+        with concerning("dataset"):
+            source = load_dataset(
+                chosen.dataset,
+                chosen.data_dir,
+                image_size=chosen.image_size,
+                samples_per_class=chosen.samples_per_class,
+                seed=self.seed,
+            )
         names = source.domain_names
         domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
@@ -153,8 +155,10 @@ class Datasets:
             source = source.measured_on(rows_of(source, every_class, domains))
         if not chosen.has_task_dataset:
             return source, source
-        other = load_dataset(chosen.task_dataset, chosen.data_dir, image_size=chosen.image_size)
-        return self._alike(source, other)
+        with concerning("task-dataset"):
+            size = chosen.image_size
+            other = load_dataset(chosen.task_dataset, chosen.data_dir, image_size=size)
+            return self._alike(source, other)
 
     def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
         """Return two datasets with as many channels, the second normalised as the first.

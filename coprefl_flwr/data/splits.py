@@ -51,13 +51,17 @@ def split_classes(
     if not pretrained:
         raise SettingsError(
             f"pretraining-classes = '{pretraining}': none are left, as all {num_classes} classes "
-            "are downstream"
+            "are downstream",
+            "pretraining-classes",
+            "downstream-classes",
         )
     shared = sorted(set(pretrained) & set(listed))
     if shared and not allow_overlap:
         raise SettingsError(
             f"pretraining-classes = '{pretraining}' and downstream-classes = '{downstream}' share "
-            f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed"
+            f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed",
+            "pretraining-classes",
+            "downstream-classes",
         )
     return pretrained, listed
 
@@ -104,14 +108,15 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     if not names:
         raise SettingsError(
             f"{what} = '{text}': the dataset has no domains; glyphs:domains, a folder of "
-            "domain/class/file, and an .npz with domains do"
+            "domain/class/file, and an .npz with domains do",
+            what,
         )
     listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
     if listed is not None:
         return listed
     for name in text.split():
         if name not in names:
-            raise SettingsError(f"{what} = '{text}': {unknown('domain', name, list(names))}")
+            raise SettingsError(f"{what} = '{text}': {unknown('domain', name, list(names))}", what)
     return tuple(sorted({names.index(name) for name in text.split()}))
 
 
@@ -127,14 +132,16 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
-            raise SettingsError(f"{what} = '{text}': '{item}' is no number or range; use {forms}")
+            problem = f"{what} = '{text}': '{item}' is no number or range; use {forms}"
+            raise SettingsError(problem, what)
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
-            raise SettingsError(f"{what} = '{text}': '{item}' must rise and lie in 0..{count - 1}")
+            problem = f"{what} = '{text}': '{item}' must rise and lie in 0..{count - 1}"
+            raise SettingsError(problem, what)
         found += range(first, last + 1)
     if len(set(found)) < len(found):
         twice = next(c for c in found if found.count(c) > 1)
-        raise SettingsError(f"{what} = '{text}': {twice} is named twice")
+        raise SettingsError(f"{what} = '{text}': {twice} is named twice", what)
     return tuple(sorted(found))
 
 
@@ -143,10 +150,11 @@ def _drawn(
 ) -> tuple[int, ...]:
     """Draw as many classes as `text` says from `pool`."""
     if re.fullmatch(r"\s*\d+\s*", text) is None:
-        raise SettingsError(f"{what} = '{text}' cannot be read; use {_FORMS}")
+        raise SettingsError(f"{what} = '{text}' cannot be read; use {_FORMS}", what)
     count = int(text)
     if not 1 <= count <= len(pool):
-        raise SettingsError(f"{what} = '{text}': 1 to {len(pool)} can be drawn, the classes left")
+        problem = f"{what} = '{text}': 1 to {len(pool)} can be drawn, the classes left"
+        raise SettingsError(problem, what)
     order = seeds.generator(*key, "classes").permutation(len(pool))
     return tuple(sorted(pool[i] for i in order[:count]))
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from coprefl_flwr import seeds
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.models.recurrent import CharLSTM
 from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
 
@@ -72,6 +72,7 @@ def build_model(
         return _known_model(name, num_classes, input_shape, norm)
 
 
+@concerning("model")
 def head_names(
     name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
 ) -> frozenset[str]:

@@ -161,8 +161,9 @@ class Recipe:
 
     def placed(self, error: SettingsError, entrant: Entrant | None = None) -> SettingsError:
         """Return an error with the place of the setting that it is about, or else the row's."""
-        otherwise = entrant.place if entrant else self.places["settings"]
-        return SettingsError(f"{self.places.get(error.key, otherwise)}: {error}", error.key)
+        places = [self.places[key] for key in error.keys if key in self.places]
+        places.append(entrant.place if entrant else self.places["settings"])
+        return SettingsError(f"{places[0]}: {error}", *error.keys)
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""

@@ -31,7 +31,7 @@ class FedRep(RoundStrategy):
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:
             raise SettingsError(
-                f"model = {network.name}: fedrep needs its last layer to be the head"
+                f"model = {network.name}: fedrep needs its last layer to be the head", "model"
             )
         return {n: array for n, array in network.arrays.items() if n not in network.head}
 

@@ -41,7 +41,8 @@ class SCAFFOLD(RoundStrategy):
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Refuse clipped steps where variant II takes the steps for the gradients."""
         if options["variant"] == "II" and clip_norm is not None:
-            raise SettingsError("SCAFFOLD II takes steps for gradients: clip-norm cannot be set")
+            problem = "SCAFFOLD II takes steps for gradients: clip-norm cannot be set"
+            raise SettingsError(problem, "clip-norm")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17; N is the number of all clients, S of the participants."""

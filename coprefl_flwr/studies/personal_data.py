@@ -13,7 +13,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.features import Encoder, features_of
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
@@ -107,6 +107,7 @@ class PersonalData:
     seed: int
 
     @functools.cached_property
+    @concerning("personal-datasets", "dataset")
     def domains(self) -> tuple[Domain, ...]:
         """The datasets, in the order in which they are set.
 
@@ -164,7 +165,8 @@ class PersonalData:
         if self.settings.shift == "label" and sources > 1:
             raise SettingsError(
                 f"shift = label: takes one dataset, personal-datasets has {sources}; allowed with "
-                "several are feature and both"
+                "several are feature and both",
+                "shift",
             )
         return self.settings.shift or ("feature" if sources > 1 else "label")
 
@@ -239,6 +241,7 @@ class PersonalData:
 
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
+@concerning("backbones")
 def _loaded(text: str) -> tuple[Backbone, ...]:
     names = text.split()
     if not names:
@@ -246,7 +249,7 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
         raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
-    return () if alone else tuple(load_backbone(name) for name in names)
+    return () if alone else tuple(map(load_backbone, names))
 
 
 @functools.lru_cache(maxsize=128)

@@ -84,7 +84,8 @@ class Personalised(Study):
         phase = read_phase("method", name, PERSONALISED, self.training, self.short)
         if self.personal.from_scratch and phase.method.strategy_class.network != "classifier":
             raise SettingsError(
-                f"backbones = scratch: {phase.name} trains a head on features, no network"
+                f"backbones = scratch: {phase.name} trains a head on features, no network",
+                "backbones",
             )
         return phase
 
@@ -150,7 +151,8 @@ class Personalised(Study):
         classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
         if self.personal.from_scratch:
             named = (self.model.model, classes, shape, self.model.norm)
-            return build_model(*named, key), head_names(*named)
+            head = head_names(*named)
+            return build_model(*named, key), head
         norm = self.personal.head_norm
         if phase.method.strategy_class.network == "projection":
             return projection_head(shape[0], norm or "none", key), frozenset()
@@ -226,10 +228,11 @@ def _trained(settings: Settings) -> TrainingSettings:
         "momentum": "a personalised study trains by Adam",
     }.items():
         if getattr(settings, key) != declared(Settings)[key].default:
-            raise SettingsError(f"{key} = {getattr(settings, key)}: {why}")
+            raise SettingsError(f"{key} = {getattr(settings, key)}: {why}", key)
     if settings.clients != Settings.clients:
         raise SettingsError(
-            f"clients = {settings.clients}: how many a personalised study has is personal-clients"
+            f"clients = {settings.clients}: how many a personalised study has is personal-clients",
+            "clients",
         )
     return settings.part(TrainingSettings)
 

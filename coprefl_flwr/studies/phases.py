@@ -134,7 +134,8 @@ def read_phase(
         changed = _training(training, {k: v for k, v in given.items() if k in keys}, method)
         method.strategy_class.check_training(options, changed.clip_norm if keys else None)
     except SettingsError as error:
-        raise SettingsError(f"{where}{error}") from error
+        elsewhere = [key for key in error.keys if key not in given]
+        raise SettingsError(f"{where}{error}", *elsewhere, what) from error
     return Phase(method, role, options, changed)
 
 
@@ -142,16 +143,18 @@ def _method(what: str, text: str, name: str, role: str) -> Method:
     """Return the method that is named, which must have the role."""
     allowed = with_role(role)
     if name == RANDOM:
-        raise SettingsError(f"{what}: '{text}': random is not trained and has no settings")
+        problem = f"{what}: '{text}': random is not trained and has no settings"
+        raise SettingsError(problem, what)
     if name in allowed:
         return allowed[name]
     known = [*([RANDOM] if role == PRETRAINING else []), *allowed]
     if role == PRETRAINING and name in with_role(PERSONALISED):
         raise SettingsError(
             f"{what}: {name} is a method of personalised studies: set study = personalised, or "
-            f"name some of {', '.join(known)}"
+            f"name some of {', '.join(known)}",
+            what,
         )
-    raise SettingsError(f"{what}: {unknown('method', name, known)}")
+    raise SettingsError(f"{what}: {unknown('method', name, known)}", what)
 
 
 def _training(
@@ -207,7 +210,8 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
             continue
         has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
         own = [f"{name} has {options}" for name, options in has.items()]
-        raise SettingsError(f"{key} = {value}: no method here has this setting; {'; '.join(own)}")
+        problem = f"{key} = {value}: no method here has this setting; {'; '.join(own)}"
+        raise SettingsError(problem, key)
 
 
 def keys_of(names: str, role: str) -> set[str]:

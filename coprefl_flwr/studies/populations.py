@@ -10,7 +10,7 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
 from coprefl_flwr.data.division import Datasets, DataSettings
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 
 PRETRAINING = "pretrain"
@@ -61,7 +61,8 @@ class TaskSettings:
         if self.task_local_steps is not None and self.task_local_epochs is not None:
             raise SettingsError(
                 f"task-local-steps = {self.task_local_steps} and task-local-epochs = "
-                f"{self.task_local_epochs}: set one of them, not both"
+                f"{self.task_local_epochs}: set one of them, not both",
+                "task-local-epochs",
             )
 
 
@@ -166,6 +167,7 @@ class Populations:
         """
         return by_source_part(self.datasets.of_pretraining())[1]
 
+    @concerning("partition", "clients", "dataset")
     def _pretraining(self) -> Population:
         """Spread the samples of the pre-training classes over the clients, but for the reserve."""
         everything, _ = self._reserve
@@ -182,6 +184,7 @@ class Populations:
         clients = tuple(ClientData(everything.take(part)) for part in parts)
         return Population(PRETRAINING, self.datasets.classes[0], clients)
 
+    @concerning("task-partition", "task-clients")
     def _task(self, name: str) -> Population:
         """Draw a task's classes, spread their samples, split each client's into train and test.
 
@@ -203,7 +206,8 @@ class Populations:
         clients = []
         for client, part in enumerate(parts):
             rng = seeds.generator(self.seed, name, client, "test-split")
-            train, test = split_in_two(len(part), self.tasks.task_train_fraction, rng)
+            with concerning("task-train-fraction"):
+                train, test = split_in_two(len(part), self.tasks.task_train_fraction, rng)
             held = everything.take(part)
             clients.append(ClientData(held.take(train), held.take(test)))
         return Population(name, classes, tuple(clients))
@@ -213,10 +217,13 @@ class Populations:
         downstream, wanted = self.datasets.classes[1], self.tasks.task_classes
         if isinstance(self.datasets.tasks, TextDataset):
             # Windows overlap: a random test part would share most of its text with the other.
-            raise SettingsError(f"tasks = {self.tasks.tasks}: texts have no tasks; set tasks = 0")
+            problem = f"tasks = {self.tasks.tasks}: texts have no tasks; set tasks = 0"
+            raise SettingsError(problem, "tasks", "dataset")
         if wanted > len(downstream):
             raise SettingsError(
-                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes"
+                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes",
+                "task-classes",
+                "downstream-classes",
             )
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(downstream), wanted, replace=False)
@@ -231,7 +238,8 @@ class Populations:
         if self.tasks.head == "keep" and found != learnt:
             raise SettingsError(
                 f"head = keep: a task has {len(found)} classes ({_abridged(found)}), and the "
-                f"pre-training {len(learnt)} ({_abridged(learnt)}); they must be the same"
+                f"pre-training {len(learnt)} ({_abridged(learnt)}); they must be the same",
+                "head",
             )
 
 
@@ -251,7 +259,7 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
     """Return the samples of the source's training part and of its test part."""
     test = samples.dataset.test
     if test is None or not test[samples.indices].any():
-        raise SettingsError("test-every: the dataset has no test part of its own")
+        raise SettingsError("test-every: the dataset has no test part of its own", "test-every")
     of_test = test[samples.indices]
     return samples.take(np.flatnonzero(~of_test)), samples.take(np.flatnonzero(of_test))
 

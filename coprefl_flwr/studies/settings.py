@@ -52,7 +52,8 @@ class FolderSettings:
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
             raise SettingsError(
                 f"run-name = {self.run_name!r}: must be letters, digits, '_', '-' and '.', as it "
-                "names a folder"
+                "names a folder",
+                "run-name",
             )
         if self.resume and not self.run_name:
             raise SettingsError("resume = true: needs the run-name of the run to go on with")
@@ -108,12 +109,16 @@ class Settings(
             self.part(group)
         if self.participants > self.clients:
             raise SettingsError(
-                f"participants = {self.participants}: must be at most clients = {self.clients}"
+                f"participants = {self.participants}: must be at most clients = {self.clients}",
+                "participants",
+                "clients",
             )
         if self.min_replies > self.participants:
             raise SettingsError(
                 f"min-replies = {self.min_replies}: must be at most participants = "
-                f"{self.participants}"
+                f"{self.participants}",
+                "min-replies",
+                "participants",
             )
 
     def part(self, group: type[Group]) -> Group:

@@ -264,7 +264,9 @@ class Starts(Study):
             raise SettingsError(
                 f"server-share = {self.data.server_share}, server-reserve = "
                 f"{self.data.server_reserve}: the server has {held} samples, and {start.name} "
-                f"needs at least {needed}{why}"
+                f"needs at least {needed}{why}",
+                "server-share",
+                "server-reserve",
             )
 
     def _check_samples(self, phase: Phase, population: Population) -> None:

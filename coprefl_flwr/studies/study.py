@@ -83,7 +83,7 @@ def not_set(settings: Settings, group: type, why: str, but: Sequence[str] = ()) 
     for key, one in declared(group).items():
         value = getattr(settings, one.name)
         if key not in but and value != one.default:
-            raise SettingsError(f"{key} = {value}: {why}")
+            raise SettingsError(f"{key} = {value}: {why}", key)
 
 
 def run(study: Study, grid: Grid, store: Store, track: Track = lambda _: ()) -> None:

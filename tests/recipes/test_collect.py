@@ -5,20 +5,20 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import cells
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape
-from tests.tiny_recipe import keep, tiny_recipe, write_recipe
+from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "models")
+    return ModelStore(tmp_path / "models")
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def recipe_of(tiny_images, tmp_path):
 
 def keep_all(store, recipe, accuracy):
     """Keep every run; `accuracy` is called with start, seed and task."""
-    for cell in cells(recipe):
-        for candidate in cell.row.candidates():
-            deciding = cell.deciding(candidate) if cell.searched else []
-            for run in [*deciding, *cell.reported(candidate)]:
+    for contest in contests(recipe):
+        for candidate in contest.entrant.candidates():
+            deciding = contest.deciding(candidate) if contest.searched else []
+            for run in [*deciding, *contest.reported(candidate)]:
                 tasks = range(run.settings.tasks)
-                values = [accuracy(run.start.name, run.settings.seed, task) for task in tasks]
+                values = [accuracy(run.name, run.settings.seed, task) for task in tasks]
                 keep(store, run, values)
 
 
@@ -60,12 +60,28 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
     assert (found.reference, found.tested_against.chosen) == ("coprefl", "gamma=1.0")
     # Tasks of two seeds are different ones.
     rows = found.measured[0].rows
-    assert [row["task"] for row in rows] == [0, 0, 1, 1, 1000, 1000, 1001, 1001]
-    assert {row["start"] for row in rows} == {"random"}
-    assert [curve["task"] for curve in found.measured[0].curves] == [0, 1, 1000, 1001]
-    assert {curve["start"] for row in found.measured for curve in row.curves} == {
+    assert list(rows["task"]) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert set(rows["start"]) == {"random"}
+    assert list(found.measured[0].curves["task"]) == [0, 1, 2, 3]
+    assert {start for row in found.measured for start in row.curves["start"]} == {
         "random", "fedavg", "coprefl",
     }  # fmt: skip
+
+
+def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, recipe_of):
+    """The last of a seed's 1,001 tasks and the first of the next seed have numbers of their own."""
+    recipe = recipe_of({"tasks": 1001}, methods=["random"], reference=None, seeds=[0, 1])
+    (contest,) = contests(recipe)
+    first, second = contest.reported(contest.entrant.candidates()[0])
+    for run in (first, second):
+        keep(store, run)
+    keep_task(store, first, 1000, 30)
+    keep_task(store, second, 0, 40)
+    (row,) = collect(recipe, store, {}).comparisons[0].measured
+    assert list(row.curves["task"]) == [1000, 1001]
+    assert list(row.rows["task"]) == [1000, 1000, 1001, 1001]
+    assert list(row.rows["correct"]) == [30, 30, 40, 40]
+    assert row.values["accuracy"][1000:1002] == [30, 40]
 
 
 def test_how_values_were_chosen_is_said(store, recipe_of):
@@ -93,14 +109,14 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="all")
     keep_all(store, recipe, lambda start, seed, task: 50)
     runs = {
-        (run.start.name, run.settings.seed): run
-        for cell in cells(recipe)
-        for candidate in cell.row.candidates()
-        for run in cell.reported(candidate)
+        (run.name, run.settings.seed): run
+        for contest in contests(recipe)
+        for candidate in contest.entrant.candidates()
+        for run in contest.reported(candidate)
     }
-    store.task_file(runs["fedavg", 1], 0).unlink()
+    result_file(store, runs["fedavg", 1], 0).unlink()
     for number in (0, 1):
-        store.task_file(runs["coprefl:gamma=1.0", 0], number).unlink()
+        result_file(store, runs["coprefl:gamma=1.0", 0], number).unlink()
     report = collect(recipe, store, {runs["fedavg", 1].key: "it rained"})
     (found,) = report.comparisons
     values = {
@@ -164,9 +180,9 @@ def pretraining(recipe_of, **keys):
 def test_what_the_pretraining_came_to(store, recipe_of):
     recipe = pretraining(recipe_of, seeds=[0, 1])
     tested = {"fedavg": [30, 50, 40], "cyclic:rounds=1+fedavg:rounds=2": [20, 50, 60]}
-    for cell in cells(recipe):
-        for run in cell.reported(cell.row.candidates()[0]):
-            keep(store, run, tested=[one - run.settings.seed for one in tested[run.start.name]])
+    for contest in contests(recipe):
+        for run in contest.reported(contest.entrant.candidates()[0]):
+            keep(store, run, tested=[one - run.settings.seed for one in tested[run.name]])
     (found,) = collect(recipe, store, {}).comparisons
     assert found.units == ["seed 0", "seed 1"]
     fedavg, again, cyclic = (row.values for row in found.measured)
@@ -179,13 +195,14 @@ def test_what_the_pretraining_came_to(store, recipe_of):
     assert again["final"] == fedavg["final"]
     assert cyclic["catches-up"] == [2, 2]
     assert [row.switch for row in found.measured] == [0, 0, 1]
-    assert [len(rounds) for rounds in found.measured[0].rounds.values()] == [3, 3]
+    assert list(found.measured[0].rounds["seed"]) == [0, 0, 0, 1, 1, 1]
+    assert list(found.measured[0].rounds["round"]) == [1, 2, 3, 1, 2, 3]
 
 
 def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
     recipe = pretraining(recipe_of)
-    for cell, tested in zip(cells(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
-        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=tested)
+    for contest, tested in zip(contests(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
+        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=tested)
     (found,) = collect(recipe, store, {}).comparisons
     assert found.measured[2].values["catches-up"] == [math.inf]
 
@@ -195,8 +212,8 @@ def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
         {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
         seeds=[0, 1],
     )  # fmt: skip
-    (cell,) = cells(recipe)
-    for run in cell.reported(cell.row.candidates()[0]):
+    (contest,) = contests(recipe)
+    for run in contest.reported(contest.entrant.candidates()[0]):
         keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
     values = collect(recipe, store, {}).comparisons[0].measured[0].values
     np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
@@ -208,8 +225,8 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
     grid = Landscape(np.linspace(-1, 1, 3), np.ones((3, 3)))
     monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
     plain = pretraining(recipe_of)
-    for cell in cells(plain)[1:]:
-        keep(store, cell.reported(cell.row.candidates()[0])[0], tested=(1, 2))
+    for contest in contests(plain)[1:]:
+        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=(1, 2))
     collect(plain, store, {})
     assert asked == []
     (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
@@ -220,9 +237,9 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
 def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 50)
-    (cell,) = [cell for cell in cells(recipe) if cell.searched]
-    (lost,) = cell.deciding(cell.row.candidates()[0])
-    for file in sorted(store.folder(lost).rglob("*.*"), reverse=True):
+    (contest,) = [contest for contest in contests(recipe) if contest.searched]
+    (lost,) = contest.deciding(contest.entrant.candidates()[0])
+    for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
     (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
     assert found.failed == [f"{lost.name}, on validation tasks: no memory"]

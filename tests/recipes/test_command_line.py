@@ -73,14 +73,14 @@ def refusal(arguments, capsys):
             "line 6: head = keep: a task",
         ),
         ("  tasks: 1", "  test-every: 2", "line 4: test-every: the dataset has no test part"),
-        ("task-classes: 2", "task-classes: 3", "task-classes = 3: there are only 2 downstream"),
-        ("clients: 6", "clients: 90", "samples among 90 clients"),
+        ("task-classes: 2", "task-classes: 3", "line 15: task-classes = 3: there are only 2"),
+        ("clients: 6", "clients: 90", "line 7: partition 'iid' of"),
         (
             'downstream-classes: "2"',
             "downstream-classes: 2",
-            "downstream-classes = 2: must be a text",
+            "line 5: downstream-classes = 2: must be a text",
         ),
-        ("tests.tiny_study:network", "tests.tiny_study:none", "tests.tiny_study:none"),
+        ("tests.tiny_study:network", "tests.tiny_study:none", "line 9: model is 'tests.tiny_st"),
     ],
 )
 def test_a_wrong_recipe_starts_nothing(old, new, message, text, path, tmp_path, capsys):
@@ -122,9 +122,10 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "tiny.yaml", "--set", "methods=[random]"]) == 0
     found = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
-    (model,) = (tmp_path / "outputs" / "models").iterdir()
+    (model,) = (tmp_path / "outputs" / "models").glob("random-*")
     below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
-    below |= {f"models/{model.name}/tasks"}
+    (task,) = (model / "tasks").iterdir()
+    below |= {f"models/{model.name}/tasks/{task.name}", "models"}  # Of .locks.
     assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
     kept = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
     assert kept == "../models\n"
@@ -135,7 +136,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     elsewhere = ["--out", "a/b", "--models", "c"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
     assert (tmp_path / "a" / "b" / "report" / "index.html").exists()
-    assert [one.name for one in (tmp_path / "c").iterdir()] == [model.name]
+    assert {one.name for one in (tmp_path / "c").iterdir()} == {".locks", model.name}
 
 
 def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys):
@@ -182,7 +183,7 @@ def test_list(done, capsys):
     assert main(["list", str(done)]) == 0
     head, *models = capsys.readouterr().out.splitlines()
     assert head == f"{done / 'tiny'}  A tiny comparison  (reported)"
-    names = sorted(folder.name for folder in (done / "models").iterdir())
+    names = sorted(folder.name for folder in (done / "models").glob("*-*"))
     assert models == [f"  {name}  {name.partition('-')[0]}  1 tasks" for name in names]
 
 

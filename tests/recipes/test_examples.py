@@ -1,10 +1,10 @@
 """The recipes in examples/: each can be read at both scales, and begins to run at the small one."""
 
 import pytest
-from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import Cell, cells, make
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.sweep import Cell, make
 from coprefl_flwr.studies.progress import Progress
 from tests.simulation import ROOT
 
@@ -40,9 +40,9 @@ def test_it_can_be_read(name):
 @pytest.mark.parametrize("name", PERSONALISED)
 def test_a_personalised_one_begins_to_run(name, tmp_path):
     recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
-    store = Store(tmp_path)
-    for cell in cells(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
-        run = cell.reported(cell.row.candidates()[0])[0]
+    store = ModelStore(tmp_path)
+    for contest in contests(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
+        run = contest.reported(contest.entrant.candidates()[0])[0]
         make(run, store, Progress(0))
         assert store.done(run)
         assert len(store.task(run, 0)["rounds"]) == 2
@@ -54,11 +54,11 @@ def test_it_begins_to_run(name, tmp_path):
     tasks = read_recipe(FOLDER / name).settings["tasks"][0]
     changes = LEAST + (LEAST_TASKS if tasks else [])
     recipe = read_recipe(FOLDER / name, changes, "small")
-    trained = [row for row in recipe.rows if row.method != "random"]
-    store = Store(tmp_path)
+    trained = [row for row in recipe.entrants if row.method != "random"]
+    store = ModelStore(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:
-        cell = Cell(recipe, recipe.combinations()[0], row)
-        run = cell.reported(row.candidates()[0])[0]
+        contest = Cell(recipe, recipe.combinations()[0], row)
+        run = contest.reported(row.candidates()[0])[0]
         make(run, store, Progress(0))
         assert store.done(run)
         assert len(store.rounds(run)) == run.start.rounds

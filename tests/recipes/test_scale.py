@@ -94,7 +94,7 @@ def test_what_is_cut(cut):
 
 
 def test_methods_are_cut_alike(cut):
-    starts = {row.label: [one.start for one in row.candidates()] for row in cut().rows}
+    starts = {row.label: [one.start for one in row.candidates()] for row in cut().entrants}
     assert starts["random"] == ["random"]
     assert starts["fedavg"] == ["fedavg"]
     # 20 and 30 of 50 rounds are 2.4 and 3.6 of 6; 35 of 100 clients are 7 of 20, not 7.000000001.
@@ -112,7 +112,7 @@ def test_methods_are_cut_alike(cut):
 
 def test_a_search_of_what_is_replaced_ends(cut):
     recipe = cut(search={"learning-rate": [0.1, 0.01]})
-    assert [len(row.candidates()) for row in recipe.rows] == [1, 1, 4, 1, 1, 2]
+    assert [len(row.candidates()) for row in recipe.entrants] == [1, 1, 4, 1, 1, 2]
 
 
 def test_the_papers_figures_stay_beside_their_tables(cut):

@@ -8,15 +8,14 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from coprefl_flwr.recipes.store import Store
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import (
     InProcess,
-    cells,
     check_runs,
     choose,
     identity,
@@ -69,10 +68,10 @@ def whole(tiny_file, tmp_path_factory):
 def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
     recipe = recipe_of(seeds=[0, 1], validation_seed=77)
     reported, deciding = [], []
-    for cell in cells(recipe):
-        for candidate in cell.row.candidates():
-            reported += cell.reported(candidate)
-            deciding += cell.deciding(candidate) if cell.searched else []
+    for contest in contests(recipe):
+        for candidate in contest.entrant.candidates():
+            reported += contest.reported(candidate)
+            deciding += contest.deciding(candidate) if contest.searched else []
     taken = {number for one in reported for number in class_split(one.settings)[1]}
     assert len(deciding) == 2
     for one in deciding:
@@ -89,9 +88,9 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     other = tmp_path / "other.npz"
     other.write_bytes(tiny_images.read_bytes())
     recipe = recipe_of({"task-dataset": str(other), "pretraining-classes": "list:0-5"})
-    (cell,) = [cell for cell in cells(recipe) if cell.searched]
-    candidate = cell.row.candidates()[0]
-    (deciding,), (reported,) = cell.deciding(candidate), cell.reported(candidate)
+    (contest,) = [contest for contest in contests(recipe) if contest.searched]
+    candidate = contest.entrant.candidates()[0]
+    (deciding,), (reported,) = contest.deciding(candidate), contest.reported(candidate)
     assert class_split(deciding.settings)[0] == class_split(reported.settings)[0]
     both = [set(class_split(one.settings)[1]) for one in (deciding, reported)]
     assert not both[0] & both[1]
@@ -122,68 +121,70 @@ def test_a_run_that_two_tables_need_is_one(recipe_of):
 
 
 def searched(recipe):
-    (cell,) = [cell for cell in cells(recipe) if cell.searched]
-    return cell, cell.row.candidates()
+    (contest,) = [contest for contest in contests(recipe) if contest.searched]
+    return contest, contest.entrant.candidates()
 
 
 def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
-    cell, candidates = searched(recipe)
-    store = Store(tmp_path / "models")
-    assert choose(store, cell) is None
+    contest, candidates = searched(recipe)
+    store = ModelStore(tmp_path / "models")
+    assert choose(store, contest) is None
     for candidate, validated, reported in zip(
         candidates, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
     ):
-        keep(store, cell.deciding(candidate)[0], validated)
-        keep(store, cell.reported(candidate)[0], reported)
-    assert [one.chosen for one in cell.shown(store)] == ["gamma=1.0"]
+        keep(store, contest.deciding(candidate)[0], validated)
+        keep(store, contest.reported(candidate)[0], reported)
+    assert [one.chosen for one in contest.shown(store)] == ["gamma=1.0"]
     # A run that was not finished is not chosen; of equals the first is.
-    store.task_file(cell.deciding(candidates[2])[0], 1).unlink()
-    assert choose(store, cell).chosen == "gamma=0.0"
-    keep(store, cell.deciding(candidates[1])[0], (50, 60))
-    assert choose(store, cell).chosen == "gamma=0.0"
+    store.task_file(contest.deciding(candidates[2])[0], 1).unlink()
+    assert choose(store, contest).chosen == "gamma=0.0"
+    keep(store, contest.deciding(candidates[1])[0], (50, 60))
+    assert choose(store, contest).chosen == "gamma=0.0"
 
 
 def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="test", methods=[{"coprefl": {"gamma": [0, 1]}}])
-    cell, candidates = searched(recipe)
-    store = Store(tmp_path / "models")
+    contest, candidates = searched(recipe)
+    store = ModelStore(tmp_path / "models")
     for candidate, accuracies in zip(candidates, [(90, 10), (60, 60)], strict=True):
-        assert cell.deciding(candidate) == cell.reported(candidate)
-        for one, accuracy in zip(cell.reported(candidate), accuracies, strict=True):
+        assert contest.deciding(candidate) == contest.reported(candidate)
+        for one, accuracy in zip(contest.reported(candidate), accuracies, strict=True):
             keep(store, one, (accuracy, accuracy))
-    assert choose(store, cell).chosen == "gamma=1.0"
+    assert choose(store, contest).chosen == "gamma=1.0"
     # Where a seed is missing, the others' mean would be of other tasks.
-    store.task_file(cell.reported(candidates[1])[1], 0).unlink()
-    assert choose(store, cell).chosen == "gamma=0.0"
+    store.task_file(contest.reported(candidates[1])[1], 0).unlink()
+    assert choose(store, contest).chosen == "gamma=0.0"
 
 
 def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
     recipe = recipe_of(
         {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
     )
-    cell, candidates = searched(recipe)
-    store = Store(tmp_path / "models")
+    contest, candidates = searched(recipe)
+    store = ModelStore(tmp_path / "models")
     for candidate, tested in zip(candidates, [(80, 20), (10, 30)], strict=True):
-        keep(store, cell.reported(candidate)[0], tested=tested)
-    assert choose(store, cell).chosen == "gamma=1.0"
+        keep(store, contest.reported(candidate)[0], tested=tested)
+    assert choose(store, contest).chosen == "gamma=1.0"
 
 
 def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
-    shown = [one.chosen for cell in cells(recipe) for one in cell.shown(Store(tmp_path))]
+    shown = [
+        one.chosen for contest in contests(recipe) for one in contest.shown(ModelStore(tmp_path))
+    ]
     assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
-    assert not any(cell.searched for cell in cells(recipe))
+    assert not any(contest.searched for contest in contests(recipe))
 
 
 def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1])
-    store, made = Store(tmp_path / "models"), []
+    store, made = ModelStore(tmp_path / "models"), []
 
     def make(runs):
-        made.append([(one.start.name, one.settings.seed) for one in runs])
+        made.append([(one.name, one.settings.seed) for one in runs])
         for one in runs:
-            keep(store, one, [90 if "gamma=1.0" in one.start.name else 10] * one.settings.tasks)
+            keep(store, one, [90 if "gamma=1.0" in one.name else 10] * one.settings.tasks)
         return {}
 
     assert run_recipe(recipe, store, make) == {}
@@ -196,9 +197,9 @@ def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
     """A run is a function of its settings."""
     many = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], seeds=[0, 1])
     alone = recipe_of(methods=[{"coprefl": {"gamma": 0.5}}], seeds=[0, 1], select="test")
-    cell, candidates = searched(many)
-    (other,) = cells(alone)
-    before = cell.reported(candidates[1])
+    contest, candidates = searched(many)
+    (other,) = contests(alone)
+    before = contest.reported(candidates[1])
     after = other.reported(other.row.candidates()[0])
     assert [identity(one) for one in before] == [identity(one) for one in after]
     assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
@@ -282,7 +283,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     whole, recipe_of, tmp_path, monkeypatch
 ):
     """The round is run again, and its metrics stand once."""
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     (one,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
     for number in (2, 3):  # In the pre-training's second round, and in a task's first.
         left = iter([write_checkpoint] * (number - 1))
@@ -323,7 +324,7 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
 
 def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     """The model's file is the last that is written: what is beside it is of no use then."""
-    store = Store(tmp_path / "models")
+    store = ModelStore(tmp_path / "models")
     recipe = recipe_of({"tasks": 0}, methods=["fedavg"], reference=None)
     (one,) = check_runs(recipe)
     assert InProcess(store)([one]) == {}
@@ -337,7 +338,7 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
 
 def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
     """Nor does what the name of a run leaves out keep it from going on."""
-    store, settings = Store(tmp_path / "models"), {"tasks": 0}
+    store, settings = ModelStore(tmp_path / "models"), {"tasks": 0}
     (one,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
     with pytest.raises(Killed):

@@ -38,8 +38,8 @@ METHODS = {
 OF_A_RUN = declared(RoundStrategy).keys()
 
 
-def test_the_table_has_every_method():
-    assert sorted(METHODS) == [
+def test_the_table_has_every_method_of_the_papers():
+    assert METHODS.keys() >= {
         "centralised",
         "centralised-hybrid",
         "coprefl",
@@ -58,7 +58,7 @@ def test_the_table_has_every_method():
         "qffl",
         "scaffold",
         "solo",
-    ]
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -84,11 +84,11 @@ def test_a_method_finds_its_client_and_its_own_options(name):
 
 def test_what_runs_as_a_task_or_personalised():
     of = {
-        role: sorted(name for name, method in METHODS.items() if role in method.roles)
+        role: {name for name, method in METHODS.items() if role in method.roles}
         for role in ("task", "personalised")
     }
-    assert of["task"] == ["fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"]
-    assert of["personalised"] == [
+    assert of["task"] >= {"fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"}
+    assert of["personalised"] >= {
         "fedavg",
         "fedpcl",
         "fedproto",
@@ -96,7 +96,7 @@ def test_what_runs_as_a_task_or_personalised():
         "per-fedavg",
         "pfedme",
         "solo",
-    ]
+    }
 
 
 def test_keys_that_are_not_the_fields_names():
