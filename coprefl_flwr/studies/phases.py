@@ -27,6 +27,22 @@ class TrainingSettings(LocalTraining):
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    # A study whose clients do not train would only look like one.
+    local_steps: int | None = option(
+        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
+    )
+    local_epochs: int | None = option(
+        None, "passes over the local data per participation", unit="epochs", minimum=1
+    )
+
+    def __post_init__(self) -> None:
+        """Check the options, which a user knows by their keys."""
+        if self.local_steps is not None and self.local_epochs is not None:
+            raise SettingsError(
+                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: set one "
+                "of them, not both"
+            )
+        super().__post_init__()
 
 
 TRAINING_KEYS = tuple(declared(TrainingSettings))

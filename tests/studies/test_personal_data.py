@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data import ImageDataset
+from coprefl_flwr.data.dealing import dirichlet_counts
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
@@ -72,7 +73,8 @@ def test_label_shift_deals_the_same_number_out_unevenly(two, kind):
     """Tables 9 and 10: the sizes differ, their sum is that of feature shift."""
     one = two.personal_datasets.split()[0] if kind == "label" else two.personal_datasets
     settings = replace(two, personal_datasets=one, shift=kind, personal_clients=2, seed=3)
-    counts = data(settings).class_counts()
+    even, key = np.full((2, CLASSES), 5), (3, "personal")
+    counts = dirichlet_counts(data(settings).domains, even, key, alpha=1.0, min_samples=2)
     assert counts.sum(axis=0).tolist() == [10] * CLASSES
     assert counts[0].tolist() != counts[1].tolist()
     for client, held in enumerate(data(settings).images):

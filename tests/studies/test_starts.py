@@ -107,7 +107,7 @@ def test_a_methods_own_default_and_what_takes_its_place():
 def test_steps_or_epochs():
     def chosen(text, **settings):
         own = only(text, **settings).training
-        return own.local_steps, own.local_epochs, own.max_local_steps
+        return own.local_steps, own.local_epochs, own.max_steps
 
     assert chosen("fedavg") == (None, None, None)
     assert chosen("cyclic") == (None, 5, 20)
@@ -272,6 +272,7 @@ OTHER = {
 """Values that are no default; of settings not here, 0.321."""
 FOUND_AS = {
     "feddyn-alpha": "alpha",
+    "max-local-steps": "max_steps",
     "server-steps": "local_steps",
     "server-learning-rate": "learning_rate",
 }
@@ -300,7 +301,8 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
     assert type(client) is method.client_class
     for key, value in values.items():
         field = FOUND_AS.get(key, key.replace("-", "_"))
-        holders = [made.training] if key.startswith("server-") else [inner, client, training]
+        refining = key in ("server-steps", "server-learning-rate")
+        holders = [made.training] if refining else [inner, client, training]
         arrived = [getattr(holder, field) for holder in holders if hasattr(holder, field)]
         assert arrived, key
         assert all(one == value for one in arrived), key
@@ -396,14 +398,14 @@ def test_clients_get_their_settings(federation, tmp_path):
 
 def test_local_training(federation):
     settings = Settings(
-        local_epochs=2, max_local_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0, task_local_steps=8, task_learning_rate=0.7,
         method="fedavg",
     )  # fmt: skip
     data = ClientData(federation.samples[0], federation.samples[1])
     of_pretraining = client(settings, data, population="pretrain", method="fedavg")
     assert of_pretraining.training == TrainingSettings(
-        local_epochs=2, max_local_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
     of_task = client(settings, data, population="task-0", method="fedavg")
