@@ -21,7 +21,7 @@ from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Rec
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.trackers import Tracker
 from coprefl_flwr.report.results import frame, task_metrics
-from coprefl_flwr.studies.progress import Progress
+from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.stage import run_stage
 
 logger = logging.getLogger("flwr.coprefl")

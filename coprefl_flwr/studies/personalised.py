@@ -24,6 +24,7 @@ from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
 from coprefl_flwr.report.similarity import LOCAL
+from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalSettings, personal_data
@@ -35,7 +36,6 @@ from coprefl_flwr.studies.phases import (
     folder_of,
     read_phase,
 )
-from coprefl_flwr.studies.progress import PERSONAL_KIND
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
 from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage
 from coprefl_flwr.studies.study import Study, not_set, versions

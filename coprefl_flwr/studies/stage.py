@@ -24,9 +24,9 @@ from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.progress import Progress
 
 RESULT, ABOUT = "result.json", "model.json"
 

@@ -29,6 +29,7 @@ from coprefl_flwr.models import (
     with_fresh_head,
 )
 from coprefl_flwr.models.network import Network
+from coprefl_flwr.rounds.progress import PRETRAINING_KIND, TASK_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
@@ -43,7 +44,6 @@ from coprefl_flwr.studies.phases import (
     read_phase,
 )
 from coprefl_flwr.studies.populations import Population, TaskSettings, task_name, union
-from coprefl_flwr.studies.progress import PRETRAINING_KIND, TASK_KIND
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
 from coprefl_flwr.studies.stage import RunSettings, Stage, Store
 from coprefl_flwr.studies.start import Start, read_start
