@@ -11,6 +11,7 @@ checkpoint, and ends with the very bytes of one that was not.
 """
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -241,8 +242,13 @@ def write_result(
     folder: Path, rows: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write a stage's result, in one step; a number that is not finite becomes null."""
-    content = {"rows": list(rows), "rounds": list(rounds)}
-    write_atomically(folder / RESULT, json.dumps(content, indent=1).encode())
+    content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
+    write_atomically(folder / RESULT, json.dumps(content, indent=1, allow_nan=False).encode())
+
+
+def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
+    infinite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
+    return {**record, **dict.fromkeys(infinite)}
 
 
 def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
