@@ -154,8 +154,14 @@ class Populations:
         return reserve.take(np.arange(used))
 
     def clients_samples(self) -> Samples:
-        """Return all that the clients of the pre-training hold, for centralised training."""
-        return union([client.train for client in self.population(PRETRAINING).clients])
+        """Return all that the clients of the pre-training hold."""
+        return _union([client.train for client in self.population(PRETRAINING).clients])
+
+    def samples_of(self, whose: str) -> Samples:
+        """Return what the "server" holds, all "clients" of the pre-training, or "both"."""
+        if whose == "both":
+            return _union([self.clients_samples(), self.server_samples()])
+        return self.clients_samples() if whose == "clients" else self.server_samples()
 
     def test_samples(self) -> Samples:
         """Return the dataset's own test samples of the pre-training's classes and domains.
@@ -248,7 +254,7 @@ populations = functools.lru_cache(maxsize=8)(Populations)
 """`Populations`, held once per process for the last settings that were asked for."""
 
 
-def union(held: Sequence[Samples]) -> Samples:
+def _union(held: Sequence[Samples]) -> Samples:
     """Return all of the samples, which are of one dataset, in this order."""
     indices = np.concatenate([samples.indices for samples in held])
     labels = np.concatenate([samples.labels for samples in held])

@@ -43,7 +43,7 @@ from coprefl_flwr.studies.phases import (
     folder_of,
     read_phase,
 )
-from coprefl_flwr.studies.populations import Population, TaskSettings, task_name, union
+from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
 from coprefl_flwr.studies.stage import RunSettings, Stage, Store
 from coprefl_flwr.studies.start import Start, read_start
@@ -183,11 +183,11 @@ class Starts(Study):
 
     def first_arrays(self, start: Start) -> Arrays:
         """Return what a start's first method begins with: the same random weights for all."""
-        named = (self.model.model, self.network(), self.num_classes, self.input_shape, self.head)
-        network = Network(*named)
-        if not start.phases:
-            return network.arrays
-        return start.phases[0].method.strategy_class.initial(network)
+        network = Network(
+            self.model.model, self.network(), self.num_classes, self.input_shape, self.head
+        )
+        first = start.phases[0].method.strategy_class if start.phases else RoundStrategy
+        return first.initial(network)
 
     def task_model(self, population: str, start: Arrays) -> Arrays:
         """Return what a task begins with: the starting model under a fresh head.
@@ -201,14 +201,9 @@ class Starts(Study):
 
     # ---- the server's side ---------------------------------------------------------------------
 
-    def server_data(self, pool: str) -> ServerData:
-        """Return what is computed on at the server: its own data, all of the clients', or both."""
-        pools = {
-            "server": [self.populations.server_samples],
-            "clients": [self.populations.clients_samples],
-        }
-        pools["both"] = [*pools["clients"], *pools["server"]]
-        return ServerData(self.network(), union([held() for held in pools[pool]]))
+    def server_data(self, whose: str) -> ServerData:
+        """Return what is computed on at the server (see `Populations.samples_of`)."""
+        return ServerData(self.network(), self.populations.samples_of(whose))
 
     def _tester(self, last_round: int) -> EvaluateFn:
         """Return what tests the pre-trained model on the dataset's own test part, when due."""
@@ -245,20 +240,19 @@ class Starts(Study):
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
-        populations = [self.populations.population(name) for name in names]
+        pretraining, *_ = [self.populations.population(name) for name in names]
+        fewest = min(len(client.train) for client in pretraining.clients)
         for start in self.starts.values():
             for phase in start.phases:
                 self._check_server_data(start, phase)
-                self._check_samples(phase, populations[0])
+                # Better now than in a round.
+                phase.method.check_samples(fewest, phase.options)
 
     def _check_server_data(self, start: Start, phase: Phase) -> None:
         """Raise a SettingsError if a method would find less data at the server than it needs."""
-        if not phase.method.uses_server_data:
-            return
-        held = len(self.populations.server_samples())
-        participants = phase.training.participants
+        held, participants = len(self.populations.server_samples()), phase.training.participants
         needed = phase.method.strategy_class.server_samples_needed(participants)
-        if held < needed:
+        if phase.method.uses_server_data and held < needed:
             parts = needed == participants > 1
             why = f" ({needed} participants, a part for each)" if parts else ""
             raise SettingsError(
@@ -268,11 +262,6 @@ class Starts(Study):
                 "server-share",
                 "server-reserve",
             )
-
-    def _check_samples(self, phase: Phase, population: Population) -> None:
-        """Raise a SettingsError if a client has too few samples; better now than in a round."""
-        fewest = min(len(client.train) for client in population.clients)
-        phase.method.check_samples(fewest, phase.options)
 
     # ---- the clients' side ---------------------------------------------------------------------
 
