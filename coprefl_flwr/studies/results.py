@@ -28,8 +28,8 @@ SENT = ("weights-sent", "numbers-sent")
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, those of a start together."""
-    starts = list(dict.fromkeys(stage.about["start"] for stage in study.stages))
-    stages = sorted(study.stages, key=lambda stage: starts.index(stage.about["start"]))
+    starts = list(dict.fromkeys(stage.start for stage in study.stages))
+    stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
     found = [read_result(store.folder(stage)) for stage in stages]
     rows = [row for result in found for row in result["rows"]]
     rounds = [row for result in found for row in result["rounds"]]
