@@ -1,17 +1,28 @@
 """Where results lie: what their names depend on, and one process at a time."""
 
+import json
+import logging
+import subprocess
+import sys
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import replace
+from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 
 import coprefl_flwr
-from coprefl_flwr.recipes.store import Run, Store, contents
-from coprefl_flwr.studies.populations import input_shape
-from coprefl_flwr.studies.settings import Settings, key_of
-from coprefl_flwr.studies.starts import own_settings
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS, short_forms
+from coprefl_flwr.options import declared
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.identity import contents
+from coprefl_flwr.studies.settings import Settings
+
+PACKAGE = Path(coprefl_flwr.__file__).parent
+ROOT = PACKAGE.parent
 
 BASE = {
     "model": "tests.tiny_study:network",
@@ -28,8 +39,10 @@ BASE = {
 # What a setting's value enters: the numbers of the model, of the tasks, of both, or none. A task
 # lies below its model, so what enters the model need not be said again. A new setting must be put
 # here, whoever adds it: a name that misses it would let two different results pass for one.
-MODEL, TASK, BOTH, NONE = "model", "task", "both", "none"
+# The settings of a personalised study are refused here.
+MODEL, TASK, BOTH, NONE, REFUSED = "model", "task", "both", "none", "refused"
 DECISIONS = {
+    "study": ("starts", NONE),  # The other kind is tested in `test_personal_runs`.
     "run-name": ("other", NONE),
     "output-dir": ("elsewhere", NONE),
     "resume": (True, NONE),
@@ -94,17 +107,17 @@ DECISIONS = {
     "task-local-epochs": (7, TASK),
     "task-learning-rate": (0.3, TASK),
     "task-evaluate-every": (7, TASK),
-    "personal-datasets": ("OTHER", NONE),
-    "personal-clients": (7, NONE),
-    "shift": ("both", NONE),
-    "train-per-class": (7, NONE),
-    "test-per-class": (7, NONE),
-    "backbones": ("resnet18", NONE),
-    "head-norm": ("none", NONE),
-    "noise-on": ("images", NONE),
-    "noise-kind": ("gaussian", NONE),
-    "noise-scale": (0.3, NONE),
-    "noise-share": (0.3, NONE),
+    "personal-datasets": ("OTHER", REFUSED),
+    "personal-clients": (7, REFUSED),
+    "shift": ("both", REFUSED),
+    "train-per-class": (7, REFUSED),
+    "test-per-class": (7, REFUSED),
+    "backbones": ("resnet18", REFUSED),
+    "head-norm": ("none", REFUSED),
+    "noise-on": ("images", REFUSED),
+    "noise-kind": ("gaussian", REFUSED),
+    "noise-scale": (0.3, REFUSED),
+    "noise-share": (0.3, REFUSED),
     "min-nodes": (2, NONE),
     "min-replies": (2, MODEL),
     "max-failed-rounds": (7, NONE),
@@ -151,28 +164,36 @@ def run(config, start):
 
 def names(config, start="coprefl"):
     of = run({key: value for key, value in config.items() if key != "method"}, start)
-    return of.key, of.task_key(0)
+    return of.key, of.keys[1].partition("/tasks/")[2]
 
 
 def test_every_setting_was_decided_about():
-    assert list(DECISIONS) == [key_of(declared.name) for declared in fields(Settings)]
+    assert sorted(DECISIONS) == sorted([*declared(Settings), *short_forms()])
 
 
-@pytest.mark.parametrize("key", DECISIONS)
+@pytest.mark.parametrize("key", [key for key in DECISIONS if DECISIONS[key][1] != REFUSED])
 def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base, in_domains):
     value, enters = DECISIONS[key]
     value = str(in_domains / "other.npz") if value == "OTHER" else value
     start = HAVE.get(key, "coprefl")
     changed = base | {key: value} | ({"run-name": "x"} if key == "resume" else {})
-    assert Settings.from_config(base | {"method": start}) != Settings.from_config(
-        changed | {"method": start} if key != "method" else changed
-    )
+    if key != "study":
+        assert Settings.from_config(base | {"method": start}) != Settings.from_config(
+            changed | {"method": start} if key != "method" else changed
+        )
     before, after = names(base, start), names(changed, value if key == "method" else start)
     assert (before[0] != after[0]) == (enters in (MODEL, BOTH)), "the model's name"
     assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
 
 
-@pytest.mark.parametrize("key", own_settings())
+@pytest.mark.parametrize("key", [key for key in DECISIONS if DECISIONS[key][1] == REFUSED])
+def test_what_only_a_personalised_study_heeds_is_refused(key, base):
+    value, _ = DECISIONS[key]
+    with pytest.raises(SettingsError, match=rf"^{key} = .*: set study = personalised to use it$"):
+        names(base | {key: value})
+
+
+@pytest.mark.parametrize("key", short_forms())
 def test_what_only_other_methods_have_changes_nothing(key, base):
     value, _ = DECISIONS[key]
     plain = base | {"task-method": "fedavg"}
@@ -193,8 +214,10 @@ def test_a_setting_is_the_same_however_it_is_written(base):
 
 def test_a_task_has_a_name_of_its_own(base):
     of = run(base, "random")
-    assert of.task_key(1).startswith("1-")
-    assert of.task_key(1)[2:] == of.task_key(0)[2:]
+    first, second = (key.partition("/tasks/") for key in of.keys[1:3])
+    assert (first[0], second[0]) == (of.key, of.key)
+    assert (first[2][:2], second[2][:2]) == ("0-", "1-")
+    assert first[2][2:] == second[2][2:]
     assert run(base, "cyclic:rounds=2+fedavg").key.startswith("cyclic-fedavg-")
     assert of.key.startswith("random-")
 
@@ -205,7 +228,7 @@ def test_grey_images_that_become_colour_make_another_model(base, in_domains):
     arrays["images"] = np.repeat(arrays["images"][..., None], 3, axis=3)
     np.savez(in_domains / "colour.npz", **arrays)
     colour = base | {"task-dataset": str(in_domains / "colour.npz")}
-    assert input_shape(run(colour, "fedavg").settings) == (3, 6, 6)
+    assert run(colour, "fedavg").study.input_shape == (3, 6, 6)
     assert names(colour)[0] != names(base)[0]
 
 
@@ -219,23 +242,44 @@ def test_samples_kept_for_the_tasks_make_another_model(base, in_domains):
     assert names(kept | {"task-dataset": str(in_domains / "other.npz")})[0] != names(kept)[0]
 
 
-def test_another_version_makes_another_model(base, monkeypatch):
+def test_another_version_of_a_method_makes_other_results_and_of_the_package_does_not(
+    base, monkeypatch
+):
     before = names(base)
     monkeypatch.setattr(coprefl_flwr, "__version__", "9.9.9")
-    assert names(base)[0] != before[0]
-    assert names(base)[1] == before[1]
+    assert names(base) == before
+    monkeypatch.setattr(METHODS["coprefl"].strategy_class, "version", 77)
+    model = names(base)
+    assert (model[0] != before[0], model[1] != before[1]) == (True, False)
+    monkeypatch.setattr(METHODS["fedprox"].strategy_class, "version", 77)
+    task = names(base)
+    assert (task[0] != model[0], task[1] != model[1]) == (False, True)
+
+
+def test_another_text_of_a_users_own_model_makes_another_model(base, tmp_path, monkeypatch):
+    text = "from tests.tiny_study import network\n"
+    (tmp_path / "own_model_of_a_user.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = base | {"model": "own_model_of_a_user:network"}
+    before = names(own)
+    assert names(own) == before
+    (tmp_path / "own_model_of_a_user.py").write_text(f"{text}\n# Another text.\n")
+    assert names(own)[0] != before[0]
+    (tmp_path / "own_model_of_a_user.py").write_text(text)
+    assert names(own) == before
 
 
 def test_the_settings_of_a_run_are_those_that_were_asked_for(base):
     of = run(base | {"q": 5.0, "gamma": 0.25}, "coprefl")
-    assert (of.settings.gamma, of.settings.q, of.settings.method) == (0.25, None, "coprefl")
-    assert replace(of.named(), run_name="", output_dir="outputs", checkpoint_every=5) == of.settings
-    assert of.named().run_name == of.key
-    assert of.named().checkpoint_every == 1  # A crash loses at most one round.
+    assert of.settings.method == "coprefl"
+    assert of.settings.short == (("gamma", 0.25),)
+    made = of.to_be_made()
+    assert replace(made.settings, run_name="") == of.settings
+    assert made.study.run_name == of.key == made.key
+    assert made.study.config["checkpoint-every"] == 1  # A crash loses at most one round.
 
 
 def test_one_at_a_time(base, tmp_path):
-    """Who waited finds a lock that the one before has removed, and must not share the next one."""
     store, of = ModelStore(tmp_path), run(base, "random")
     inside, most = [], []
 
@@ -253,30 +297,78 @@ def test_one_at_a_time(base, tmp_path):
     for thread in threads:
         thread.join()
     assert most == [1] * 30
-    assert list(store.folder(of).iterdir()) == []
+    assert list(store.folder(of.main).iterdir()) == []
+
+
+HOLD = """
+import json, sys
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from pathlib import Path
+from subprocess import PIPE
+run = Run.of(json.loads(sys.argv[2]), "random", 0)
+with ModelStore(Path(sys.argv[1])).held(run):
+    print(run.key, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "flwr.coprefl")
+    store, of = ModelStore(tmp_path), run(base, "random")
+    inside = threading.Event()
+
+    def wait():
+        with store.held(of):
+            inside.set()
+
+    arguments = [sys.executable, "-c", HOLD, str(tmp_path), json.dumps(base)]
+    with subprocess.Popen(arguments, text=True, stdin=PIPE, stdout=PIPE, cwd=ROOT) as other:
+        assert other.stdout.readline() == f"{of.key}\n"
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        deadline = time.monotonic() + 30
+        said = f"{of.key} is being made by another process; waiting for it"
+        while said not in caplog.messages and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert caplog.messages == [said]
+        assert not inside.wait(0.3)
+        other.communicate("go on\n")
+        waiting.join(30)
+    assert inside.is_set()
+    # One that is free is not waited for.
+    with store.held(of):
+        assert caplog.messages == [said]
+
+
+def test_the_lock_is_not_of_one_operating_system():
+    """Windows has no fcntl."""
+    sources = {path: path.read_text() for path in PACKAGE.rglob("*.py")}
+    assert [path for path, text in sources.items() if "fcntl" in text] == []
 
 
 def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     store, of = ModelStore(tmp_path), run(base, "random")
-    (store.folder(of) / "tasks").mkdir(parents=True)
-    for left in (".rounds.jsonl.77.part", "tasks/.0-ab.json.77.part", ".lock"):
-        (store.folder(of) / left).touch()
-    (store.folder(of) / "model.json").touch()
+    folder = store.folder(of.main)
+    (folder / "tasks" / "0-ab").mkdir(parents=True)
+    for left in (".rounds.jsonl.77.part", "tasks/0-ab/.result.json.77.part"):
+        (folder / left).touch()
+    (folder / "model.json").touch()
     with pytest.raises(ValueError, match="stop"), store.held(of):
         raise ValueError("stop")
-    assert [path.name for path in store.folder(of).rglob("*") if path.is_file()] == ["model.json"]
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["model.json"]
 
 
 def test_what_a_file_holds_is_part_of_the_name(tmp_path):
     """Another model in the same folder is another backbone, another file another dataset."""
     weights, data = tmp_path / "model.safetensors", tmp_path / "data.npz"
-    config = {"dataset": f"{data}:coarse", "backbones": f"{tmp_path} resnet18={weights}"}
-    names = []
+    named = [f"{data}:coarse", str(tmp_path), str(weights), f"{data}@photo"]
+    found = []
     for first, second in ((b"a", b"b"), (b"A", b"b"), (b"A", b"B")):
         weights.write_bytes(first)
         data.write_bytes(second)
-        names.append(contents(config))
-    assert list(names[0]) == [f"{data}:coarse", str(tmp_path), str(weights)]
-    assert names[0][str(tmp_path)] == names[0][str(weights)] != names[1][str(weights)]
-    assert names[0][f"{data}:coarse"] == names[1][f"{data}:coarse"] != names[2][f"{data}:coarse"]
-    assert contents({"dataset": "CIFAR100", "backbones": "resnet18 pixels"}) == {}
+        found.append(contents(named))
+    assert list(found[0]) == named
+    assert found[0][str(tmp_path)] == found[0][str(weights)] != found[1][str(weights)]
+    assert found[0][named[0]] == found[1][named[0]] != found[2][named[0]]
+    assert found[0][named[0]] == found[0][named[3]]
+    assert contents(["CIFAR100", "resnet18", "pixels", "glyphs:domains@*"]) == {}
