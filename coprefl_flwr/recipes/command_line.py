@@ -173,7 +173,8 @@ def _list(given: argparse.Namespace) -> int:
 
 def _runs(models: Path) -> list[Path]:
     """Return the folders of all runs whose first stage is done."""
-    return [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
+    results = sorted(models.glob(f"*/{RESULT}"))
+    return [path.parent for path in results if path.with_name(ABOUT).exists()]
 
 
 def _about(folder: Path) -> dict[str, Any]:
