@@ -173,7 +173,8 @@ def _list(given: argparse.Namespace) -> int:
 
 def _runs(models: Path) -> list[Path]:
     """Return the folders of all runs whose first stage is done."""
-    return [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
+    results = sorted(models.glob(f"*/{RESULT}"))
+    return [path.parent for path in results if path.with_name(ABOUT).exists()]
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -196,10 +197,10 @@ def _show(given: argparse.Namespace) -> int:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     settings = about["settings"]
-    classes = f", {about['num-classes']} classes" if "num-classes" in about else ""
-    print(f"  {settings['model']}{classes}, seed {settings['seed']}")
-    if settings["study"] != STARTS:
-        print(f"  backbones {settings['backbones']}")
+    backbones = f"backbones {settings['backbones']}"
+    of_starts = settings["study"] == STARTS
+    trained = f"{settings['model']}, {about['num-classes']} classes" if of_starts else backbones
+    print(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
     return 0
 

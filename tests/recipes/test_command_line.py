@@ -187,6 +187,32 @@ def test_list(done, capsys):
     assert models == [f"  {name}  {name.partition('-')[0]}  1 tasks" for name in names]
 
 
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"title: Old\nsettings: {rounds: 1}\nmethods: [fedavg]\nlayout: 1\n", "unknown key 'lay"),
+        (b"title: Old\nsettings: {method-of-before: 1}\nmethods: [fedavg]\n", "unknown setting 'm"),
+        (b"title: [\n", "not YAML"),
+        (b"", "is empty"),
+        (b"\xff\xfe", "is not a text in UTF-8"),
+    ],
+)
+def test_what_cannot_be_read_is_listed_beside_the_others(content, problem, done, tmp_path, capsys):
+    """One recipe of another version, or spoiled by hand, hides nothing else."""
+    outputs = shutil.copytree(done, tmp_path / "outputs")
+    (outputs / "stale").mkdir()
+    (outputs / "stale" / "recipe.yaml").write_bytes(content)
+    # A result of which nobody says how it was made.
+    (outputs / "models" / "fedavg-0").mkdir()
+    (outputs / "models" / "fedavg-0" / "result.json").write_text("{}")
+    assert main(["list", str(outputs)]) == 0
+    stale, tiny, *models = capsys.readouterr().out.splitlines()
+    assert stale.startswith(f"{outputs / 'stale'}  cannot be read: {outputs / 'stale'}/recipe.yaml")
+    assert problem in stale
+    assert tiny == f"{outputs / 'tiny'}  A tiny comparison  (reported)"
+    assert len(models) == 2
+
+
 def test_show(done, capsys):
     models = ["--models", str(done / "models")]
     assert main(["show", "fedavg", *models]) == 0

@@ -4,7 +4,7 @@ import pytest
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
-from coprefl_flwr.recipes.sweep import Cell, make
+from coprefl_flwr.recipes.sweep import Contest, contests, make
 from coprefl_flwr.rounds.progress import Progress
 from tests.simulation import ROOT
 
@@ -22,7 +22,7 @@ LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1
 def test_it_can_be_read(name):
     full, small = read_recipe(FOLDER / name), read_recipe(FOLDER / name, (), "small")
     assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
-    assert [row.label for row in small.rows] == [row.label for row in full.rows]
+    assert [row.label for row in small.entrants] == [row.label for row in full.entrants]
     # Backbones are none at the small scale, and what the paper has of several stands beside once.
     assert set(full.compared) - set(small.compared) <= {"backbones"}
     # Every table that the paper printed stands beside one of ours, at both scales.
@@ -45,7 +45,7 @@ def test_a_personalised_one_begins_to_run(name, tmp_path):
         run = contest.reported(contest.entrant.candidates()[0])[0]
         make(run, store, Progress(0))
         assert store.done(run)
-        assert len(store.task(run, 0)["rounds"]) == 2
+        assert len(store.result(run.main)["rounds"]) == 2
 
 
 @pytest.mark.parametrize("name", sorted({*RECIPES} - {*PERSONALISED}))
@@ -57,10 +57,11 @@ def test_it_begins_to_run(name, tmp_path):
     trained = [row for row in recipe.entrants if row.method != "random"]
     store = ModelStore(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:
-        contest = Cell(recipe, recipe.combinations()[0], row)
+        contest = Contest(recipe, recipe.combinations()[0], row)
         run = contest.reported(row.candidates()[0])[0]
         make(run, store, Progress(0))
         assert store.done(run)
-        assert len(store.rounds(run)) == run.start.rounds
-        for number in range(run.settings.tasks):
-            assert [row["client"] for row in store.task(run, number)["rows"]] == [0, 1]
+        assert len(store.result(run.main)["rounds"]) == run.main.rounds
+        assert len(run.measured) == run.settings.tasks
+        for stage in run.measured:
+            assert [row["client"] for row in store.result(stage)["rows"]] == [0, 1]

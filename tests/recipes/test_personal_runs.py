@@ -5,22 +5,27 @@ import json
 
 import numpy as np
 import pytest
-from coprefl_flwr.recipes.personal_runs import PersonalRun
-from coprefl_flwr.recipes.store import Run
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.studies.settings import Settings
-from tests.studies.test_personalised import write_domain
+from coprefl_flwr.recipes.runs import Run
 from tests.tiny_recipe import Killed, Witness, files, write_recipe
+from tests.tiny_study import write_domain
 
 RECIPE = {
     "title": "Three clients",
     "source": "Nobody, 2026, Table 2",
-    "settings": {"rounds": 3, "train-per-class": 4, "test-per-class": 8, "batch-size": 8},
+    "settings": {
+        "study": "personalised",
+        "rounds": 3,
+        "train-per-class": 4,
+        "test-per-class": 8,
+        "batch-size": 8,
+    },
     "methods": ["fedavg", {"ours": {"method": "fedpcl", "learning-rate": [0.0001, 0.05]}}, "solo"],
     "select": "test",
     "reference": "ours",
@@ -76,7 +81,7 @@ def test_the_table_is_that_of_the_clients_rows(whole):
     parts = [one for (name, _), one in results(folder).items() if name == "fedavg"]
     assert len(parts) == 2
     by_seed = [[100 * row["correct"] / row["n"] for row in one["rows"]] for one in parts]
-    assert parts[0]["domains"] == ["plain", "noisy", "noisier"]
+    assert [row["domain"] for row in parts[0]["rows"]] == ["plain", "noisy", "noisier"]
     assert shown["accuracy"] == pytest.approx(np.mean(by_seed))
     assert shown["accuracy@noisy"] == pytest.approx(np.mean([values[1] for values in by_seed]))
     assert shown["std-clients"] == pytest.approx(np.mean([np.std(values) for values in by_seed]))
@@ -120,7 +125,6 @@ def test_what_is_done_is_not_done_again(whole, path, settings, tmp_path, monkeyp
     assert run(path, folder / "out", again, monkeypatch) == 0
     assert not again.seen
     other = {"title": "Solo alone", "settings": settings, "methods": ["solo"], "seeds": [1]}
-    # Nothing but the datasets says that this one is personalised.
     assert run(write_recipe(tmp_path / "x.yaml", other), folder / "other", again, monkeypatch) == 0
     assert not again.seen
     assert files(folder).items() >= before.items()
@@ -166,29 +170,57 @@ def test_a_dataset_that_is_not_there_is_told_with_its_line(path, tmp_path, capsy
     assert not (tmp_path / "out").exists()
 
 
-def test_which_recipes_are_personalised(path, tmp_path):
-    assert read_recipe(path).kind is PersonalRun
-    assert read_recipe(path, ["personal-datasets="]).kind is PersonalRun  # fedpcl says so.
+def test_a_recipe_is_personalised_where_it_says_so(path, tmp_path):
+    assert read_recipe(path).study == "personalised"
+    assert read_recipe(path, ["personal-datasets="]).study == "personalised"
     frozen = {"backbones": ["pixels", "scratch"]}
-    for number, (own, kind) in enumerate([({"rounds": 3}, Run), (frozen, PersonalRun)]):
-        content = {"title": "x", "settings": own, "methods": [{"a": {"method": "fedavg"}}]}
-        assert read_recipe(write_recipe(tmp_path / f"{number}.yaml", content)).kind is kind
+    content = {"title": "x", "settings": frozen, "methods": [{"a": {"method": "fedavg"}}]}
+    said = r"x\.yaml, line 3: backbones = scratch: set study = personalised to use it$"
+    with pytest.raises(SettingsError, match=said):
+        read_recipe(write_recipe(tmp_path / "x.yaml", content))
+    content["settings"]["study"] = "personalised"
+    assert read_recipe(write_recipe(tmp_path / "x.yaml", content)).study == "personalised"
+    content = {"title": "x", "settings": {"rounds": 3}, "methods": ["fedpcl"]}
+    with pytest.raises(SettingsError, match=r"line 5: .*'fedpcl'"):
+        read_recipe(write_recipe(tmp_path / "x.yaml", content))
 
 
-def key(**changes):
-    return PersonalRun(Settings(method="fedpcl", personal_datasets="a.npz b.npz", **changes)).key
+def key(method="fedpcl", **changes):
+    given = {"study": "personalised", "personal_datasets": "a.npz b.npz", **changes}
+    return Run.of({name.replace("_", "-"): value for name, value in given.items()}, method, 0).key
 
 
-def test_names_change_with_what_enters_a_result():
+def test_names_change_with_what_enters_a_result(monkeypatch):
     plain = key()
-    assert key(data_dir="x", run_name="x", timeout=7.0, task_rounds=9, clients=100) == plain
+    assert plain.startswith("fedpcl-")
+    assert key(data_dir="x", run_name="x", timeout=7.0) == plain
     for changes in (
-        {"seed": 1}, {"backbones": "scratchy"}, {"temperature": 0.3}, {"rounds": 7},
+        {"min_replies": 2}, {"backbones": "scratchy"}, {"temperature": 0.3}, {"rounds": 7},
         {"train_per_class": 3}, {"noise_on": "images"}, {"head_norm": "batch"}, {"alpha": 2.0},
+        {"test_every": 1}, {"learning_rate": 0.3},
     ):  # fmt: skip
         assert key(**changes) != plain
     assert key(shift="feature", alpha=2.0) == key(shift="feature")
     assert key(mu=2.0) == plain  # Another method's.
+    assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
+    monkeypatch.setattr(METHODS["fedpcl"].strategy_class, "version", 77)
+    assert key() != plain
+
+
+def test_the_seed_is_part_of_the_name():
+    config = {"study": "personalised", "personal-datasets": "a.npz b.npz"}
+    assert Run.of(config, "fedpcl", 0).key != Run.of(config, "fedpcl", 1).key
+
+
+def test_what_a_backbone_holds_is_part_of_the_name(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    found = []
+    for content in (b"a", b"A", b"a"):
+        weights.write_bytes(content)
+        found.append([key(backbones=one) for one in (str(tmp_path), f"resnet18={weights}")])
+    assert found[0] == found[2]
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
 
 
 def test_the_heat_map_is_drawn_where_each_backbone_was_run_alone(settings, tmp_path, monkeypatch):

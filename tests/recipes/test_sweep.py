@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -18,14 +19,13 @@ from coprefl_flwr.recipes.sweep import (
     InProcess,
     check_runs,
     choose,
-    identity,
+    contests,
     run_recipe,
 )
-from coprefl_flwr.rounds import strategy as base
+from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
-from coprefl_flwr.studies.populations import class_split
 from tests.simulation import ROOT
-from tests.tiny_recipe import Killed, Witness, files, keep, tiny_recipe, write_recipe
+from tests.tiny_recipe import Killed, Witness, files, keep, result_file, tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -65,6 +65,11 @@ def whole(tiny_file, tmp_path_factory):
 # ---- which runs there are ------------------------------------------------------------------------
 
 
+def classes(run):
+    """Return the classes of the pre-training and of the tasks."""
+    return run.study.populations.datasets.classes
+
+
 def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
     recipe = recipe_of(seeds=[0, 1], validation_seed=77)
     reported, deciding = [], []
@@ -72,10 +77,10 @@ def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
         for candidate in contest.entrant.candidates():
             reported += contest.reported(candidate)
             deciding += contest.deciding(candidate) if contest.searched else []
-    taken = {number for one in reported for number in class_split(one.settings)[1]}
+    taken = {number for one in reported for number in classes(one)[1]}
     assert len(deciding) == 2
     for one in deciding:
-        pretraining, downstream = class_split(one.settings)
+        pretraining, downstream = classes(one)
         assert not taken & set(downstream)
         assert not set(pretraining) & set(downstream)
         # As many as elsewhere of both.
@@ -91,8 +96,8 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     (contest,) = [contest for contest in contests(recipe) if contest.searched]
     candidate = contest.entrant.candidates()[0]
     (deciding,), (reported,) = contest.deciding(candidate), contest.reported(candidate)
-    assert class_split(deciding.settings)[0] == class_split(reported.settings)[0]
-    both = [set(class_split(one.settings)[1]) for one in (deciding, reported)]
+    assert classes(deciding)[0] == classes(reported)[0]
+    both = [set(classes(one)[1]) for one in (deciding, reported)]
     assert not both[0] & both[1]
 
 
@@ -137,7 +142,7 @@ def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_
         keep(store, contest.reported(candidate)[0], reported)
     assert [one.chosen for one in contest.shown(store)] == ["gamma=1.0"]
     # A run that was not finished is not chosen; of equals the first is.
-    store.task_file(contest.deciding(candidates[2])[0], 1).unlink()
+    result_file(store, contest.deciding(candidates[2])[0], 1).unlink()
     assert choose(store, contest).chosen == "gamma=0.0"
     keep(store, contest.deciding(candidates[1])[0], (50, 60))
     assert choose(store, contest).chosen == "gamma=0.0"
@@ -153,7 +158,7 @@ def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
             keep(store, one, (accuracy, accuracy))
     assert choose(store, contest).chosen == "gamma=1.0"
     # Where a seed is missing, the others' mean would be of other tasks.
-    store.task_file(contest.reported(candidates[1])[1], 0).unlink()
+    result_file(store, contest.reported(candidates[1])[1], 0).unlink()
     assert choose(store, contest).chosen == "gamma=0.0"
 
 
@@ -200,8 +205,8 @@ def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
     contest, candidates = searched(many)
     (other,) = contests(alone)
     before = contest.reported(candidates[1])
-    after = other.reported(other.row.candidates()[0])
-    assert [identity(one) for one in before] == [identity(one) for one in after]
+    after = other.reported(other.entrant.candidates()[0])
+    assert [one.keys for one in before] == [one.keys for one in after]
     assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
 
 
@@ -218,12 +223,15 @@ def test_everything_is_made_once(whole):
         assert len([e for e in rounds if e[1] == "pretrain"]) == 3 * pretrained.get(method, 0)
     # No round was repeated: one message a node for an exchange.
     assert set(Counter(witness.seen).values()) == {1}
-    names = {name.partition("/")[2] for name in files(folder / "models")}
+    names = {
+        name.partition("/")[2] for name in files(folder / "models") if not name.startswith(".locks")
+    }
     assert {name for name in names if not name.startswith("tasks/")} == {
         "model.safetensors",
         "model.json",
-        "rounds.jsonl",
+        "result.json",
     }
+    assert {Path(name).name for name in names if name.startswith("tasks/")} == {"result.json"}
 
 
 def test_what_is_done_is_not_done_again(whole, tiny_file, monkeypatch):
@@ -291,22 +299,23 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
         def dying(path, checkpoint, left=left):
             next(left, die)(path, checkpoint)
 
-        monkeypatch.setattr(base, "write_checkpoint", dying)
+        monkeypatch.setattr(engine, "write_checkpoint", dying)
         with pytest.raises(Killed):
             InProcess(store)([one])
-    monkeypatch.setattr(base, "write_checkpoint", write_checkpoint)
+    monkeypatch.setattr(engine, "write_checkpoint", write_checkpoint)
     assert InProcess(store)([one]) == {}
-    assert files(store.folder(one)) == files(whole[0] / "models" / one.key)
+    assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
+@pytest.mark.parametrize(("write", "left"), [(11, ".part"), (12, ".partial")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
-    whole, tiny_file, tmp_path, monkeypatch
+    write, left, whole, tiny_file, tmp_path, monkeypatch
 ):
     """As `kill -9` does: no `finally` is run."""
     program = (
         "import os, sys\n"
         "from coprefl_flwr.recipes.command_line import main\n"
-        "def die(_, left=[12]):\n"
+        f"def die(_, left=[{write}]):\n"
         "    left[0] -= 1\n"
         "    left[0] or os._exit(9)\n"
         "os.fsync = die\n"
@@ -316,8 +325,8 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, check=False)
     assert done.returncode == 9
-    assert [path.name for path in tmp_path.rglob(".*") if path.suffix == ".part"]
-    assert list(tmp_path.rglob(".lock"))
+    assert [path.name for path in tmp_path.rglob("*") if path.suffix == left]
+    assert list(tmp_path.glob("models/.locks/*"))
     assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "models") == files(whole[0] / "models")
 
@@ -329,11 +338,11 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     (one,) = check_runs(recipe)
     assert InProcess(store)([one]) == {}
     before = files(tmp_path / "models")
-    (store.folder(one) / "checkpoint.safetensors").touch()
-    (store.folder(one) / "client-state" / "x").mkdir(parents=True)
+    (store.folder(one.main) / "checkpoint.safetensors").touch()
+    (store.folder(one.main) / "client-state" / "x").mkdir(parents=True)
     assert InProcess(store)([one]) == {}
     assert files(tmp_path / "models") == before
-    assert not (store.folder(one) / "client-state").exists()
+    assert not (store.folder(one.main) / "client-state").exists()
 
 
 def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):

@@ -1,13 +1,14 @@
 """Metrics for TensorBoard, while a run is under way."""
 
-import json
 import sys
 
 import pytest
 
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import tensorboard
+from coprefl_flwr.studies.stage import read_result
 from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
 
 
@@ -46,16 +47,18 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
     with pytest.raises(Killed):
         main(arguments)
     (run,) = (tmp_path / "tb").iterdir()
-    (model,) = (tmp_path / "models").iterdir()
+    (model,) = (tmp_path / "models").glob("fedavg-*")
     assert run.name == model.name
-    (killed,) = run.glob("task-1-*")
+    (killed,) = run.glob("tasks/1-*")
     assert [number for number, _ in written(killed)["loss"]] == [1]
     monkeypatch.setattr(sweep, "LocalGrid", Witness())
     assert main(arguments) == 0
-    parts = ["pre-training", *(f"task-{file.stem}" for file in (model / "tasks").iterdir())]
-    assert {part.name for part in run.iterdir()} == set(parts)
-    rounds = [json.loads(line) for line in (model / "rounds.jsonl").read_text().splitlines()]
-    found = written(run / "pre-training")
+    # A folder for each stage, as in the store.
+    stages = {file.parent.relative_to(model) for file in model.rglob("result.json")}
+    assert len(stages) == 3
+    assert {file.parent.relative_to(run) for file in run.rglob("events.*")} == stages
+    rounds = read_result(model)["rounds"]
+    found = written(run)
     assert [number for number, _ in found["loss"]] == [1, 2, 3]
     assert [value for _, value in found["loss"]] == pytest.approx([row["loss"] for row in rounds])
     metrics = {key for key, value in rounds[0].items() if isinstance(value, float | int)}
@@ -63,7 +66,7 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
     assert [number for number, _ in written(killed)["evaluate-loss"]] == [1, 2]
 
 
-def test_a_tracker_is_named_after_the_part(tmp_path):
+def test_nothing_is_written_before_the_first_round(tmp_path):
     pytest.importorskip("tensorboard")
-    assert len(tensorboard(tmp_path)("key/part")) == 1
-    assert list(tmp_path.iterdir()) == []  # Nothing before the first round.
+    assert len(tensorboard(tmp_path)(Run.of({}, "fedavg", 0).main)) == 1
+    assert list(tmp_path.iterdir()) == []
