@@ -18,7 +18,7 @@ from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.phases import folder_of
 from coprefl_flwr.studies.populations import PRETRAINING, task_name
 from coprefl_flwr.studies.stage import Stage, Store
-from coprefl_flwr.studies.start import Start
+from coprefl_flwr.studies.starting_model import StartingModel
 from coprefl_flwr.studies.study import versions
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Pretraining(Stage):
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-    def __init__(self, study: "Starts", model: Start) -> None:
+    def __init__(self, study: "Starts", model: StartingModel) -> None:
         path, name = f"starts/{folder_of(model.name)}", model.name
         super().__init__(study.run, f"pre-training {name}", path, name, name, model.rounds)
         self.study, self.model = study, model

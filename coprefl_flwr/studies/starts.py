@@ -38,7 +38,7 @@ from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining, Task
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
 from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.start import Start, read_start
+from coprefl_flwr.studies.starting_model import StartingModel, read_starting_model
 from coprefl_flwr.studies.study import Study, not_set
 
 
@@ -58,10 +58,10 @@ class Starts(Study):
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
         self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
         self.populations = clients_of.populations(self.data, self.tasks, self.run.seed)
-        self._read: dict[str, Start] = {}
+        self._read: dict[str, StartingModel] = {}
         self._networks: dict[int, nn.Module] = {}
         names = entries(settings.part(FolderSettings).method, [RANDOM, *with_role(PRETRAINING)])
-        self.starts = {name: self.start(name) for name in names}
+        self.starts = {name: self.starting_model(name) for name in names}
         self.task_phase = read_phase(
             "task-method", self.tasks.task_method.strip(), TASK, self.training, self.short
         )
@@ -72,10 +72,12 @@ class Starts(Study):
         numbers = range(self.tasks.tasks)
         self.stages = [*made, *(Task(self, number, start) for number in numbers for start in made)]
 
-    def start(self, name: str) -> Start:
+    def starting_model(self, name: str) -> StartingModel:
         """Return an entry of `method`, read once."""
         if name not in self._read:
-            self._read[name] = read_start(name, self.training, self.short, self.data.clients)
+            self._read[name] = read_starting_model(
+                name, self.training, self.short, self.data.clients
+            )
         return self._read[name]
 
     def task_training(self) -> LocalTraining:
@@ -109,7 +111,7 @@ class Starts(Study):
         """Names of the arrays whose shape depends on the number of classes."""
         return _head(self.model.model, self.num_classes, self.input_shape, self.model.norm)
 
-    def first_arrays(self, start: Start) -> Arrays:
+    def first_arrays(self, start: StartingModel) -> Arrays:
         """Return what a start's first method begins with: the same random weights for all."""
         network = Network(
             self.model.model, self.network(), self.num_classes, self.input_shape, self.head
@@ -147,7 +149,7 @@ class Starts(Study):
                 # Better now than in a round.
                 phase.method.check_samples(fewest, phase.options)
 
-    def _check_server_data(self, start: Start, phase: Phase) -> None:
+    def _check_server_data(self, start: StartingModel, phase: Phase) -> None:
         """Raise a SettingsError if a method would find less data at the server than it needs."""
         held, participants = len(self.populations.server_samples()), phase.training.participants
         needed = phase.method.strategy_class.server_samples_needed(participants)
@@ -172,7 +174,7 @@ class Starts(Study):
         """Return a client of the method that a message is about: a start's phase, or a task's."""
         group = self.populations.population(str(config["population"]))
         if group.name == clients_of.PRETRAINING:
-            phase = self.start(str(config["method"])).phase(int(config["server-round"]))
+            phase = self.starting_model(str(config["method"])).phase(int(config["server-round"]))
             training: LocalTraining = phase.training
         else:
             phase, training = self.task_phase, self.task_training()
