@@ -19,7 +19,9 @@ def network(num_classes):
 
 
 @pytest.mark.parametrize("study", ["starts", "personalised"])
-def test_another_text_of_a_users_module_is_another_model(study, tiny_settings, tmp_path, monkeypatch):
+def test_another_text_of_a_users_module_is_another_model(
+    study, tiny_settings, tmp_path, monkeypatch
+):
     """`model` names the same function of the same module; its results are other ones."""
     settings = tiny_settings
     if study == "personalised":

@@ -12,8 +12,8 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import AdamTraining
-from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.methods import PERSONALISED, with_role
+from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.results import read_rounds, read_rows
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.personalised import Personalised
@@ -232,7 +232,7 @@ def test_the_kind_of_a_study_is_said(settings):
     assert type(build(Settings(study="personalised", method="fedavg per-fedavg"))) is Personalised
     assert type(build(Settings(method="fedavg per-fedavg"))) is Starts
     assert type(build(settings)) is Personalised
-    with pytest.raises(SettingsError, match="^study: unknown value 'personal': did you mean 'pers"):
+    with pytest.raises(SettingsError, match=r"^study: unknown value 'personal': did you mean"):
         Settings(study="personal")
 
 
@@ -259,7 +259,10 @@ def test_rounds_of_every_method(settings):
         ),
         ({"method": "fedpcl fedpcl"}, "method names 'fedpcl' twice"),
         ({"method": "fedpcl:mu=1"}, "method, fedpcl:mu=1: fedpcl has no 'mu' here"),
-        ({"short": (("q", 2.0),)}, "q = 2.0: no method here has this setting; fedpcl has variant, temperature"),
+        (
+            {"short": (("q", 2.0),)},
+            "q = 2.0: no method here has this setting; fedpcl has variant, temperature",
+        ),
         ({"clients": 40}, "clients = 40: how many a personalised study has is personal-clients"),
         ({"participants": 3}, "participants = 3: all clients of a personalised study take part"),
         ({"momentum": 0.9}, "momentum = 0.9: a personalised study trains by Adam"),

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.studies.populations import PRETRAINING, TaskSettings, populations, task_name
 from coprefl_flwr.studies.settings import Settings
 

@@ -34,7 +34,8 @@ def test_a_figure_of_runs(tmp_path):
         write_domain(tmp_path / f"d{number}.npz", number)
     settings = Settings(
         personal_datasets=f"{tmp_path / 'd0.npz'} {tmp_path / 'd1.npz'}", method="fedpcl", rounds=2,
-        study="personalised", train_per_class=4, test_per_class=4, output_dir=str(tmp_path / "outputs"),
+        study="personalised", train_per_class=4, test_per_class=4,
+        output_dir=str(tmp_path / "outputs"),
     )  # fmt: skip
     folders = []
     for seed in (0, 1, 2):

@@ -6,6 +6,7 @@ import pytest
 
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
@@ -22,7 +23,6 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.studies.phases import TRAINING_KEYS, TrainingSettings, folder_of
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
