@@ -14,7 +14,7 @@ help:
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make benchmarks   rounds next to a bare PyTorch loop, into docs/performance.md (40 minutes)"
-	@echo "make tables       write the tables of README.md and pyproject.toml from the code"
+	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
 	@echo "make clean        remove what these made"
 
 install: $(VENV)/installed
@@ -31,6 +31,7 @@ quickstart: install
 
 tables: install
 	python -m docs.tables
+	python -m tests.recorded
 
 test: lint types unit lowest
 

@@ -66,7 +66,7 @@ def mismatch(
     *,
     subset: bool = False,
 ) -> str | None:
-    """Say in a few words why `arrays` cannot stand for `template`, or return None.
+    """Say in a few words why `arrays` cannot take the place of `template`, or return None.
 
     Names and shapes must be the template's, and every number real and finite. With `subset`, names
     may be missing, and integer arrays must be: a gradient covers the trainable parameters only.

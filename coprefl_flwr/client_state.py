@@ -1,9 +1,9 @@
 """What a client keeps from round to round, in files that outlive its process.
 
-A version of a client's state is named "ROUND-ATTEMPT" after the attempt that wrote it. Which one
-counts is the server's to say: every request names the version it has committed for the client, so
-that a state which a failed round or a late message left behind is never used. It also names the
-version of the last checkpoint, to which the run may have to go back: these two are kept.
+A version of a client's state is named "ROUND-ATTEMPT" after the attempt that wrote it. The server
+decides which one is valid: every request names the version it has committed for the client, so
+that the state of a failed round or of a late message is never used. It also names the version of
+the last checkpoint, from which the run may have to be resumed. These two are kept.
 """
 
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ class ClientState:
             ) from error
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
-        """Keep `arrays` as the state after this request, and drop what can no longer be asked."""
+        """Keep `arrays` as the state after this request, and delete versions no longer needed."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         write_atomically(
@@ -66,7 +66,7 @@ class ClientState:
                 other.unlink(missing_ok=True)
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
-        """Return the file of a version; what the server sends names folders below ours only."""
+        """Return the file of a version; refuse names that would lead out of the folder."""
         parts = [str(config.get(name, "")) for name in ("run", "population")]
         parts.append(str(config.get("client", 0)))
         for part in [*parts, version]:

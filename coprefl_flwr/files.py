@@ -1,4 +1,4 @@
-"""Files that a reader meets whole or not at all."""
+"""Writing files so that no reader finds one half written."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What this package needs of flwr beyond its public modules; tests pin each piece down.
+"""What this package needs of flwr beyond its public modules; there is a test of each function.
 
 Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and, for
 `NumPyClient`, `flwr.client`.

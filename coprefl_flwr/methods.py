@@ -27,9 +27,6 @@ PRETRAINING, TASK, PERSONALISED = "pretraining", "task", "personalised"
 ServerDataOf = Callable[[str], ServerData]
 """Gives data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
 
-BATCH_SIZE = 32
-"""Samples per step where neither a user nor the method says otherwise."""
-
 
 @dataclass(frozen=True)
 class Method:
@@ -114,7 +111,7 @@ class Method:
         if not self.refined:
             return strategy
         refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
-        size = training.batch_size
+        size = training.samples_per_step
         return ServerRefined(strategy, _needed(server)("server"), batch_size=size, **refinement)
 
     def client(

@@ -6,7 +6,6 @@ and every generated table, goes by the declaration.
 
 import dataclasses
 import difflib
-import functools
 import math
 import numbers
 import sys
@@ -128,19 +127,23 @@ class Option:
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
 
 
-@functools.cache
+_DECLARED: dict[type, Mapping[str, Option]] = {}
+
+
 def declared(owner: type[Any]) -> Mapping[str, Option]:
-    """Return the options that a class declares, by key, in their order.
+    """Return the options that a class declares, by key, in their order; read once a class.
 
     They are the fields of a dataclass that `option` made, and of any other class the entries of
     its attribute `options`.
     """
-    if dataclasses.is_dataclass(owner):
-        made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
-    else:
-        made = dict(getattr(owner, "options", {}))
-    found = [_option(owner, name, one) for name, one in made.items()]
-    return {one.key: one for one in found}
+    if owner not in _DECLARED:
+        if dataclasses.is_dataclass(owner):
+            made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
+        else:
+            made = dict(getattr(owner, "options", {}))
+        found = [_option(owner, name, one) for name, one in made.items()]
+        _DECLARED[owner] = {one.key: one for one in found}
+    return _DECLARED[owner]
 
 
 def _option(owner: type[Any], name: str, made: "Field[Any]") -> Option:

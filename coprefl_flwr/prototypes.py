@@ -1,4 +1,4 @@
-"""Class prototypes on the server: how the clients' own become global ones, and fill their gaps.
+"""Class prototypes on the server: global ones from the clients', for classes a client lacks too.
 
 A set of prototypes is two arrays: "prototypes" (C, d), a row a class, and "counts" (C,), of how
 many samples each row is the mean. A class without samples has count 0 and a row of zeros, so that

@@ -15,12 +15,10 @@ from safetensors.numpy import load_file
 from coprefl_flwr.client_app import app
 from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.studies.methods import METHODS
-from coprefl_flwr.studies.personal_methods import PERSONAL_METHODS
-from coprefl_flwr.studies.personalised import run_personalised
+from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import run_study
 from tests.simulation import ROOT, simulate
 
 SMALL = {
@@ -55,7 +53,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
 
 def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
     """All by name in one command; two of them one after the other too."""
-    names = [*METHODS, "cyclic:rounds=1+scaffold:rounds=2"]
+    names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2"]
     config = {**SMALL, "method": " ".join(names), "rounds": 2, "local-steps": 2, "participants": 3}
     done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
     assert done.returncode == 0, done.stdout
@@ -74,8 +72,10 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
 
 def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """By name alone, on the embedded glyphs; each client's accuracy, and what travels."""
+    names = list(with_role(PERSONALISED))
     config = {
-        "method": " ".join(PERSONAL_METHODS),
+        "study": "personalised",
+        "method": " ".join(names),
         "rounds": 2,
         "train-per-class": 2,
         "test-per-class": 4,
@@ -90,10 +90,10 @@ def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_pat
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        run_personalised(LocalGrid(app, 1, config), Settings.from_config(config))
+        run_study(LocalGrid(app, 1, config), Settings.from_config(config))
     finally:
         torch.set_num_threads(threads)
-    for name in PERSONAL_METHODS:
+    for name in names:
         flower, local = (tmp_path / run / "methods" / name for run in ("flower", "local"))
         assert (flower / "client-state").exists() == (local / "client-state").exists()
         if name == "solo":

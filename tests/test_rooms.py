@@ -10,6 +10,7 @@ PACKAGE = Path(coprefl_flwr.__file__).parent
 ABOVE = {
     "recipes": {"server_app", "client_app", "studies", "report", "methods"},
     "experiments": {"studies", "report"},
+    "settings": {"studies"},
     "server_app": {"studies"},
     "client_app": {"studies"},
     "studies": {"methods", "report"},
@@ -25,7 +26,16 @@ ABOVE = {
 }
 """By room what it may import besides the small files at the top."""
 LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models"}
-UPPER = ("recipes", "experiments", "server_app", "client_app", "studies", "methods", "report")
+UPPER = (
+    "recipes",
+    "experiments",
+    "settings",
+    "server_app",
+    "client_app",
+    "studies",
+    "methods",
+    "report",
+)
 FOUNDATION = {
     "arrays",
     "client_state",

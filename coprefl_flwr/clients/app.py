@@ -29,8 +29,8 @@ def client_app(
     client_fn : Callable
         `client_fn(context)`, `client_fn(context, client_id)` or `client_fn(context, client_id,
         config)` returns the `NumPyClient` of a client; `config` is the request's: population,
-        server-round and what the server app sends. It is called for every message, so what costs
-        time belongs in a cache of the process.
+        server-round and what the server app sends. It is called for every message, so it should
+        keep in a cache what takes time to make.
     clients : int, Sequence[int], Callable or None
         None: a node is one client, its `partition-id` (as in a deployment). An int: how many
         clients there are, any of which any node can run (a simulation). A sequence: the ids of the
@@ -62,7 +62,7 @@ def client_app(
 
 
 def _check_hosting(client_fn: ClientFn, clients: Hosted) -> None:
-    """Refuse a node without clients, and clients that `client_fn` cannot tell apart."""
+    """Refuse a node without clients, and a `client_fn` that is not told which client it makes."""
     if clients == 0 or (isinstance(clients, Sequence) and not clients):
         raise SettingsError(f"clients = {clients}: a node hosts at least one client")
     several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)

@@ -21,10 +21,10 @@ Tensors = dict[str, Tensor]
 class FedMetaClient(CoPreFLClient):
     """Answers with grad_theta L_Q(theta'), theta' = theta - alpha grad L_S(theta) (Algorithm 1).
 
-    The support set is seen in train mode, whereby BatchNorm's statistics are renewed, the query set
-    in eval mode; each as one batch, since the second order goes through both. With "meta-sgd" there
-    is an inner rate for every number of the model: `query` is sent them behind the model and
-    returns their gradient there.
+    The adaptation runs in train mode, which renews BatchNorm's statistics, and the query loss is
+    taken in eval mode; each set is one batch, since the second order goes through both. "meta-sgd"
+    has an inner rate for every number of the model: they are sent behind the model, and `query`
+    returns their gradients in the same place.
     """
 
     def query(

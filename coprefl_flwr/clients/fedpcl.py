@@ -1,4 +1,4 @@
-"""FedPCL's client: a head of its own, trained against everybody's prototypes."""
+"""FedPCL's client: its own head, trained against the prototypes of all clients."""
 
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.prototypes import padded, unit_rows
 
 FAR = -1e9
-"""Score of a class that nobody holds, finite so that a loss stays a number."""
+"""Score of a class that no client holds, finite so that a loss stays a number."""
 
 
 class FedPCLClient(StatefulClient):
@@ -33,7 +33,7 @@ class FedPCLClient(StatefulClient):
     Parameters
     ----------
     noise : Noise, optional
-        What is laid over the prototypes before they are sent.
+        Noise that is added to the prototypes before they are sent.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"state", "initial", "noise"})
@@ -49,7 +49,7 @@ class FedPCLClient(StatefulClient):
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
         local = config.get("extra", {}).get("local", {})
-        # A class that only this client holds, and that it brought with it, has no prototype yet.
+        # A class that no client had in the last round has no prototype yet.
         known = np.flatnonzero(shared["counts"][self.train.labels] > 0)
         loss = 0.0
         if local and len(known):

@@ -1,4 +1,4 @@
-"""FedProto's client: a model of its own whose representations stay near everybody's."""
+"""FedProto's client: its own model, with representations near the global prototypes."""
 
 import torch
 from torch import Tensor, nn

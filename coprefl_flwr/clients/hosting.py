@@ -20,7 +20,7 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
     """Run the request's clients one after the other and return the node's reply.
 
-    A request that names no clients is for the node's only one, whose id is `partition_id`.
+    A request that names no clients is for the node's only client, whose id is `partition_id`.
     """
     config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
     method = method_name(message.metadata.message_type)
@@ -135,7 +135,7 @@ def named(
 
 
 def check(arrays: Arrays, metrics: Mapping[str, float], sent: Arrays, rule: Rule) -> None:
-    """Raise a ValueError for results that would spoil a sum, where a NaN has no owner."""
+    """Raise a ValueError for results that cannot enter a sum, such as a NaN."""
     for name in metrics:
         measured(metrics, name)
     problem = mismatch(arrays, sent, subset=rule.partial) if rule.sums else None

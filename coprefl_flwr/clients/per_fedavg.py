@@ -34,7 +34,9 @@ class PerFedAvgClient(TorchClient):
         key = self.key(config, "batches")
         self.model.train()
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
-        stream = endless_batches(len(samples), self.training.batch_size, seeds.generator(*key))
+        stream = endless_batches(
+            len(samples), self.training.samples_per_step, seeds.generator(*key)
+        )
         losses = []
         with torch_seeded(*key):
             for number in range(self.training.steps(len(samples))):

@@ -1,4 +1,4 @@
-"""pFedMe's client: an own model near the global one, which follows it."""
+"""pFedMe's client: a personal model, regularised towards the global one."""
 
 import torch
 from torch.nn.functional import cross_entropy

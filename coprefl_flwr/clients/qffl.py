@@ -1,4 +1,4 @@
-"""q-FFL's client: local SGD, and what its loss before makes it weigh."""
+"""q-FFL's client: local SGD, and a weight from its loss before training."""
 
 import torch
 
@@ -10,7 +10,7 @@ SMALLEST = 1e-10
 
 
 class QFFLClient(TorchClient):
-    """Trains as in FedAvg, and reports q-FedAvg's L F_k^q and h_k; q is the request's."""
+    """Trains as in FedAvg, and reports q-FedAvg's L F_k^q and h_k; the request sends q."""
 
     def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
         """Return the weights, n and {"loss", "loss-before", "q-weight", "q-curvature"}.

@@ -1,4 +1,4 @@
-"""Solo's client: local training, round after round, of a model that never leaves."""
+"""Solo's client: local training of a model that is never sent."""
 
 from coprefl_flwr.clients.stateful import StatefulClient
 from coprefl_flwr.clients.torch_client import Config, Parameters

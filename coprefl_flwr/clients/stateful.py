@@ -19,8 +19,8 @@ class StatefulClient(TorchClient):
     state : ClientState
         Where its state is kept: `ClientState(folder)`, on a disk that outlives the process.
     initial : Arrays, optional
-        The weights that its own begin with, where the state is weights that stay with the client;
-        as `model` may be shared, not what that holds at the moment.
+        For methods whose state is weights of the client's own: what these begin with. `model` may
+        be shared by clients, so its weights cannot be taken.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"state", "initial"})

@@ -1,4 +1,4 @@
-"""Where samples come from, and how they are shared out: sources, partitions, splits."""
+"""Datasets, their partitions over clients, and their splits."""
 
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.images import ImageDataset

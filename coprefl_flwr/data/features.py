@@ -1,4 +1,4 @@
-"""Features of frozen networks: computed once from images, and read in their place ever after."""
+"""Features of frozen networks: computed once from the images and used in place of them."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ Encoder = Callable[[Tensor], Tensor]
 """Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
 
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
-"""What is done to images from 0 to 1 before they are encoded (noise)."""
+"""A change of images from 0 to 1 before they are encoded, such as noise."""
 
 IN_MEMORY = 64 * 2**20
-"""Most bytes of one client's features that a process holds; more stay in their file, mapped."""
+"""Most bytes of one client's features to keep in memory; larger ones are mapped from their file."""
 
 ENCODING_BATCH = 64
 
@@ -57,17 +57,17 @@ def features_of(
     file: Path | None = None,
     change: Change | None = None,
 ) -> Samples:
-    """Return the same samples with features in place of images, those of all encoders in a row.
+    """Return the same samples with the features of all encoders, concatenated, as inputs.
 
     Parameters
     ----------
     samples : Samples
-        Of an `ImageDataset`.
+        Samples of an `ImageDataset`.
     encoders : Sequence[Encoder]
-        Several give vectors, which are concatenated (FedPCL, eq. 2).
+        Where there are several, each must give vectors; they are concatenated (FedPCL, eq. 2).
     file : Path, optional
-        An .npy to keep the features in, so that another process, or the next message in a
-        deployment, need not compute them; what is there is used. None keeps them in memory only.
+        An .npy file to keep the features in, so that no other process need compute them again. If
+        it exists already, it is read. None keeps the features in memory only.
     change : Change, optional
         Applied to the images, all at once.
     """

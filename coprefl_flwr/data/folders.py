@@ -1,4 +1,4 @@
-"""Images in a folder per class, or in a folder per domain with a folder per class in each."""
+"""Images in one folder per class, or in one per domain that has a folder per class."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,15 +12,17 @@ from coprefl_flwr.errors import SettingsError
 
 
 def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
-    """Read a folder of images laid out as `load_dataset` says; only what is kept is decoded.
+    """Read a folder of images, laid out as `load_dataset` says; only kept images are decoded.
 
-    SettingsError where it holds no images, images that cannot be read, or, where they are not
-    resized, images that differ in size.
+    Raises
+    ------
+    SettingsError
+        If there are no images, one cannot be read, or they differ in size and are not resized.
     """
     parts = _parts(root)
     domains = _domains(root) if parts == [root] else []
     parts = domains or parts
-    # Over all parts, so that a class missing from one of them shifts no label.
+    # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     found = [_files(part, classes) for part in parts]
     files = [Path(file) for part in found for file, _ in part]
@@ -43,10 +45,9 @@ def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
 
 
 def _domains(root: Path) -> list[Path]:
-    """Return the folders of a folder of domains, empty if it is none.
+    """Return the folders of the domains, or none if the folder is not laid out by domains.
 
-    Domains hold the same classes: no images of their own, and two folders or more with names that
-    all of them have.
+    Domains hold no images directly, and at least two folders (classes) are found in all of them.
     """
     folders = _folders(root)
     if len(folders) < 2 or any(map(_holds_images, folders)):
@@ -62,10 +63,10 @@ def _holds_images(folder: Path) -> bool:
 
 
 def _parts(root: Path) -> list[Path]:
-    """Return train/ and test/ or val/ of a divided folder, else the folder itself."""
+    """Return train/, val/ and test/ if the folder is divided into these, else the folder itself."""
     train = root / "train"
     others = [root / name for name in ("val", "test") if (root / name).is_dir()]
-    # A class may be called "train": a part is told by the folders in it.
+    # A class may be called "train" too, but it has no folders in it.
     if train.is_dir() and _folders(train):
         return [train, *others]
     return [root]

@@ -1,9 +1,9 @@
-"""An embedded dataset: 100 glyphs of an alphabet nobody knows, as if written by many hands.
+"""An embedded dataset: 100 invented characters, drawn as if written by many people.
 
 It needs no download and is drawn in about a second. It is meant to behave like a small
-handwriting dataset: a linear model fails on it (the glyphs move about), a small convolutional
-network learns it (about 90 %), and classes are as many as in CIFAR-100. A part of it comes in four
-styles too, as domains, which are to it what photos and sketches are to PACS.
+handwriting dataset: a linear model fails on it, since the glyphs are shifted, a small convolutional
+network reaches about 90 %, and it has as many classes as CIFAR-100. Seven of the classes are also
+drawn in four styles, which serve as domains, as photos and sketches do in PACS.
 """
 
 import numpy as np
@@ -17,13 +17,13 @@ CLASSES = 100
 SAMPLES_PER_CLASS = 120
 SIZE = 28
 STYLES = ("plain", "inverted", "outlined", "turned")
-"""The domains of `glyphs_in_domains`: as in `glyphs`, black on white, outlines, on their side."""
+"""The domains of `glyphs_in_domains`: as in `glyphs`, black on white, outlines, rotated by 90."""
 
 _TEST_SAMPLES = 20  # of each class
 _CLASSES_IN_DOMAINS = 7
 
-# How hands differ. A shift this large is what defeats a linear model, and the wobble of the
-# control points is what keeps a convolutional network from being perfect.
+# How much handwriting varies. The large shift defeats a linear model, and the random control
+# points keep a convolutional network from being perfect.
 _SHIFT = 3.7  # pixels
 _ROTATION = 0.37  # radians
 _SHEAR = 0.2
@@ -55,7 +55,7 @@ def glyphs() -> ImageDataset:
 def glyphs_in_domains() -> ImageDataset:
     """Draw the first 7 glyphs in each of the STYLES: uint8 (3360, 1, 28, 28), style by style.
 
-    120 of each class in each style, every one of them written anew; the last 20 are the test part.
+    120 of each class in each style, all different; the last 20 are the test part.
     """
     drawn = [
         in_style(style, _draw_class(label, style))
@@ -77,7 +77,7 @@ def glyphs_in_domains() -> ImageDataset:
 
 
 def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:
-    """Draw uint8 (SAMPLES_PER_CLASS, SIZE, SIZE); other `hands` write the same glyph otherwise."""
+    """Draw uint8 (SAMPLES_PER_CLASS, SIZE, SIZE); other `hands` draw the glyph differently."""
     rng = seeds.generator("glyphs", label)
     strokes = _invent(rng)
     if hands:
@@ -100,8 +100,8 @@ def in_style(style: str, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]
 def _invent(rng: np.random.Generator) -> _Array:
     """Invent a glyph: 2 or 3 quadratic Bezier strokes (strokes, 3 control points, xy) in -1..1.
 
-    Strokes run between the points of a 3 x 3 lattice, and most begin where another one ends:
-    that is what makes them look like writing.
+    Strokes run between the points of a 3 x 3 lattice, and most begin where another one ends, so
+    that they look like writing.
     """
     lattice = 0.85 * (np.stack(np.divmod(np.arange(9), 3), axis=1) - 1)
     free = list(rng.permutation(9))

@@ -1,4 +1,4 @@
-"""Images in files of their own, read into one array."""
+"""Image files, read into one array."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +16,12 @@ from coprefl_flwr.errors import SettingsError
 def read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
     """Return uint8 (len(files), C, H, W), in colour unless every image is grey.
 
-    Each is resized as soon as it is read: ImageNet as it is would take more memory than there is.
+    Each is resized as soon as it is read, as ImageNet in full size would not fit into memory.
 
     Raises
     ------
     SettingsError
-        A file that cannot be read, or sizes that differ where no `image_size` is set.
+        If a file cannot be read, or the sizes differ and no `image_size` is set.
     """
     (width, height), grey = _common_format(files, any_size=reduction.image_size > 0)
     side = reduction.image_size

@@ -13,13 +13,13 @@ import torch
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.errors import SettingsError
 
-# LEAF's numbering, which is that of EMNIST byclass too.
+# The numbering of LEAF and of EMNIST byclass.
 _CLASSES = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SIDE = 28
 
 
 def is_leaf(root: Path) -> bool:
-    """Return whether a folder holds LEAF's files, not images."""
+    """Tell whether a folder holds LEAF's JSON files."""
     return any((root / "train").glob("*.json"))
 
 
@@ -27,13 +27,13 @@ def load_leaf(root: Path) -> ImageDataset:
     """Read FEMNIST from train/*.json and test/*.json of a folder: uint8 (N, 1, 28, 28).
 
     A file holds {"users": [name], "user_data": {name: {"x": images, "y": labels}}, ...}, each image
-    784 numbers in 0..1. Groups are the users, numbered by name over all files. Unlike in EMNIST,
-    LEAF's characters are dark on a light ground.
+    784 numbers in 0..1. Groups are the users, numbered in the order of their names. Unlike in
+    EMNIST, the characters are dark on light.
 
     Raises
     ------
     SettingsError
-        A file that cannot be read or holds something else.
+        If a file cannot be read, or does not hold this.
     """
     writers: list[str] = []
     images, labels, test = [], [], []
@@ -57,7 +57,7 @@ def load_leaf(root: Path) -> ImageDataset:
 
 
 def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[Any]]]:
-    """Yield each writer of a file with images (n, 784) and labels (n,), where there are any."""
+    """Yield (writer, images (n, 784), labels (n,)) of a file, without writers of no images."""
     try:
         stored = json.loads(file.read_bytes())
     except (OSError, ValueError) as error:
@@ -77,7 +77,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
             continue
         fits = labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
         fits = fits and images.shape == (len(labels), _SIDE**2)
-        # Comparing so, what is not a number is refused too.
+        # A NaN fails both comparisons, so it is refused too.
         if not fits or not ((images >= 0) & (images <= 1)).all():
             raise SettingsError(_bad_writer(file, writer))
         yield writer, np.rint(255 * images).astype(np.uint8), labels

@@ -1,4 +1,4 @@
-"""A dataset from its name, held once per process."""
+"""A dataset from its name; the last few are kept in memory."""
 
 import functools
 from difflib import get_close_matches
@@ -28,7 +28,7 @@ def load_dataset(
     samples_per_class: int = 0,
     seed: int = 0,
 ) -> Dataset:
-    """Load a dataset; a second call in the same process returns the same object.
+    """Load a dataset; while it is one of the last few loaded, the same object is returned again.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ def load_dataset(
     Raises
     ------
     SettingsError
-        An unknown name, a missing path, files that are not as described, a failed download, or a
-        text that is to be made smaller.
+        If the name is unknown, the path does not exist, the files are not as described, the
+        download fails, or a text shall be reduced.
     """
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
-    # What is not drawn is the same, and held once, for all seeds.
+    # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0
     return _load(name, folder.expanduser(), Reduction(image_size, samples_per_class, drawn_by))
 

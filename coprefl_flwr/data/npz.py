@@ -16,9 +16,9 @@ _Arrays = dict[str, npt.NDArray[Any]]
 
 
 def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
-    """Read an .npz laid out as `load_dataset` says, with the labels called `labels`.
+    """Read an .npz file, laid out as `load_dataset` says, with the labels called `labels`.
 
-    SettingsError where it is not laid out so, or has no such labels.
+    Raises a SettingsError if it is laid out otherwise, or has no such labels.
     """
     arrays = _read(path)
     parts = _parts(path, arrays)
@@ -50,7 +50,7 @@ def _read(path: Path) -> _Arrays:
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
-    """Return what the keys of each part begin with, or say which keys are missing."""
+    """Return the prefixes of the parts' keys; SettingsError if keys are missing."""
     if {"images", "labels"} <= arrays.keys():
         return ("",)
     if {"train_images", "train_labels", "test_images", "test_labels"} <= arrays.keys():

@@ -1,4 +1,4 @@
-"""Sharing samples out among clients, by Flower Datasets' partitioners."""
+"""Partitions of samples over clients, by the partitioners of Flower Datasets."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
 
 _Positions = npt.NDArray[np.int64]
-# In these a draw decides how much a client gets; in the others another draw changes nothing.
+# Only these schemes draw the sizes of the clients at random: repeating the others cannot help.
 _RANDOM_SIZES = ("dirichlet", "pathological")
 _MAX_DRAWS = 100
 
@@ -33,7 +33,7 @@ def partition(
     min_samples: int = 10,
     groups: npt.NDArray[np.int64] | None = None,
 ) -> list[_Positions]:
-    """Share the positions of `labels` out among `clients`.
+    """Spread the positions of `labels` over `clients`.
 
     Parameters
     ----------
@@ -41,26 +41,26 @@ def partition(
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
-        (sizes that grow with the client's number, classes at random), or "natural" (a client is a
+        (sizes grow with the client's number, classes are random), or "natural" (a client is a
         group, such as a writer)
-    seed_key : what the draw is a function of
-    min_samples : a partition that leaves a client fewer than this is drawn again; "natural" passes
-        over groups with fewer
-    groups : integers (n,), whom each position is from, for "natural"
+    seed_key : key of the random numbers
+    min_samples : fewest samples of a client; a partition that gives one fewer is drawn again, and
+        "natural" leaves out groups with fewer
+    groups : integers (n,), the group of each position, for "natural"
 
     Returns
     -------
-    One sorted int64 array of positions per client. They are disjoint; together they hold every
-    position, except that "pathological" leaves out classes that no client was given, which
-    happens only where there are fewer clients than classes, and "natural" leaves out the groups
-    that are too small or, where there are more than `clients`, were not drawn. The clients of
-    "natural" are in the order of their groups' numbers.
+    One sorted int64 array of positions per client. They are disjoint and together hold every
+    position, with two exceptions: "pathological" with fewer clients than classes leaves out the
+    classes that no client was given; "natural" leaves out groups that are too small and, if there
+    are more than `clients`, those that were not drawn. The clients of "natural" are in the order of
+    their groups' numbers.
 
     Raises
     ------
     SettingsError
-        A setting out of range, no draw out of 100 that gives each client `min_samples`, or too few
-        groups that hold as many.
+        If a setting is out of range, none of 100 draws gives each client `min_samples`, or too few
+        groups hold as many.
     """
     labels = np.asarray(labels)
     if scheme == "natural":
@@ -73,7 +73,7 @@ def partition(
         try:
             return _draw(labels, clients, scheme, alpha, classes_per_client, key, min_samples)
         except ValueError as error:
-            # Besides our own, what the library raises when a draw cannot be dealt out.
+            # Raised by us, or by the library where a draw cannot be partitioned.
             cause = error
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
@@ -126,8 +126,8 @@ def _draw(
     key: tuple[str | int, ...],
     min_samples: int,
 ) -> list[_Positions]:
-    """Draw one partition; ValueError where a client is left with too few samples."""
-    # Both imports take seconds, which a program that partitions nothing need not wait for.
+    """Draw one partition; raises a ValueError if a client has too few samples."""
+    # Imported here: it takes seconds, which only programs that partition should wait for.
     from datasets import Dataset
 
     order = seeds.generator(*key, "order").permutation(len(labels))
@@ -137,7 +137,7 @@ def _draw(
     partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
     parts: list[_Positions] = []
     with warnings.catch_warnings():
-        # That some class goes unused is said in the docstring above.
+        # The library warns of unused classes, which `partition` documents.
         warnings.simplefilter("ignore")
         for part in _loaded(partitioner, clients):
             if len(part) < min_samples:
@@ -153,10 +153,10 @@ def _loaded(partitioner: "Partitioner", clients: int) -> Iterator[_Positions]:
 
 
 def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positions:
-    """Order positions so that equal contiguous shards, one a client, are stratified.
+    """Order the positions so that equal contiguous shards, one per client, are stratified.
 
-    Dealing the samples out like cards, class after class, gives every client the same number of
-    each class to within one, and piles as large as the library's contiguous shards.
+    Samples are dealt to the clients in turn, class after class: every client gets the same number
+    of each class, to within one, and as many samples as the library's contiguous shards have.
     """
     by_class = order[np.argsort(labels[order], kind="stable")]
     return np.concatenate([by_class[client::clients] for client in range(clients)])

@@ -14,7 +14,7 @@ from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.errors import SettingsError
 
 _IDX_FILES = "raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
-# What torchvision looks for below its root, so that a machine without internet can be given it.
+# The files that torchvision looks for, so that they can be put on a machine without internet.
 _FILES = {
     "CIFAR10": "cifar-10-python.tar.gz",
     "CIFAR100": "cifar-100-python.tar.gz",
@@ -55,8 +55,12 @@ def load_published(name: str, data_dir: Path) -> ImageDataset:
     """Load the dataset called `name`, one of PUBLISHED, downloading it where it is missing.
 
     QMNIST's groups are its writers. CIFAR-100 with coarse labels shares the images of the fine one.
-    "EMNIST:byclass" is EMNIST, whose other ways of merging classes are not offered.
-    SettingsError, which says where to put the files, where the download fails.
+    "EMNIST:byclass" and "EMNIST" are the same; EMNIST's merged classes are not offered.
+
+    Raises
+    ------
+    SettingsError
+        If the download fails; the message says where to put the files by hand.
     """
     if name == _COARSE:
         fine = load_published("CIFAR100", data_dir)

@@ -1,4 +1,4 @@
-"""Making a source smaller as it is read: fewer samples of a class, smaller images."""
+"""Reducing a dataset while it is loaded: fewer samples of a class, smaller images."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ _AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is kept of a source of images; 0 leaves it as it is.
+    """What is kept of a dataset of images; 0 keeps everything.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Reduction:
     def rows(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         """Return the positions of `labels` (N,) that are kept, ascending.
 
-        What is drawn of a class depends on how many samples it has, and not on other classes.
+        The samples drawn from a class do not depend on the other classes.
         """
         if not self.samples_per_class:
             return np.arange(len(labels))
@@ -47,7 +47,8 @@ class Reduction:
     def resized(self, images: Tensor) -> Tensor:
         """Return uint8 (..., C, H, W) as uint8 (..., C, image_size, image_size).
 
-        As torchvision's Resize (bilinear with antialiasing, of the shorter side) and CenterCrop.
+        The same as torchvision's Resize, bilinear with antialiasing, of the shorter side, and
+        CenterCrop.
         """
         size = self.image_size
         if not size or images.shape[-2:] == (size, size):
@@ -61,7 +62,7 @@ class Reduction:
         return resized
 
     def of(self, source: str, dataset: ImageDataset) -> ImageDataset:
-        """Return what is kept of a dataset, normalised by its own mean and std."""
+        """Return the reduced dataset, normalised by its own mean and std."""
         if not (self.image_size or self.samples_per_class):
             return dataset
         rows = self.rows(dataset.labels)

@@ -1,4 +1,4 @@
-"""What every dataset offers, and the samples of one that a client holds."""
+"""The interface of a dataset, and the samples of one that a client holds."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from coprefl_flwr.errors import SettingsError
 
 
 class Dataset(Protocol):
-    """All N samples of a source; where it comes in parts: train, then validation, then test."""
+    """All N samples of a source; its parts, if any, in the order train, validation, test."""
 
     @property
     def labels(self) -> npt.NDArray[np.int64]:
@@ -25,11 +25,11 @@ class Dataset(Protocol):
 
     @property
     def groups(self) -> npt.NDArray[np.int64] | None:
-        """Whom each sample is from (N,), a writer or a speaker; None if the source does not say."""
+        """Number of the writer or speaker of each sample (N,); None if the source does not say."""
 
     @property
     def test(self) -> npt.NDArray[np.bool_] | None:
-        """Whether each sample (N,) is of the source's own test part; None if it has none."""
+        """Whether each sample (N,) is in the source's own test part; None if it has none."""
 
     @property
     def domains(self) -> npt.NDArray[np.int64] | None:

@@ -1,4 +1,4 @@
-"""Which classes and domains are for pre-training and for downstream tasks, and cuts in two."""
+"""Which classes and domains each phase uses, and random splits of samples into two parts."""
 
 import math
 import re
@@ -29,14 +29,15 @@ def split_classes(
 
     Parameters
     ----------
-    downstream, pretraining : "20", that many classes drawn by `seed_key` from those that the
-        other does not hold; "list:3,7,80-99", these; and for `pretraining` also "", the rest
+    downstream, pretraining : "20" is that many classes, drawn by `seed_key` from those that the
+        other phase does not use; "list:3,7,80-99" names the classes; "", for `pretraining` only,
+        is all classes that are not downstream
     allow_overlap : whether two lists may share classes, for tasks of seen and unseen classes
 
     Raises
     ------
     SettingsError
-        Text of another form, a class out of range, lists that overlap, or a side left empty.
+        Text of another form, a class out of range, lists that overlap, or a phase without classes.
     """
     listed = _listed("downstream-classes", downstream, num_classes, _FORMS)
     reserved = _listed("pretraining-classes", pretraining, num_classes, _FORMS) or ()
@@ -68,12 +69,13 @@ def split_classes(
 def choose_classes(
     what: str, text: str, num_classes: int, *, seed_key: tuple[str | int, ...]
 ) -> tuple[int, ...]:
-    """Return classes out of 0..num_classes-1, sorted, where nothing else takes any.
+    """Return classes out of 0..num_classes-1, sorted, for a dataset that one phase has alone.
 
     Parameters
     ----------
     what : the setting, which an error message begins with
-    text : "20", that many classes drawn by `seed_key`; "list:3,7,80-99", these; "", all
+    text : "20" is that many classes, drawn by `seed_key`; "list:3,7,80-99" names the classes; ""
+        is all
 
     Raises
     ------
@@ -93,7 +95,7 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
     Parameters
     ----------
     what : the setting, which an error message begins with
-    text : "photo cartoon", these; "list:0-2", these, by number; "", all
+    text : "photo cartoon" names the domains; "list:0-2" gives their numbers; "" is all
     names : names of the domains there are; empty where the dataset names none
 
     Raises
@@ -162,7 +164,7 @@ def split_in_two(
 ) -> tuple[_Positions, _Positions]:
     """Split positions 0..n-1 at random: floor(fraction * n) of them, and the rest.
 
-    Both int64, sorted and disjoint. SettingsError where either would be empty.
+    Both are int64, sorted and disjoint. Raises a SettingsError if one would be empty.
     """
     # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
     first = math.floor(fraction * n + 1e-9)
@@ -177,7 +179,7 @@ def split_in_two(
 def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.int64]:
     """Map each label to its position in the sorted `classes`: int64 in 0..len(classes)-1.
 
-    SettingsError where a label is not among `classes`.
+    Raises a SettingsError if a label is not among `classes`.
     """
     known = np.sort(np.asarray(classes, dtype=np.int64))
     strangers = np.setdiff1d(labels, known)

@@ -1,4 +1,4 @@
-"""What people say, as a task of predicting the next character."""
+"""Texts of several speakers, as a task of predicting the next character."""
 
 import re
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from torch import Tensor
 
 from coprefl_flwr.errors import SettingsError
 
-# LEAF's alphabet (Caldas et al. 2018). It is fixed, so that models of several texts are alike.
+# LEAF's alphabet (Caldas et al. 2018). It is fixed, so that a model fits every text.
 _LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 CHARACTERS = (*_LETTERS, "other")
-"""What a character can be: LEAF's 80, and one entry for all others."""
+"""The classes of characters: LEAF's 80, and one for all others."""
 
 _LENGTH = 80
 # With a window at every tenth character Tiny Shakespeare has about 100,000 samples; at each one, a
@@ -63,14 +63,14 @@ class TextDataset:
 
         Notes
         -----
-        The last fifth of a speaker's windows are for testing, but for those that share a character
-        (the label counts) with the last training window: they are in neither part. A speaker with
-        few windows thus has none for testing; one with too little text for a window has no samples.
+        The last fifth of a speaker's windows are for testing. Those among them that share a
+        character with the last training window or its label are left out, so a speaker with few
+        windows has none for testing. One with too little text for a window has no samples.
 
         Raises
         ------
         SettingsError
-            A block without a name, or no speaker with more than `length` characters.
+            If a block has no name, or no speaker says more than `length` characters.
         """
         if min(length, stride) < 1:
             raise SettingsError(
@@ -106,9 +106,9 @@ class TextDataset:
 
 
 def load_text(path: Path) -> TextDataset:
-    """Read a text of what people say, with windows of 80 characters, 10 apart.
+    """Read a text of several speakers, with windows of 80 characters, 10 apart.
 
-    SettingsError where it is not UTF-8, or not laid out as `TextDataset.of` says.
+    Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -13,17 +13,17 @@ _CLASSES, _NAMES, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.
 
 
 def is_tiny_imagenet(root: Path) -> bool:
-    """Return whether a folder is laid out as Tiny-ImageNet."""
+    """Tell whether a folder is laid out as Tiny-ImageNet."""
     return (root / _CLASSES).is_file() and (root / _ANNOTATIONS).is_file()
 
 
 def load_tiny_imagenet(root: Path, reduction: Reduction) -> ImageDataset:
     """Read train/WNID/images/* and val/images/*, the classes in the order of their WordNet ids.
 
-    The validation part, 50 images a class beside 500, is the test part; that called test has no
-    labels and is left out. The classes' names are those of words.txt.
+    The validation images, 50 a class beside 500, are the test part; Tiny-ImageNet's own test images
+    have no labels and are left out. The classes' names are those of words.txt.
 
-    SettingsError where a list or an image cannot be read, or a file is of no listed class.
+    Raises a SettingsError if a list or an image cannot be read, or a file has an unlisted class.
     """
     wnids = sorted(_lines(root / _CLASSES))
     files, labels, test = [], [], []

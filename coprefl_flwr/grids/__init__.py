@@ -1,4 +1,4 @@
-"""Where the exchanges run; Flower's own grids need no code here."""
+"""Grids, on which the exchanges run, beside Flower's own."""
 
 from coprefl_flwr.grids.local import LocalGrid
 

@@ -82,7 +82,7 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def get_nodes(self) -> Iterable[Any]:
-        """Return the nodes; Flower's description of a node has nothing to say here."""
+        """Return no descriptions of nodes, which nothing here needs."""
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:

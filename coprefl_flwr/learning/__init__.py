@@ -1,6 +1,6 @@
-"""Learning on one party's data: local training, losses and gradients, CoPreFL's meta objective.
+"""Learning on the data of one client or the server: training, losses, gradients, meta objective.
 
-What needs torch is loaded at first use: strategies, which use the numpy parts, do without it.
+Modules that need torch are loaded at first use, since strategies need only the numpy parts.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Where a process computes."""
+"""The device that a process computes on."""
 
 import functools
 import logging
@@ -26,7 +26,7 @@ _PLACED: WeakKeyDictionary[nn.Module, torch.device] = WeakKeyDictionary()
 def placed(model: nn.Module, device: torch.device) -> nn.Module:
     """Return `model` on `device`, channels last in memory, moved at most once.
 
-    Clients are made for every message, and looking through a ResNet-18 takes 2 % of a short one.
+    Remembered, as a client is made for every message, and `to` takes 2 % of a short one's time.
     """
     if _PLACED.get(model) != device:
         model.to(device).to(memory_format=torch.channels_last)

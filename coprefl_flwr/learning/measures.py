@@ -1,4 +1,4 @@
-"""What is computed over a whole set in eval mode: loss and gradient, accuracy, class means."""
+"""Loss, gradient, accuracy and class means over a whole set, in eval mode."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +19,7 @@ EVALUATION_BATCH = 256
 
 
 def differentiable(model: nn.Module) -> AbstractContextManager[None]:
-    """Do without cuDNN around a recurrent network: it has no gradients in eval mode, nor second."""
+    """Switch cuDNN off for recurrent networks: it has no gradients in eval mode, no second ones."""
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return torch.backends.cudnn.flags(enabled=False)
     return nullcontext()
@@ -42,8 +42,8 @@ def loss_and_gradient(
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
     In train mode both would depend on the batch size, and BatchNorm's buffers would change
-    (Algorithm 1 line 13). Tied weights have the same gradient under each of their names. Any iterable of (inputs, targets) on the model's device will do, a
-    DataLoader among them.
+    (Algorithm 1 line 13). Tied weights have the same gradient under each of their names.
+    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader.
     """
     model.eval()
     model.zero_grad(set_to_none=True)
@@ -95,13 +95,12 @@ def class_means(
     represent : Callable
         Gives z, (b, d), of a batch; in eval mode, or z would depend on the batch.
     like : Arrays
-        A set of prototypes (see `coprefl_flwr.prototypes`), which says how many classes there are
-        and how long a row is.
+        A set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return.
 
     Returns
     -------
     Arrays
-        A set of the shapes and dtypes of `like`, zeros for a class without samples.
+        A set of prototypes, with zeros for a class without samples.
     """
     classes, size = like["prototypes"].shape
     sums = torch.zeros(classes, size, dtype=torch.float64, device=device)

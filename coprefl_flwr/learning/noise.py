@@ -25,7 +25,7 @@ class Noise:
     share: float = option(0.1, "p in (1 - p) x + noise", minimum=0, maximum=1, key="noise-share")
 
     def __post_init__(self) -> None:
-        """Refuse what is no noise."""
+        """Check the options."""
         check_declared(self)
 
     def on(self, values: npt.NDArray[Any], rng: np.random.Generator) -> npt.NDArray[np.float32]:

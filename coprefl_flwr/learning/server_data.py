@@ -1,4 +1,4 @@
-"""Data that the server holds, and what it learns from it: CoPreFL's scenario II."""
+"""The server's own data, and training and losses on it: CoPreFL's scenario II."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,7 @@ class ServerData:
     model : nn.Module
         Its weights are overwritten at every call.
     samples : Samples
-        D^s, under the labels of the pre-training.
+        D^s, with the labels of the pre-training.
     device : torch.device, optional
         Defaults to the GPU if the process sees one.
     """

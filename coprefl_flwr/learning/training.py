@@ -16,8 +16,11 @@ from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, option
 
+BATCH_SIZE = 32
+"""Samples per step where nobody says otherwise."""
+
 Objective = Callable[[Tensor, Tensor], Tensor]
-"""What local training minimises on a batch, from (inputs, targets)."""
+"""The loss that local training minimises, of a batch (inputs, targets)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +47,21 @@ class LocalTraining:
         minimum=1,
         key="max-local-steps",
     )
-    batch_size: int = option(32, "samples per step", unit="samples", minimum=1)
-    learning_rate: float = option(1e-3, "local learning rate eta in round 1", above=0)
-    learning_rate_decay: float = option(1.0, "factor on the learning rate per round", above=0)
-    momentum: float = option(0.0, "momentum of local SGD", minimum=0)
-    weight_decay: float = option(0.0, "weight decay of local training", minimum=0)
+    batch_size: int | None = option(
+        None, f"samples per step; not set: {BATCH_SIZE}", unit="samples", minimum=1
+    )
+    learning_rate: float = option(1e-3, "local learning rate eta", above=0)
+    learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
+    momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
+    weight_decay: float | None = option(
+        None, "weight decay of local training; not set: 0, of Adam 1e-4", minimum=0
+    )
     clip_norm: float | None = option(
         None, "largest l2 norm of the gradient over all parameters", above=0
     )
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot train, and steps and epochs together."""
+        """Check the options; steps and epochs cannot both be set."""
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             raise SettingsError(
@@ -62,17 +69,22 @@ class LocalTraining:
                 "set one of them, not both"
             )
 
+    @property
+    def samples_per_step(self) -> int:
+        """The batch size."""
+        return self.batch_size or BATCH_SIZE
+
     def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the positions of one batch a step, each epoch in a new random order."""
         if n == 0:
             raise ValueError("no samples to train on")
-        return itertools.islice(endless_batches(n, self.batch_size, rng), self.steps(n))
+        return itertools.islice(endless_batches(n, self.samples_per_step, rng), self.steps(n))
 
     def steps(self, n: int) -> int:
         """Return how many SGD steps a participation takes on n samples."""
         steps = 5 if self.local_steps is None else self.local_steps
         if self.local_epochs is not None:
-            steps = self.local_epochs * len(batch_slices(n, self.batch_size))
+            steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def rate(self, server_round: int) -> float:
@@ -91,15 +103,13 @@ class LocalTraining:
             [p for p in model.parameters() if p.requires_grad],
             lr=self.rate(server_round),
             momentum=self.momentum,
-            weight_decay=self.weight_decay,
+            weight_decay=self.weight_decay or 0.0,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdamTraining(LocalTraining):
     """Local training by Adam, as FedPCL's experiments have it; `momentum` must stay 0."""
-
-    weight_decay: float = option(1e-4, "weight decay of local training", minimum=0)
 
     def __post_init__(self) -> None:
         """Refuse a momentum besides Adam's own."""
@@ -112,7 +122,7 @@ class AdamTraining(LocalTraining):
         return torch.optim.Adam(
             [p for p in model.parameters() if p.requires_grad],
             lr=self.rate(server_round),
-            weight_decay=self.weight_decay,
+            weight_decay=1e-4 if self.weight_decay is None else self.weight_decay,
         )
 
 

@@ -1,4 +1,4 @@
-"""Frozen networks that turn images into features: torchvision's, or what this package pre-trained.
+"""Frozen networks that turn images into features: torchvision's, or models of this package.
 
 A backbone's features are what enters the linear layer it calls last; how many there are is read
 from the network.
@@ -42,7 +42,7 @@ class Backbone:
     shape : tuple[int, int, int]
         (channels, height, width) of its images, 1 or 3 channels.
     mean, std : Tensor
-        What its images, from 0 to 1, were normalised by, (channels,).
+        Mean and standard deviation of its images, from 0 to 1, (channels,).
     size : int
         Numbers in a feature.
     """
@@ -57,7 +57,7 @@ class Backbone:
     def of(
         cls, name: str, network: nn.Module, shape: Sequence[int], mean: Any, std: Any
     ) -> "Backbone":
-        """Freeze a network, and read the size of its features from the one of an empty image."""
+        """Freeze a network, and find the size of its features with an empty image."""
         if len(shape) != 3 or shape[0] not in (1, 3):
             raise SettingsError(
                 f"backbone '{name}' takes inputs of shape {tuple(shape)}; images of 1 or 3 "
@@ -113,7 +113,7 @@ def load_backbone(name: str) -> Backbone:
     Raises
     ------
     SettingsError
-        An unknown name, or weights that cannot be had or are another network's.
+        If the name is unknown, or its weights cannot be loaded or are another network's.
     """
     architecture, equals, file = name.partition("=")
     path = Path(name).expanduser()
@@ -164,7 +164,7 @@ def _downloaded(name: str, weights: Any) -> nn.Module:
 
 
 def _from_file(name: str, file: str) -> nn.Module:
-    """Return a torchvision model, of as many classes as they are for, with the file's weights."""
+    """Return a torchvision model with the weights of a file, and as many classes as these have."""
     from torchvision import models
 
     architecture = name.partition("=")[0]

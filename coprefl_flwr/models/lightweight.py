@@ -1,4 +1,4 @@
-"""What is trained on top of frozen backbones: FedPCL's head, and its baselines' two layers."""
+"""Networks on top of frozen backbones: FedPCL's head, and the two layers of its baselines."""
 
 from collections import OrderedDict
 

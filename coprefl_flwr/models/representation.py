@@ -1,4 +1,4 @@
-"""What a network makes of its inputs before it classifies them."""
+"""A network's representation: what enters its last linear layer."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from coprefl_flwr.errors import SettingsError
 
 
 def outputs_and_representation(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a network's outputs and what entered the linear layer it called last, per sample flat.
+    """Return a network's outputs, and what entered the last linear layer that it called, (b, d).
 
     Raises
     ------

@@ -71,5 +71,5 @@ def _halving_block(
 
 
 def _init_convolution(convolution: nn.Conv2d) -> None:
-    # What torchvision's ResNet does to its own convolutions; those made here would miss it.
+    # As torchvision's ResNet does; the convolutions made here are not initialised by it.
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")

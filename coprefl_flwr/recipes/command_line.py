@@ -31,7 +31,7 @@ from coprefl_flwr.recipes.trackers import Tracker, tensorboard
 from coprefl_flwr.recipes.workers import OnRay
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
-from coprefl_flwr.studies.progress import quiet_flower
+from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from coprefl_flwr import client_app, seeds
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import RANDOM
@@ -20,8 +21,7 @@ from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Rec
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.trackers import Tracker
 from coprefl_flwr.report.results import frame, task_metrics
-from coprefl_flwr.studies.datasets import Datasets, DataSettings
-from coprefl_flwr.studies.progress import Progress
+from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.stage import run_stage
 
 logger = logging.getLogger("flwr.coprefl")

@@ -15,7 +15,7 @@ from coprefl_flwr.errors import one_line
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, make, parts
 from coprefl_flwr.recipes.trackers import Tracker
-from coprefl_flwr.studies.progress import Progress, clock, quiet_flower
+from coprefl_flwr.rounds.progress import Progress, clock, quiet_flower
 
 logger = logging.getLogger("flwr.coprefl")
 

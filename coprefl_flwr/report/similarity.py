@@ -18,7 +18,6 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.figures import Similarity, save, similarity_figure
 from coprefl_flwr.report.results import read_rows
 
-
 LOCAL = "local.safetensors"
 """The file in which a FedPCL run leaves every client's padded prototypes, by client."""
 

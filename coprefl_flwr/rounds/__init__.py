@@ -1,1 +1,1 @@
-"""How a round runs: the base of all strategies, its exchanges, and what takes them to clients."""
+"""How a round runs: the base class of strategies, and what brings their exchanges to clients."""

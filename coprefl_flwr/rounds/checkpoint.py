@@ -60,7 +60,7 @@ class History:
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Mapping[str, dict[str, Any]]]) -> "History":
-        """Read what `json.dumps(asdict(history))` wrote (JSON makes the rounds strings)."""
+        """Read a history from JSON, in which the rounds are strings."""
         return cls(**{n: {int(r): m for r, m in rounds.items()} for n, rounds in kept.items()})
 
 
@@ -92,8 +92,8 @@ def continue_from(
     Raises
     ------
     SettingsError
-        If a checkpoint would be overwritten, or is not one of this run: another model, other
-        options, or already past `num_rounds`; or if an option cannot be written into one.
+        If a checkpoint would be overwritten, has another model or other options, or is past
+        `num_rounds`; or if an option cannot be written into one.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:

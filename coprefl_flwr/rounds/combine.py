@@ -2,9 +2,9 @@
 
 A node that hosts several clients adds their results up before it answers, and the server adds up
 the answers of the nodes; both use the `Accumulator` below, so that a sum does not depend on which
-node hosts which client. Sums run in float64 in the order of client ids. All rules but `Chain` are linear: a rule says with
-which coefficient a client's arrays enter which sum, and that coefficient may only depend on what
-that client measured itself.
+node hosts which client. Sums run in float64 in the order of client ids. All rules but `Chain` are
+linear: a rule says with which coefficient a client's arrays enter which sum, and the coefficient
+may only depend on what that client measured itself.
 """
 
 from collections.abc import Mapping
@@ -24,10 +24,10 @@ PIECE = 1 << 16
 
 @dataclass(frozen=True)
 class Rule:
-    """A way to combine clients' results; `str(rule)` travels in a message and `parse` reads it.
+    """A way to combine clients' results; `str(rule)` is sent in a message and `parse` reads it.
 
-    `partial` says that clients may answer with some of the arrays only (a gradient covers the
-    trainable parameters), `sums` that they answer with arrays at all.
+    `partial` tells whether clients may answer with some of the arrays only, as a gradient covers
+    only trainable parameters, and `sums` whether they answer with arrays at all.
     """
 
     name: ClassVar[str]
@@ -40,12 +40,12 @@ class Rule:
         Raises
         ------
         ValueError
-            If the client did not measure what the rule needs, or not a finite number.
+            If a metric that the rule needs is missing or not finite.
         """
         raise NotImplementedError
 
     def buffer_coefficient(self, metrics: Metrics, coefficient: float) -> float:
-        """Return what a buffer is multiplied with in a sum whose weights have `coefficient`."""
+        """Return the coefficient of buffers in a sum where weights have `coefficient`."""
         return coefficient
 
     def __str__(self) -> str:
@@ -54,7 +54,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Mean(Rule):
-    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" weighs all alike.
+    """Weighted mean sum_j w_j x_j / sum_j w_j; `weight` names the metric w, "" is equal weights.
 
     Buffers (BatchNorm's statistics) are weighted by num-examples whatever the weight is.
     """
@@ -102,7 +102,7 @@ class LossMoments(Rule):
 
 @dataclass(frozen=True)
 class PerClient(Rule):
-    """Every client's arrays by themselves, in sums named after the client id."""
+    """Every client's arrays separately, in sums named by the client id."""
 
     name: ClassVar[str] = "per-client"
     partial: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class Chain(Rule):
     """The arrays go from one client to the next, in the order in which the clients are named.
 
     A client that fails is skipped: the next one gets what the last good one returned. A chain runs
-    on one node (see `RoundStrategy.segments`), and what comes back is the last one's arrays.
+    on one node (see `RoundStrategy.segments`), which returns the last client's arrays.
     """
 
     name: ClassVar[str] = "chain"
@@ -136,7 +136,7 @@ class Nothing(Rule):
     sums: ClassVar[bool] = False
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return no sum at all; but the means over clients need a positive num-examples."""
+        """Return no sum; the metrics' means over clients need a positive num-examples."""
         _positive(metrics, "num-examples")
         return {}
 
@@ -174,8 +174,8 @@ def _positive(metrics: Metrics, name: str) -> float:
 class Accumulator:
     """Running float64 sums of clients' arrays under a rule.
 
-    `sent` are the arrays that the clients were sent: they say which of those returned are buffers,
-    whatever dtype a client returns them in.
+    `sent` are the arrays that the clients were sent. Their dtypes tell which arrays are buffers; a
+    client may return others.
     """
 
     def __init__(self, rule: Rule, sent: Arrays | None = None) -> None:
@@ -208,8 +208,8 @@ class Accumulator:
 def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
     """Add weight x array to `total`, in place; `total` is C-contiguous, shapes are equal.
 
-    In pieces that stay in the cache: a float64 copy of the whole array would cost more than the
-    sum.
+    In pieces that fit into the cache, as a float64 copy of the whole array would take longer than
+    the sum.
     """
     into, terms = total.reshape(-1), array.reshape(-1)
     scratch = np.empty(min(PIECE, into.size))

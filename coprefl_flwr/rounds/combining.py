@@ -34,9 +34,9 @@ def check(exchange: Exchange, reply: NodeReply) -> None:
 
 
 def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
-    """Return the replies in the order of their smallest client, without any of other arrays.
+    """Return the replies in the order of their smallest client, without those of other arrays.
 
-    A sum over other clients for one parameter than for the next would be no gradient.
+    Otherwise the sums of two arrays could be over different clients, and together no gradient.
     """
     ordered = sorted(replies, key=lambda reply: reply.clients[0])
     kept: list[NodeReply] = []

@@ -1,4 +1,4 @@
-"""An exchange with clients, as a round's program sees it: what goes out, what comes back."""
+"""An exchange with clients, as a round's program sees it: the question and the replies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

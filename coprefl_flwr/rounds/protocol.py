@@ -1,7 +1,7 @@
-"""What a message between the strategies and the clients holds: the one place that knows.
+"""The contents of the messages between strategies and clients, defined here alone.
 
-Request   the ArrayRecord "arrays", which clients answer in kind (what a method sends and gets back
-          besides weights stands behind them, named "LABEL/NAME"), and any further ones by name; a
+Request   the ArrayRecord "arrays", which clients answer with arrays of the same names (further
+          quantities of a method follow the weights, named "LABEL/NAME"); other ArrayRecords; a
           ConfigRecord "config" with the app's own settings and: server-round, run, population,
           seed, attempt; where nodes host clients also `clients` (the ids to run) and `combine` (how
           to add up their results). Where clients keep a state, `state-version` and `state-kept`
@@ -11,7 +11,7 @@ Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
           and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).
           A request without `clients` gets the reply Flower's own strategies expect: one
-          ArrayRecord and a MetricRecord of scalars. Apps that know nothing of us answer so too.
+          ArrayRecord and a MetricRecord of scalars, as apps written for Flower alone do.
 Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the number of clients
           that this node and every other can host, or `own`, the ids of this node's own clients.
 """

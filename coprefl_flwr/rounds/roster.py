@@ -8,9 +8,9 @@ from coprefl_flwr.errors import RunFailedError
 class Roster:
     """The clients of a population and the nodes that can run them.
 
-    There are three kinds, told apart by what the first node answers: `shared` (in a simulation
-    any node can run any of n clients), `own` (each node names its clients) and neither (every node
-    is one client, whose id is the node's). `plain` holds the nodes of the last kind.
+    There are three kinds, which the first node's answer distinguishes. `shared`: any node can run
+    any of n clients, as in a simulation. `own`: each node names its clients. Neither: every node is
+    one client, whose id is the node's; `plain` holds these nodes.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class Roster:
                 )
 
     def forget(self, gone: Iterable[int]) -> None:
-        """Drop nodes that left; their clients come back with whichever node names them next."""
+        """Drop nodes that left; another node may name their clients later."""
         lost = set(gone)
         self.known -= lost
         self.plain -= lost
@@ -57,9 +57,9 @@ class Roster:
     ) -> dict[int, list[int]]:
         """Return {node: its share of `clients`}; nodes without a client are left out.
 
-        Shared clients are dealt out in runs of equal length, in id order: what a node adds up is
-        then a contiguous part of the whole sum. `in_order` keeps the order of a chain, which
-        is for one node alone.
+        Shared clients are split into equal parts in the order of their ids, so that a node adds up
+        a contiguous part of the whole sum. `in_order` keeps the order of a chain, all of which
+        one node runs.
         """
         if in_order:
             return self._chain(clients, nodes)
@@ -82,7 +82,7 @@ class Roster:
         return {owner: [c for c in clients if self.owner.get(c) == owner]} if owner in nodes else {}
 
     def segments(self, clients: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients where it passes from one node to another."""
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
         if self.shared is not None:
             return [list(clients)] if clients else []
         runs: list[list[int]] = []

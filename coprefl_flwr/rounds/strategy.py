@@ -82,11 +82,11 @@ class RoundStrategy(Strategy, ABC):
     """The class of its clients, or where it stands: "module:NAME"."""
 
     roles: ClassVar[tuple[str, ...]] = ("pretraining",)
-    """The kinds of stage it can be, of "pretraining", "task" and "personalised"."""
+    """The kinds of stage it can run as: "pretraining", "task", "personalised"."""
 
     server_data: ClassVar[str] = ""
-    """What its field `server` is given: "" if it has none, the data of "server", those of all
-    "clients", or "both"."""
+    """The data that its field `server` holds: those of the "server", of all "clients" or of "both";
+    "" if it has no such field."""
 
     local_training: ClassVar[bool] = True
     """Whether its clients train as the settings of local training say."""
@@ -187,7 +187,7 @@ class RoundStrategy(Strategy, ABC):
         return Exchange("evaluate", arrays, clients, combine=Nothing(), needed=1)
 
     def options(self) -> dict[str, Any]:
-        """Return what makes two runs the same: the method and its options."""
+        """Return the method and its options; a checkpoint must have the same to be resumed."""
         return {"strategy": type(self).__name__} | {
             f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
         }
@@ -200,7 +200,7 @@ class RoundStrategy(Strategy, ABC):
             )
 
     def join(self, outer: "RoundStrategy") -> None:
-        """Run as a part of the strategy `outer`, whose state and options of the run it shares."""
+        """Run inside the strategy `outer`: share its state and its options of the run."""
         self._engine = outer._engine
         for name in RUN_OPTIONS:
             setattr(self, name, getattr(outer, name))

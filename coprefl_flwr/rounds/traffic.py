@@ -1,4 +1,4 @@
-"""What a round sends: as the papers count it, and as it was really sent."""
+"""What a round sends: models, as the papers count them, and the bytes really sent."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,9 @@ class Traffic:
     """Models and bytes sent to clients (down) and back (up).
 
     A model is what CyclicFL's Table IV calls X: the size of the global model. Models are counted as
-    if every client were a node of its own, whoever hosts it; what travels besides weights (control
-    variates, gradients) counts by its size. Bytes are those of the serialised arrays in the
-    messages of this run, where a node that hosts several clients is sent the arrays once and
-    answers with one sum.
+    if every client were a node of its own; other quantities, such as control variates, count by
+    their size. Bytes are those of the serialised arrays in the messages of this run, where a node
+    that hosts several clients is sent the arrays once and answers with one sum.
 
     Parameters
     ----------

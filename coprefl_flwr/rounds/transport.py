@@ -26,18 +26,18 @@ PULL_INTERVAL = 0.01
 """Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
 
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
-"""Per grid, the nodes that did not answer in time: their worker is still busy."""
+"""Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
 NO_ROSTER = "No query function registered|Invalid message type"
-"""What Flower says of a query that an app does not know."""
+"""Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
-"""Least time in seconds for the first answer: workers that start and import are not yet slow."""
+"""Least time in seconds for the first answer, as workers must start and import first."""
 
 
 @dataclass
 class Transport:
-    """One run's link to the nodes: who hosts whom, who stopped answering, and the messages.
+    """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Transport:
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often: it sleeps in between."""
-        # One run may go through several strategies: a busy node stays busy for the next one.
+        # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
             self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
@@ -76,9 +76,9 @@ class Transport:
         return sorted(set(self.grid.get_node_ids()) - self.silent)
 
     def clients(self, wanted: int | None = None) -> list[int]:
-        """Return the ids of the clients there are; the first time, wait for nodes and `wanted`.
+        """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
 
-        Later on the run goes on with whoever is left.
+        Later the run goes on with the clients that are left.
 
         Raises
         ------
@@ -110,7 +110,7 @@ class Transport:
             time.sleep(min(1.0, self.timeout))
 
     def _ask_roster(self, nodes: Sequence[int]) -> None:
-        """Ask who hosts whom: one node, and the others only if each names clients of its own."""
+        """Ask one node which clients it hosts, and the others if each names clients of its own."""
         self.roster.forget(self.roster.known - set(nodes))
         if self.roster.shared is not None:
             return
@@ -162,7 +162,7 @@ class Transport:
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients.
 
-        `version` gives what a client with a state is told about it (see `Versions.of`).
+        `version` returns what a client is told about its state (see `Versions.of`).
         """
         records = {protocol.ARRAYS: to_record(exchange.arrays)}
         records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
@@ -200,7 +200,7 @@ class Transport:
         return Message(content, dst_node_id=node, message_type=exchange.action)
 
     def collect(self, messages: Iterable[Message]) -> Replies:
-        """Combine the replies to the messages last prepared; name every failure in one line.
+        """Combine the replies to the messages last prepared; log every failure in one line.
 
         Raises
         ------
@@ -240,7 +240,7 @@ class Transport:
         return reply.metadata.src_node_id
 
     def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
-        """Read and check one node's reply; whatever is wrong with it fails all its clients."""
+        """Read and check one node's reply; a bad reply fails all its clients."""
         if message.has_error():
             return NodeReply(failed=dict.fromkeys(share, reason(message)))
         try:
@@ -253,7 +253,7 @@ class Transport:
         return reply
 
     def tell_of_silent_nodes(self) -> None:
-        """Say why a simulation may not end yet: Flower waits for the workers that are busy."""
+        """Log why a simulation may not end yet: Flower waits for the workers that are busy."""
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only when silent nodes answer: %s", names)

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Versions:
-    """The states of clients that count.
+    """Which states of the clients are valid.
 
     Parameters
     ----------
     committed : dict[int, str]
-        By client id, the version ("ROUND-ATTEMPT") it wrote in the last round that returned and
-        that had its reply.
+        By client id, the version ("ROUND-ATTEMPT") that it wrote in the last successful round with
+        its reply.
     kept : dict[int, str]
         The same at the time of the last checkpoint, to which an interrupted run goes back.
     """
@@ -21,14 +21,14 @@ class Versions:
     kept: dict[int, str] = field(default_factory=dict)
 
     def of(self, client: int) -> dict[str, str]:
-        """Return what a request tells a client; "" is no state yet."""
+        """Return the settings of a request to a client; "" is no state yet."""
         return {
             "state-version": self.committed.get(client, ""),
             "state-kept": self.kept.get(client, ""),
         }
 
     def commit(self, clients: Iterable[int], server_round: int, attempt: int) -> None:
-        """Make the states that `clients` wrote in this attempt the ones that count."""
+        """Make the states that `clients` wrote in this attempt the valid ones."""
         self.committed |= dict.fromkeys(clients, f"{server_round}-{attempt}")
 
     def checkpointed(self) -> None:

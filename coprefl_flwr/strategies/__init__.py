@@ -1,6 +1,6 @@
-"""The built-in methods, a line each, and what a method is written with.
+"""The built-in methods, one line each, and the classes to write a method with.
 
-A method is what the server does in a round, one algorithm a file.
+A method is what the server does in a round; each has a file of its own.
 """
 
 from coprefl_flwr.rounds.exchange import Exchange as Exchange
@@ -12,13 +12,16 @@ from coprefl_flwr.strategies.centralised import Centralised as Centralised
 from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
 from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
+from coprefl_flwr.strategies.fedadam import FedAdam as FedAdam
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg
+from coprefl_flwr.strategies.fedavgm import FedAvgM as FedAvgM
 from coprefl_flwr.strategies.feddyn import FedDyn as FedDyn
 from coprefl_flwr.strategies.fedmeta import FedMeta as FedMeta
 from coprefl_flwr.strategies.fedpcl import FedPCL as FedPCL
 from coprefl_flwr.strategies.fedproto import FedProto as FedProto
 from coprefl_flwr.strategies.fedprox import FedProx as FedProx
 from coprefl_flwr.strategies.fedrep import FedRep as FedRep
+from coprefl_flwr.strategies.fedyogi import FedYogi as FedYogi
 from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL as HybridCoPreFL
 from coprefl_flwr.strategies.moon import MOON as MOON
 from coprefl_flwr.strategies.per_fedavg import PerFedAvg as PerFedAvg

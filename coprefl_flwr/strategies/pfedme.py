@@ -1,4 +1,4 @@
-"""pFedMe: clients' own models at the end of a spring that is tied to the global one."""
+"""pFedMe: personal models of the clients, regularised towards the global one."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -14,7 +14,9 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 class PFedMe(RoundStrategy):
     """pFedMe (Dinh, Tran and Nguyen 2020, arxiv.org/abs/2006.08848), Algorithm 1."""
 
-    mu: float = option(15.0, "lambda, the strength of the spring", above=0)
+    mu: float = option(
+        15.0, "lambda, how strongly the own model is drawn to the global one", above=0
+    )
     inner_steps: int = option(5, "K, steps towards the own model theta on every batch", minimum=1)
     meta_learning_rate: float = option(
         5e-3, "eta of the clients' w <- w - eta lambda (w - theta)", above=0

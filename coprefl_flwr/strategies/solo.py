@@ -12,9 +12,9 @@ from coprefl_flwr.rounds.strategy import Round, RoundStrategy
 
 @dataclass(kw_only=True, eq=False)
 class Solo(RoundStrategy):
-    """Local training without any exchange, as a bound: what taking part must be better than.
+    """Local training without any exchange: what a federated method must be better than.
 
-    Rounds only keep the clients in step with other methods; start with no arrays at all.
+    The rounds make it comparable with other methods; the run starts with no arrays at all.
     """
 
     name: ClassVar[str] = "solo"

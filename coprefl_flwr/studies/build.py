@@ -8,8 +8,8 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from coprefl_flwr.methods import PERSONALISED
+from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.studies.personalised import Personalised
-from coprefl_flwr.studies.progress import quiet_flower
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.starts import Starts

@@ -37,7 +37,7 @@ def contents(names: Iterable[str]) -> dict[str, str]:
         for path in [*paths, *_module(name)]:
             if path.is_file():
                 status = path.stat()
-                found[name] = _hash_of_file(path, status.st_size, status.st_mtime_ns)
+                found[name] = _hash_of_file((path, status.st_size, status.st_mtime_ns))
     return found
 
 
@@ -54,7 +54,7 @@ def _module(name: str) -> list[Path]:
 
 
 @functools.lru_cache(maxsize=64)
-def _hash_of_file(path: Path, *version: int) -> str:
+def _hash_of_file(version: tuple[Path, int, int]) -> str:
     """Return the hash of a file of some size and time, read again only after it was changed."""
-    with path.open("rb") as file:
+    with version[0].open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

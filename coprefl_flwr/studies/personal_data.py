@@ -10,7 +10,8 @@ import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import ImageDataset, Samples, load_dataset, partition
+from coprefl_flwr.data import ImageDataset, Samples, load_dataset
+from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.features import Encoder, features_of
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import default_device
@@ -23,11 +24,6 @@ PERSONAL = "personal"
 """The population of a personalised study."""
 
 PIXELS, SCRATCH = "pixels", "scratch"
-
-MOST_DEALS = 100
-"""How often samples are dealt anew before a dataset is said to have too few."""
-
-_Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,22 +84,6 @@ class PersonalSettings:
         if not self.noise_on:
             return None
         return Noise(kind=self.noise_kind, scale=self.noise_scale, share=self.noise_share)
-
-
-@dataclass(frozen=True, eq=False)
-class Domain:
-    """Samples from one source."""
-
-    name: str
-    samples: Samples
-
-    @property
-    def images(self) -> ImageDataset:
-        """The dataset that they are samples of."""
-        source = self.samples.dataset
-        if not isinstance(source, ImageDataset):
-            raise TypeError(f"{self.name} is not of images")
-        return source
 
 
 @dataclass(frozen=True)
@@ -194,46 +174,6 @@ class PersonalData:
         """Return a client's dataset: client i has the dataset i modulo their number."""
         return self.domains[client % len(self.domains)]
 
-    def class_counts(self) -> _Counts:
-        """Return how many samples of each class a client trains on, (clients, classes).
-
-        Tables 8 to 10 of FedPCL. Under label shift the same number in all is dealt out by
-        Dirichlet(alpha), a class at a time, again where a dataset has fewer samples of a class than
-        its clients were dealt (Office-10).
-        """
-        if self.shift == "feature":
-            shape = (self.num_clients, self.num_classes)
-            return np.full(shape, self.settings.train_per_class)
-        counts = self._dealt_counts((self.seed, PERSONAL))
-        for attempt in range(1, MOST_DEALS):
-            if self._suffice(counts):
-                break
-            counts = self._dealt_counts((self.seed, PERSONAL, "again", attempt))
-        return counts
-
-    def _suffice(self, counts: _Counts) -> bool:
-        """Tell whether each dataset has the samples that its clients are to train on."""
-        sources = self.domains
-        return all(
-            (np.bincount(domain.samples.labels, minlength=counts.shape[1]) >= wanted).all()
-            for number, domain in enumerate(sources)
-            for wanted in [counts[number :: len(sources)].sum(axis=0)]
-        )
-
-    def _dealt_counts(self, key: tuple[str | int, ...]) -> _Counts:
-        clients, classes = self.num_clients, self.num_classes
-        pool = np.repeat(np.arange(classes), self.settings.train_per_class * clients)
-        parts = partition(
-            pool,
-            clients,
-            "dirichlet",
-            alpha=self.alpha,
-            classes_per_client=1,
-            seed_key=key,
-            min_samples=self.min_samples,
-        )
-        return np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
-
     @functools.cached_property
     def images(self) -> tuple[ClientData, ...]:
         """The images that each client trains on and is tested on.
@@ -243,22 +183,31 @@ class PersonalData:
         SettingsError
             If a dataset has too few samples of a class, or a client is left without a test sample.
         """
-        counts, sources = self.class_counts(), self.domains
-        held: dict[int, ClientData] = {}
-        for number, domain in enumerate(sources):
-            clients = range(number, len(counts), len(sources))
-            key = (self.seed, PERSONAL, "samples", number)
-            ratio = self.settings.test_per_class / self.settings.train_per_class
-            shares = dealt(domain, counts[number :: len(sources)], ratio, key)
-            held |= dict(zip(clients, shares, strict=True))
-        for client, data in held.items():
+        held = tuple(ClientData(*both) for both in self._dealt())
+        for client, data in enumerate(held):
             if data.test is None or not len(data.test):
                 raise SettingsError(
                     f"train-per-class = {self.settings.train_per_class}: "
                     f"{self.domain_of(client).name} leaves client {client} no sample to test on",
                     "train-per-class",
                 )
-        return tuple(held[client] for client in range(len(counts)))
+        return held
+
+    def _dealt(self) -> list[tuple[Samples, Samples]]:
+        """Return each client's training and test samples.
+
+        Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time
+        (Tables 8 to 10 of FedPCL).
+        """
+        wanted = self.settings.train_per_class
+        counts = np.full((self.num_clients, self.num_classes), wanted)
+        if self.shift != "feature":
+            key, fewest = (self.seed, PERSONAL), self.min_samples
+            counts = dirichlet_counts(
+                self.domains, counts, key, alpha=self.alpha, min_samples=fewest
+            )
+        ratio = self.settings.test_per_class / wanted
+        return deal(self.domains, counts, ratio, (self.seed, PERSONAL, "samples"))
 
     @functools.cached_property
     def backbones(self) -> tuple[Backbone, ...]:
@@ -322,46 +271,6 @@ def _features(data: PersonalData, client: int, folder: Path) -> ClientData:
 
 def _rows(source: ImageDataset, rows: npt.NDArray[np.int64]) -> Samples:
     return Samples(source, rows, source.labels[rows])
-
-
-def dealt(
-    domain: Domain, counts: _Counts, ratio: float, key: tuple[str | int, ...]
-) -> list[ClientData]:
-    """Deal a domain's samples out to its clients; no sample goes to two.
-
-    Parameters
-    ----------
-    counts : NDArray[int64]
-        How many of each class each client trains on, (clients, classes).
-    ratio : float
-        How many it is tested on for each of these, or fewer, in proportion, where the domain has
-        not as many.
-    """
-    labels = domain.samples.labels
-    train: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
-    test: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
-    for label in range(counts.shape[1]):
-        there = seeds.generator(*key, label).permutation(np.flatnonzero(labels == label))
-        wanted = counts[:, label]
-        if wanted.sum() > len(there):
-            raise SettingsError(
-                f"{domain.name} has {len(there)} samples of class {label}, its clients are to "
-                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
-                "train-per-class",
-                "personal-clients",
-                "personal-datasets",
-            )
-        left = len(there) - wanted.sum()
-        tested = np.floor(wanted * min(ratio, left / max(wanted.sum(), 1)) + 1e-9).astype(np.int64)
-        ends = np.cumsum(np.concatenate([wanted, tested]))[:-1]
-        parts = np.split(there[: wanted.sum() + tested.sum()], ends)
-        for client in range(len(counts)):
-            train[client].append(parts[client])
-            test[client].append(parts[len(counts) + client])
-    return [
-        ClientData(*(domain.samples.take(np.sort(np.concatenate(part))) for part in both))
-        for both in zip(train, test, strict=True)
-    ]
 
 
 personal_data = functools.lru_cache(maxsize=4)(PersonalData)

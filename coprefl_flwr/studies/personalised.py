@@ -1,8 +1,8 @@
 """A personalised study: methods that give every client a model of its own, over frozen features."""
 
-import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,18 @@ from torch import nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import AdamTraining
-from coprefl_flwr.methods import BATCH_SIZE, PERSONALISED, with_role
+from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
 from coprefl_flwr.report.similarity import LOCAL
-from coprefl_flwr.strategies import RoundReport, RoundStrategy
-from coprefl_flwr.studies.datasets import DataSettings
+from coprefl_flwr.rounds.progress import PERSONAL_KIND
+from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalSettings, personal_data
 from coprefl_flwr.studies.phases import (
@@ -34,9 +35,8 @@ from coprefl_flwr.studies.phases import (
     folder_of,
     read_phase,
 )
-from coprefl_flwr.studies.progress import PERSONAL_KIND
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
-from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage
+from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage, Store
 from coprefl_flwr.studies.study import Study, not_set, versions
 
 GLOBAL = "global.safetensors"
@@ -76,7 +76,8 @@ class Personalised(Study):
         self.phases = {name: self._phase(name) for name in names}
         self._networks: dict[str, Network] = {}
         check_all_used(self.short, list(self.phases.values()))
-        self.stages = [self._stage(name, phase) for name, phase in self.phases.items()]
+        self.methods = [PersonalStage(self, name) for name in self.phases]
+        self.stages = [*self.methods]
 
     def _phase(self, name: str) -> Phase:
         """Read one entry of `method`."""
@@ -87,53 +88,6 @@ class Personalised(Study):
                 "backbones",
             )
         return phase
-
-    def _stage(self, name: str, phase: Phase) -> Stage:
-        return Stage(
-            title=name,
-            kind=PERSONAL_KIND,
-            path=f"methods/{folder_of(name)}",
-            key=lambda: f"{phase.name}-{hash_of(self._identity(phase))}",
-            method=name,
-            about={"phase": "personalised", "start": name, "task": None},
-            rounds=phase.training.rounds,
-            run=self.run,
-            strategy=lambda: self._strategy(phase),
-            initial=lambda _: self._initial(name),
-            keep=functools.partial(self._keep, phase),
-            measures=True,
-            clients=lambda: [self.data.domain_of(i).name for i in range(self.data.num_clients)],
-            shared=lambda: hash_of(self._features_identity()),
-        )
-
-    def _strategy(self, phase: Phase) -> RoundStrategy:
-        """Return a method's strategy: every client takes part in every round, or it is repeated."""
-        run = self.run.of_strategy(
-            PERSONAL,
-            run_name=self.run_name,
-            min_replies=self.data.num_clients,
-            evaluate_every=self.test_every or phase.training.rounds,
-        )
-        return phase.method.strategy(phase.options, _adam(phase.training), **run)
-
-    def _keep(
-        self, phase: Phase, folder: Path, report: RoundReport, strategy: RoundStrategy
-    ) -> Mapping[str, Any]:
-        """Write the global arrays and every client's prototypes; return what a client sends.
-
-        The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
-        """
-        for file, arrays in ((GLOBAL, report.arrays), (LOCAL, strategy.kept_arrays("local", {}))):
-            if arrays:
-                plain = {number: np.asarray(a, order="C") for number, a in arrays.items()}
-                write_atomically(folder / file, safetensors.numpy.save(plain))
-        about = {"phases": [phase.about()], "settings": self.config, "versions": versions()}
-        write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
-        sizes = [(array.size, array.ndim) for array in report.arrays.values()]
-        return {
-            "weights-sent": sum(size for size, ndim in sizes if ndim > 1),
-            "numbers-sent": sum(size for size, _ in sizes),
-        }
 
     # ---- networks ------------------------------------------------------------------------------
 
@@ -158,17 +112,13 @@ class Personalised(Study):
         head = frozenset({"classifier.weight", "classifier.bias"})
         return lightweight_model(shape[0], classes, norm or "batch", key), head
 
-    def _initial(self, name: str) -> Arrays:
-        """Return the global arrays that a method begins with: what travels, and no more."""
-        return self.phases[name].method.strategy_class.initial(self.network(name))
-
     # ---- checks --------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         _ = self.data.images
-        for name in self.phases:
-            self._initial(name)
+        for method in self.methods:
+            method.arrays()
 
     # ---- the clients' side ---------------------------------------------------------------------
 
@@ -196,27 +146,84 @@ class Personalised(Study):
             training=_adam(phase.training),
         )
 
-    # ---- what results depend on ----------------------------------------------------------------
 
-    def _identity(self, phase: Phase) -> dict[str, Any]:
-        return self._features_identity() | {
-            **values_of(self.model),
-            "test-every": self.test_every,
-            "method": phase.identity(),
+class PersonalStage(Stage):
+    """A method that gives every client a model of its own."""
+
+    kind, phase = PERSONAL_KIND, "personalised"
+
+    def __init__(self, study: Personalised, name: str) -> None:
+        self.study, self.of = study, study.phases[name]
+        path, rounds = f"methods/{folder_of(name)}", self.of.training.rounds
+        super().__init__(study.run, name, path, name, name, rounds)
+
+    def strategy(self) -> RoundStrategy:
+        """Make the strategy: every client takes part in every round, or it is repeated."""
+        run = self.run.of_strategy(
+            PERSONAL,
+            run_name=self.study.run_name,
+            min_replies=self.study.data.num_clients,
+            evaluate_every=self.study.test_every or self.rounds,
+        )
+        return self.of.method.strategy(self.of.options, _adam(self.of.training), **run)
+
+    def arrays(self) -> Arrays:
+        """Return the global arrays that the method begins with: what travels, and no more."""
+        return self.of.method.strategy_class.initial(self.study.network(self.method))
+
+    def initial(self, store: Store) -> Arrays:
+        """Return what the method begins with."""
+        return self.arrays()
+
+    def clients(self) -> Sequence[str]:
+        """Return the dataset of each client."""
+        data = self.study.data
+        return [data.domain_of(client).name for client in range(data.num_clients)]
+
+    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+        """Write the global arrays and every client's prototypes; return what a client sends.
+
+        The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
+        """
+        prototypes = strategy.kept_arrays("local", {}) if strategy else {}
+        for file, some in ((GLOBAL, arrays), (LOCAL, prototypes)):
+            if some:
+                plain = {name: np.asarray(array, order="C") for name, array in some.items()}
+                write_atomically(folder / file, safetensors.numpy.save(plain))
+        about = {"phases": [self.of.about()], "settings": self.study.config, "versions": versions()}
+        write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
+        return {
+            "weights-sent": sum(array.size for array in arrays.values() if array.ndim > 1),
+            "numbers-sent": sum(array.size for array in arrays.values()),
+        }
+
+    def key(self) -> str:
+        """Return the method's name and a hash."""
+        return f"{self.of.name}-{hash_of(self._identity())}"
+
+    def _identity(self) -> dict[str, Any]:
+        return self._of_features() | {
+            **values_of(self.study.model),
+            "test-every": self.study.test_every,
+            "method": self.of.identity(),
             "min-replies": self.run.min_replies,
         }
 
-    def _features_identity(self) -> dict[str, Any]:
-        """Return what the clients' features depend on."""
-        found = values_of(self.personal) | {
+    def features(self) -> str:
+        """Return a hash of what the clients' features depend on."""
+        return hash_of(self._of_features())
+
+    def _of_features(self) -> dict[str, Any]:
+        settings, data = self.study.personal, self.study.data
+        found = values_of(settings) | {
             "seed": self.run.seed,
-            "dataset": self.data.datasets,
-            "image-size": self.data.image_size,
+            "dataset": data.datasets,
+            "image-size": data.image_size,
         }
-        if self.personal.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
-            found |= {"alpha": self.data.alpha, "min-samples": self.data.min_samples}
-        backbones = [name.partition("=")[2] or name for name in self.personal.backbones.split()]
-        named = [*self.data.datasets.split(), *backbones, self.model.model]
+        if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
+            found |= {"alpha": data.alpha, "min-samples": data.min_samples}
+        backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]
+        named = [*data.datasets.split(), *backbones, self.study.model.model]
         return found | {"contents": contents(named)}
 
 
@@ -238,15 +245,7 @@ def _trained(settings: Settings) -> TrainingSettings:
 
 def _adam(training: TrainingSettings) -> AdamTraining:
     """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
-    neither = training.local_steps is None and training.local_epochs is None
-    decay = AdamTraining.weight_decay if training.weight_decay is None else training.weight_decay
-    return AdamTraining(
-        local_steps=training.local_steps,
-        local_epochs=1 if neither else training.local_epochs,
-        max_steps=training.max_local_steps,
-        batch_size=training.batch_size or BATCH_SIZE,
-        learning_rate=training.learning_rate,
-        learning_rate_decay=training.learning_rate_decay,
-        weight_decay=decay,
-        clip_norm=training.clip_norm,
-    )
+    values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
+    if training.local_steps is None and training.local_epochs is None:
+        values["local_epochs"] = 1
+    return AdamTraining(**values)

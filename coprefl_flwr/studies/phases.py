@@ -9,7 +9,6 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
-    BATCH_SIZE,
     METHODS,
     PERSONALISED,
     PRETRAINING,
@@ -17,70 +16,33 @@ from coprefl_flwr.methods import (
     Method,
     with_role,
 )
-from coprefl_flwr.options import Value, check_declared, declared, option, unknown
+from coprefl_flwr.options import Value, declared, option, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings:
-    """How methods train in the pre-training, or in a personalised study; each may differ."""
+class TrainingSettings(LocalTraining):
+    """Rounds, participants and local training, of the pre-training or of a personalised study."""
 
     rounds: int = option(
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
         None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
     )
     local_epochs: int | None = option(
         None, "passes over the local data per participation", unit="epochs", minimum=1
     )
-    max_local_steps: int | None = option(
-        None,
-        "most SGD steps per participation, where epochs would take more",
-        unit="steps",
-        minimum=1,
-    )
-    batch_size: int | None = option(
-        None,
-        "samples per step, in tasks too; not set: 32, centralised 64",
-        unit="samples",
-        minimum=1,
-    )
-    learning_rate: float = option(1e-3, "local learning rate eta of the pre-training", above=0)
-    learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
-    momentum: float = option(
-        0.0, "momentum of local SGD in the pre-training", minimum=0, maximum=0.9999
-    )
-    weight_decay: float | None = option(
-        None, "weight decay of local training; not set: 0, in a personalised study 1e-4", minimum=0
-    )
-    clip_norm: float | None = option(
-        None, "largest l2 norm of a gradient in the pre-training", above=0
-    )
 
     def __post_init__(self) -> None:
-        """Check each value, then that steps or epochs are set, not both."""
-        check_declared(self)
+        """Check the options, which a user knows by their keys."""
         if self.local_steps is not None and self.local_epochs is not None:
             raise SettingsError(
                 f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: set one "
-                "of them, not both",
-                "local-epochs",
+                "of them, not both"
             )
-
-    def local_training(self) -> LocalTraining:
-        """Return how clients train: SGD."""
-        return LocalTraining(
-            local_steps=self.local_steps,
-            local_epochs=self.local_epochs,
-            max_steps=self.max_local_steps,
-            batch_size=self.batch_size or BATCH_SIZE,
-            learning_rate=self.learning_rate,
-            learning_rate_decay=self.learning_rate_decay,
-            momentum=self.momentum,
-            weight_decay=self.weight_decay or 0.0,
-            clip_norm=self.clip_norm,
-        )
+        super().__post_init__()
 
 
 TRAINING_KEYS = tuple(declared(TrainingSettings))

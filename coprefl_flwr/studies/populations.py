@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import Samples, TextDataset, partition, split_in_two
+from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
-from coprefl_flwr.studies.datasets import PARTITIONS, Datasets, DataSettings
 
 PRETRAINING = "pretrain"
 """The population of the pre-training."""
@@ -31,7 +31,7 @@ class TaskSettings:
     )
     task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = option(
-        "dirichlet", "how a task's samples are spread over its clients", choices=PARTITIONS
+        "dirichlet", "how a task's samples are spread over its clients", choices=SCHEMES
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
     task_train_fraction: float = option(
@@ -154,8 +154,14 @@ class Populations:
         return reserve.take(np.arange(used))
 
     def clients_samples(self) -> Samples:
-        """Return all that the clients of the pre-training hold, for centralised training."""
-        return union([client.train for client in self.population(PRETRAINING).clients])
+        """Return all that the clients of the pre-training hold."""
+        return _union([client.train for client in self.population(PRETRAINING).clients])
+
+    def samples_of(self, whose: str) -> Samples:
+        """Return what the "server" holds, all "clients" of the pre-training, or "both"."""
+        if whose == "both":
+            return _union([self.clients_samples(), self.server_samples()])
+        return self.clients_samples() if whose == "clients" else self.server_samples()
 
     def test_samples(self) -> Samples:
         """Return the dataset's own test samples of the pre-training's classes and domains.
@@ -248,7 +254,7 @@ populations = functools.lru_cache(maxsize=8)(Populations)
 """`Populations`, held once per process for the last settings that were asked for."""
 
 
-def union(held: Sequence[Samples]) -> Samples:
+def _union(held: Sequence[Samples]) -> Samples:
     """Return all of the samples, which are of one dataset, in this order."""
     indices = np.concatenate([samples.indices for samples in held])
     labels = np.concatenate([samples.labels for samples in held])

@@ -27,8 +27,10 @@ SENT = ("weights-sent", "numbers-sent")
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return (a row per client, a row per round) of all stages."""
-    found = [read_result(store.folder(stage)) for stage in study.stages]
+    """Return (a row per client, a row per round) of all stages, those of a start together."""
+    starts = list(dict.fromkeys(stage.start for stage in study.stages))
+    stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
+    found = [read_result(store.folder(stage)) for stage in stages]
     rows = [row for result in found for row in result["rows"]]
     rounds = [row for result in found for row in result["rounds"]]
     return results.frame(rows), results.frame(rounds)

@@ -5,15 +5,16 @@ Run-config has no null: the empty string means "not set". A method's own options
 a study; run-config keeps short forms of them, such as `gamma=0.5`, for every method that has one.
 """
 
+import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, unknown
-from coprefl_flwr.studies.datasets import DataSettings
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import TaskSettings
@@ -177,12 +178,10 @@ def checked(key: str, value: object) -> Value:
 
 def _of_a_method(declarations: tuple[Option, ...], value: object) -> Value:
     """Return a value that at least one of the methods that have this option allows."""
-    problem = SettingsError("")
     for one in declarations:
-        try:
+        with contextlib.suppress(SettingsError):
             found: Value = one.read(value)
-        except SettingsError as error:
-            problem = error
-        else:
             return found
-    raise problem
+    every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
+    refused: Value = replace(declarations[0], choices=every).read(value)
+    return refused

@@ -11,11 +11,13 @@ checkpoint, and ends with the very bytes of one that was not.
 """
 
 import json
+import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
@@ -24,11 +26,11 @@ from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.progress import Progress
 
-RESULT, ABOUT = "result.json", "model.json"
+RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -70,62 +72,67 @@ class Store(Protocol):
         """Return the folder of what several stages share, by a hash of what it depends on."""
 
 
-Keep = Callable[[Path, RoundReport, RoundStrategy], Mapping[str, Any]]
-"""Writes what a stage leaves besides rows and rounds; returns more columns of every round."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Stage:
-    """One method on one population, ready to run.
+class Stage(ABC):
+    """One method on one population, ready to run; each kind of stage is a subclass.
 
     Parameters
     ----------
-    title, kind : str
-        As progress shows it, and what it has the pace of: "pre-training", "task", "personalised".
+    title : str
+        As progress shows it.
     path : str
         Its folder in a study of its own.
-    key : Callable[[], str]
-        Its folder in a store that studies share: a name and a hash of all that it depends on.
     method : str
         The entry of `method` or `task-method`, by which clients know what to do.
-    about : Mapping[str, Any]
-        What its rows and rounds say of it: phase, start, task.
+    start : str
+        What its rows and rounds call it: the starting model, or the personalised method.
     rounds : int
         Rounds of all phases; 0 for a model that is not trained.
-    strategy : Callable[[], RoundStrategy]
-        Makes the strategy.
-    initial : Callable[[Store], Arrays]
-        Gives the arrays that it begins with.
-    keep : Keep
-        Called with its folder after the last round, before the result is written.
-    untrained : Callable[[Path, Arrays], None]
-        The same for a model that is not trained.
-    measures : bool
-        Whether it leaves a row per client.
-    clients : Callable[[], Sequence[str]]
-        Gives the domain of each of its clients, "" where there are no domains.
-    shared : Callable[[], str]
-        Hash of what its clients' features depend on, "" where they have none.
-    tested : Callable[[], EvaluateFn], optional
-        Makes what tests the global model on the server.
     """
 
-    title: str
-    kind: str
-    path: str
-    key: Callable[[], str]
-    method: str
-    about: Mapping[str, Any]
-    rounds: int
-    run: RunSettings
-    strategy: Callable[[], RoundStrategy]
-    initial: Callable[[Store], Arrays]
-    keep: Keep = lambda _folder, _report, _strategy: {}
-    untrained: Callable[[Path, Arrays], None] = lambda _folder, _arrays: None
-    measures: bool = False
-    clients: Callable[[], Sequence[str]] = lambda: ()
-    shared: Callable[[], str] = lambda: ""
-    tested: Callable[[], EvaluateFn] | None = None
+    kind: ClassVar[str]
+    """What it has the pace of, for the time that is left."""
+    phase: ClassVar[str]
+    """What its rounds say that it is."""
+    measures: ClassVar[bool] = True
+    """Whether it leaves a row per client."""
+    task: int | None = None
+
+    def __init__(
+        self, run: RunSettings, title: str, path: str, method: str, start: str, rounds: int
+    ) -> None:
+        self.run, self.title, self.path = run, title, path
+        self.method, self.start, self.rounds = method, start, rounds
+
+    @abstractmethod
+    def key(self) -> str:
+        """Return its folder in a shared store: a name and a hash of all that it depends on."""
+
+    @abstractmethod
+    def strategy(self) -> RoundStrategy:
+        """Make the strategy."""
+
+    @abstractmethod
+    def initial(self, store: Store) -> Arrays:
+        """Return the arrays that it begins with."""
+
+    @abstractmethod
+    def clients(self) -> Sequence[str]:
+        """Return the domain of each of its clients, "" where there are no domains."""
+
+    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+        """Write what it leaves besides rows and rounds; return more columns of every round.
+
+        Called after the last round, before the result is written, with the final arrays.
+        """
+        return {}
+
+    def features(self) -> str:
+        """Return a hash of what its clients' features depend on, "" where they have none."""
+        return ""
+
+    def tester(self) -> EvaluateFn | None:
+        """Return what tests the global model on the server, if anything does."""
+        return None
 
 
 def run_stage(
@@ -133,19 +140,19 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done."""
     folder = store.folder(stage)
-    checkpoint, state = folder / "checkpoint.safetensors", folder / "client-state"
+    checkpoint = folder / "checkpoint.safetensors"
     if (folder / RESULT).exists():
         progress.skip(stage.title, stage.kind, stage.rounds)
-    elif not stage.rounds:
-        progress.done += 1
-        stage.untrained(folder, stage.initial(store))
-        write_result(folder, [], [])
-    else:
+    elif stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds)
-        _train(stage, grid, store, checkpoint, [progress], hooks)
+        _train(stage, grid, store, checkpoint, progress, hooks)
+    else:
+        progress.done += 1
+        stage.keep(folder, stage.initial(store), None)
+        write_result(folder, [], [])
     checkpoint.unlink(missing_ok=True)
-    if stage.kind != "personalised":  # There the clients' models are what it is about.
-        shutil.rmtree(state, ignore_errors=True)
+    if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
+        shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
 def _train(
@@ -153,12 +160,12 @@ def _train(
     grid: Grid,
     store: Store,
     checkpoint: Path,
-    first: Sequence[Hook],
+    progress: Progress,
     hooks: Sequence[Hook],
 ) -> None:
     folder, strategy = checkpoint.parent, stage.strategy()
     if not checkpoint.exists():
-        shutil.rmtree(folder / "client-state", ignore_errors=True)
+        shutil.rmtree(folder / STATES, ignore_errors=True)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
@@ -166,29 +173,25 @@ def _train(
             mean = float(client_accuracies(report.evaluation).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         if report.round == report.num_rounds:
-            more = stage.keep(folder, report, strategy)
+            more = stage.keep(folder, report.arrays, strategy)
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, strategy, more))
 
-    def config() -> ConfigRecord:
-        """Return what every message says: the method, and where states and features are."""
-        places = {"state-dir": str(folder / "client-state")}
-        if stage.shared():
-            places["feature-dir"] = str(store.shared(stage.shared()))
-        return ConfigRecord({"method": stage.method, **places})
-
+    told = {"method": stage.method, "state-dir": str(folder / STATES)}
+    if stage.features():
+        told["feature-dir"] = str(store.shared(stage.features()))
     strategy.start(
         grid,
         to_record(stage.initial(store)),
         stage.rounds,
         stage.run.timeout,
-        config(),
-        config(),
-        evaluate_fn=stage.tested() if stage.tested else None,
+        ConfigRecord(dict(told)),
+        ConfigRecord(dict(told)),
+        evaluate_fn=stage.tester(),
         checkpoint=checkpoint,
         checkpoint_every=stage.run.checkpoint_every,
         resume=checkpoint.exists(),
-        hooks=[*first, finish, *hooks],
+        hooks=[progress, finish, *hooks],
     )
 
 
@@ -213,8 +216,8 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
     metrics, domains = evaluation.metrics, stage.clients()
     return [
         {
-            "start": stage.about["start"],
-            "task": stage.about["task"] or 0,
+            "start": stage.start,
+            "task": stage.task or 0,
             "client": client,
             "n": int(metrics["num-examples"][position]),
             "correct": int(metrics["correct"][position]),
@@ -229,11 +232,11 @@ def round_rows(
     stage: Stage, strategy: RoundStrategy, more: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Return a row per round: its metrics, and the clients' accuracy where that was measured."""
-    rows = []
+    rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
     for number, metrics in strategy.history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
-        rows.append({**stage.about, "round": number, **measured, **metrics, **more})
+        rows.append({**about, "round": number, **measured, **metrics, **more})
     return rows
 
 
@@ -241,8 +244,13 @@ def write_result(
     folder: Path, rows: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write a stage's result, in one step; a number that is not finite becomes null."""
-    content = {"rows": list(rows), "rounds": list(rounds)}
-    write_atomically(folder / RESULT, json.dumps(content, indent=1).encode())
+    content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
+    write_atomically(folder / RESULT, json.dumps(content, indent=1, allow_nan=False).encode())
+
+
+def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
+    infinite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
+    return {**record, **dict.fromkeys(infinite)}
 
 
 def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:

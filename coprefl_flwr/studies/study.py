@@ -32,8 +32,8 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import Value, declared, unknown
+from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.strategy import Hook
-from coprefl_flwr.studies.progress import Progress
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage, Store, run_stage
 

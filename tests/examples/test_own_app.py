@@ -14,9 +14,6 @@ from flwr.app import Context, RecordDict
 
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
-from coprefl_flwr.studies.methods import methods_table
-from coprefl_flwr.studies.personal_methods import personal_methods_table
-from coprefl_flwr.studies.settings import settings_table
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 
@@ -81,13 +78,6 @@ def test_the_readme_shows_coprefls_round():
     source = textwrap.dedent(inspect.getsource(CoPreFL.round))
     lines = [line for line in source.splitlines() if not line.strip().startswith(("#", '"""'))]
     assert "\n".join(lines) in (EXAMPLES.parent / "README.md").read_text()
-
-
-def test_the_readme_shows_the_settings():
-    readme = (EXAMPLES.parent / "README.md").read_text()
-    assert settings_table() in readme
-    assert methods_table() in readme
-    assert personal_methods_table() in readme
 
 
 def test_the_readme_shows_the_diff():

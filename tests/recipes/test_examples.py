@@ -5,7 +5,7 @@ import pytest
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import Contest, contests, make
-from coprefl_flwr.studies.progress import Progress
+from coprefl_flwr.rounds.progress import Progress
 from tests.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "recipes"

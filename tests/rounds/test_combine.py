@@ -185,7 +185,7 @@ def test_nothing_adds_nothing():
     assert accumulator.sums == {}
 
 
-def test_apart_keeps_each_client():
+def test_per_client_keeps_each_client():
     accumulator = Accumulator(PerClient())
     for client in (3, 11):
         accumulator.add(client, {"w": np.float32([client])}, {})

@@ -51,7 +51,7 @@ def test_shares():
     assert plain().assign([4, 2], [2, 3, 4]) == {2: [2], 4: [4]}
 
 
-def test_stretches_pass_from_node_to_node():
+def test_segments_pass_from_node_to_node():
     assert shared().segments([5, 0, 3]) == [[5, 0, 3]]
     assert owning().segments([4, 2, 1, 0, 2]) == [[4, 2], [1, 0], [2]]
     assert owning().segments([1, 4, 0, 2]) == [[1], [4], [0], [2]]
@@ -62,13 +62,13 @@ def test_stretches_pass_from_node_to_node():
         assert roster.segments([]) == []
 
 
-def test_a_stretch_keeps_its_order():
+def test_a_segment_keeps_its_order():
     assert shared().assign([5, 0, 3], [2, 3], in_order=True) == {2: [5, 0, 3]}
     assert owning().assign([4, 2], [2, 3], in_order=True) == {3: [4, 2]}
     assert plain().assign([4], [2, 3, 4], in_order=True) == {4: [4]}
 
 
-def test_a_stretch_whose_node_is_gone_goes_to_nobody():
+def test_a_segment_whose_node_is_gone_goes_to_nobody():
     assert shared().assign([5, 0], [], in_order=True) == {}
     assert owning().assign([4, 2], [2], in_order=True) == {}
     assert owning().assign([9], [2, 3], in_order=True) == {}

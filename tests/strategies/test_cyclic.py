@@ -188,7 +188,7 @@ def test_a_silent_node_costs_its_links(caplog):
     assert caplog.text.count("node 3 did not answer within 9 s and is not asked again") == 1
 
 
-def test_a_silent_node_costs_every_stretch_it_would_have_run(caplog):
+def test_a_silent_node_costs_every_segment_it_would_have_run(caplog):
     """Node 3 hosts clients 2 and 3, digits 3 and 4; here they stand apart in the chain."""
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         went, drawn = run(relay("pairs", grid_class=Deaf), seed=4)

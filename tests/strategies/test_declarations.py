@@ -38,29 +38,27 @@ METHODS = {
 OF_A_RUN = declared(RoundStrategy).keys()
 
 
-def test_the_table_has_every_method():
-    assert sorted(METHODS) == sorted(
-        [
-            "centralised",
-            "centralised-hybrid",
-            "coprefl",
-            "coprefl-hybrid",
-            "cyclic",
-            "fedavg",
-            "feddyn",
-            "fedmeta",
-            "fedpcl",
-            "fedproto",
-            "fedprox",
-            "fedrep",
-            "moon",
-            "per-fedavg",
-            "pfedme",
-            "qffl",
-            "scaffold",
-            "solo",
-        ]
-    )
+def test_the_table_has_every_method_of_the_papers():
+    assert METHODS.keys() >= {
+        "centralised",
+        "centralised-hybrid",
+        "coprefl",
+        "coprefl-hybrid",
+        "cyclic",
+        "fedavg",
+        "feddyn",
+        "fedmeta",
+        "fedpcl",
+        "fedproto",
+        "fedprox",
+        "fedrep",
+        "moon",
+        "per-fedavg",
+        "pfedme",
+        "qffl",
+        "scaffold",
+        "solo",
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -86,13 +84,19 @@ def test_a_method_finds_its_client_and_its_own_options(name):
 
 def test_what_runs_as_a_task_or_personalised():
     of = {
-        role: sorted(name for name, method in METHODS.items() if role in method.roles)
+        role: {name for name, method in METHODS.items() if role in method.roles}
         for role in ("task", "personalised")
     }
-    assert of["task"] == ["fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"]
-    assert of["personalised"] == (
-        ["fedavg", "fedpcl", "fedproto", "fedrep", "per-fedavg", "pfedme", "solo"]
-    )
+    assert of["task"] >= {"fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"}
+    assert of["personalised"] >= {
+        "fedavg",
+        "fedpcl",
+        "fedproto",
+        "fedrep",
+        "per-fedavg",
+        "pfedme",
+        "solo",
+    }
 
 
 def test_keys_that_are_not_the_fields_names():
@@ -129,7 +133,7 @@ def test_what_a_run_begins_with():
     assert FedProto.initial(network)["prototypes"].shape == (3, 4)
     assert list(FedRep.initial(network)) == ["body.weight", "body.bias"]
     network.head = frozenset({"body.weight", "body.bias"})
-    with pytest.raises(SettingsError, match="^model = net: fedrep needs its last layer to be the"):
+    with pytest.raises(SettingsError, match=r"^model = net: fedrep needs its last layer to be the"):
         FedRep.initial(network)
 
 
@@ -146,9 +150,9 @@ def test_samples_that_are_needed():
     TorchClient.check_samples(1)
     CoPreFLClient.check_samples(2)
     CoPreFLClient.check_samples(2, support_fraction=0.5, resplit=False)
-    with pytest.raises(SettingsError, match="1 samples cannot be split at 0.8"):
+    with pytest.raises(SettingsError, match=r"1 samples cannot be split at 0.8"):
         CoPreFLClient.check_samples(1)
-    with pytest.raises(SettingsError, match="4 samples cannot be split at 0.1"):
+    with pytest.raises(SettingsError, match=r"4 samples cannot be split at 0.1"):
         CoPreFLClient.check_samples(4, support_fraction=0.1)
 
 

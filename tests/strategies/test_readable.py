@@ -9,6 +9,8 @@ import coprefl_flwr.strategies
 from coprefl_flwr.strategies import RoundStrategy
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
+VARIANTS = {"fedyogi.py"}
+"""Files of a method that changes one line of another's round."""
 INFRASTRUCTURE = {"__init__"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)
 
@@ -18,15 +20,17 @@ def test_a_file_has_80_lines_and_its_round_30_at_most(name):
     text = (FOLDER / name).read_text()
     assert len(text.splitlines()) <= 80
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
-    (program,) = (n for n in functions if n.name == "round")
-    assert program.end_lineno - program.lineno < 30
+    programs = [n for n in functions if n.name == "round"]
+    assert len(programs) == (name not in VARIANTS)
+    assert all(program.end_lineno - program.lineno < 30 for program in programs)
 
 
 def test_every_strategy_has_a_file_of_its_own():
     strategies = [
         one
         for one in vars(coprefl_flwr.strategies).values()
-        if isinstance(one, type) and issubclass(one, RoundStrategy) and "round" in vars(one)
+        if isinstance(one, type) and issubclass(one, RoundStrategy) and one is not RoundStrategy
     ]
-    strategies.remove(RoundStrategy)
-    assert len(strategies) == len({one.__module__ for one in strategies}) == len(ALGORITHMS)
+    own = [one for one in strategies if "round" in vars(one)]
+    assert len(own) == len({one.__module__ for one in own}) == len(ALGORITHMS) - len(VARIANTS)
+    assert len({one.__module__ for one in strategies}) == len(ALGORITHMS)

@@ -11,37 +11,38 @@ from safetensors.numpy import load_file
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.report import tables
-from coprefl_flwr.studies.methods import METHODS, task_training
-from coprefl_flwr.studies.runs import initial_model
-from coprefl_flwr.studies.study import prepare, run_study
-
-DOWNSTREAM = [name for name, method in METHODS.items() if method.downstream]
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.methods import PRETRAINING, TASK, with_role
+from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.studies.build import build, run_study
 
 
 def run(settings, nodes=1):
     return run_study(LocalGrid(app, nodes, settings.to_config()), settings)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", with_role(PRETRAINING))
 def test_it_pre_trains(name, tiny_settings):
     settings = replace(tiny_settings, method=name, tasks=0, participants=4, server_reserve=0.2)
     folder = run(settings)
     model = load_file(folder / "starts" / name / "model.safetensors")
-    first = initial_model(prepare(replace(settings, resume=True)).setup)
+    study = build(settings)
+    first = study.first_arrays(study.starts[name])
     changed = {key: not np.array_equal(model[key], first[key]) for key in first}
     assert changed["1.weight"], changed
     assert changed["4.weight"], changed
     left = {path.name for path in (folder / "starts" / name).iterdir()}
-    assert left == {"model.safetensors", "model.json", "rounds.jsonl"}
+    assert left == {"model.safetensors", "model.json", "result.json"}
 
 
-@pytest.mark.parametrize("name", DOWNSTREAM)
+@pytest.mark.parametrize("name", with_role(TASK))
 def test_it_runs_tasks(name, tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3)
     folder = run(settings)
-    assert len(tables.read_rows(folder / "rows.jsonl")) == settings.task_clients
-    assert [path.name for path in (folder / "tasks" / "0").iterdir()] == ["random.json"]
+    assert len(read_rows(folder / "rows.jsonl")) == settings.task_clients
+    left = [str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.*")]
+    assert left == ["0/random/result.json"]
+    assert not list((folder / "tasks").rglob("client-state"))
 
 
 def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
@@ -50,11 +51,11 @@ def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
     )
     context = Context(1, 1, {}, None, settings.to_config())
     config = {"population": "task-1", "server-round": 2, "state-dir": settings.output_dir}
-    client = client_fn(context, 1, config)
+    client = client_fn(context, 1, config | {"method": "moon:mu=3"})
     assert type(client) is MOONClient
-    assert client.training == task_training(settings)
-    assert client.training.learning_rate == 0.3
-    pretraining = {"population": "pretrain", "server-round": 2, "start": "cyclic:rounds=1+scaffold"}
+    assert client.training == LocalTraining(local_steps=2, batch_size=8, learning_rate=0.3)
+    pretraining = {"population": "pretrain", "server-round": 2}
+    pretraining["method"] = "cyclic:rounds=1+scaffold"
     assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
     assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient
 
@@ -66,8 +67,8 @@ def test_a_tasks_method_and_its_setting_change_what_is_learnt(tiny_settings):
             tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3,
             task_partition="dirichlet", run_name=name.replace(":", "-").replace("=", "-"),
         )  # fmt: skip
-        rows = tables.read_rows(run(settings) / "rows.jsonl")
-        losses[name] = tuple(row["loss"] for row in rows)
+        rows = read_rows(run(settings) / "rows.jsonl")
+        losses[name] = tuple(rows["loss"])
     assert losses["fedprox:mu=0"] == losses["fedavg"]
     assert len(set(losses.values())) == len(losses) - 1
 

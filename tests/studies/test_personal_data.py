@@ -6,20 +6,22 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data import ImageDataset
+from coprefl_flwr.data.dealing import dirichlet_counts
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.personal_data import (
-    class_counts,
-    client_data,
-    domain_of,
-    domains,
-    images,
-    input_shape,
-    num_clients,
-    shift,
-)
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 
 CLASSES = 3
+
+
+def data(settings):
+    """Return the samples of a personalised study with these settings."""
+    return build(settings).data
+
+
+def of(**changes):
+    """Return the settings of a personalised study."""
+    return Settings(**{"study": "personalised", "method": "fedpcl", **changes})
 
 
 def write(path, per_class=40, side=4, **more):
@@ -33,8 +35,10 @@ def write(path, per_class=40, side=4, **more):
 @pytest.fixture
 def two(tmp_path):
     names = [write(tmp_path / "a.npz"), write(tmp_path / "b.npz", per_class=25, side=6)]
-    return Settings(personal_datasets=" ".join(names), train_per_class=5, test_per_class=10,
-                    method="fedpcl", alpha=1.0, min_samples=2)  # fmt: skip
+    return of(
+        personal_datasets=" ".join(names), train_per_class=5, test_per_class=10, alpha=1.0,
+        min_samples=2,
+    )  # fmt: skip
 
 
 def labels_of(samples):
@@ -43,24 +47,24 @@ def labels_of(samples):
 
 def test_feature_shift_gives_every_client_the_same_of_each_class(two):
     """Table 8: one client a dataset."""
-    assert (num_clients(two), shift(two)) == (2, "feature")
-    for client, data in enumerate(images(two)):
-        assert labels_of(data.train) == [5] * CLASSES
-        assert labels_of(data.test) == [10] * CLASSES
-        assert data.train.dataset is domains(two)[client].samples.dataset
+    assert (data(two).num_clients, data(two).shift) == (2, "feature")
+    for client, held in enumerate(data(two).images):
+        assert labels_of(held.train) == [5] * CLASSES
+        assert labels_of(held.test) == [10] * CLASSES
+        assert held.train.dataset is data(two).domains[client].samples.dataset
 
 
 def test_datasets_go_round_and_nobody_shares_a_sample(two):
     """b has 25 of a class: 10 to train on, so 7 of the 20 to be tested on, each, are left."""
     settings = replace(two, personal_clients=4)
-    held = images(settings)
-    assert [domain_of(settings, client).name for client in range(4)] == ["a", "b", "a", "b"]
-    assert [labels_of(data.test) for data in held] == [[10] * 3, [7] * 3] * 2
+    held = data(settings).images
+    assert [data(settings).domain_of(client).name for client in range(4)] == ["a", "b", "a", "b"]
+    assert [labels_of(one.test) for one in held] == [[10] * 3, [7] * 3] * 2
     for dataset in (held[:4:2], held[1:4:2]):
         rows = np.concatenate([part.indices for d in dataset for part in (d.train, d.test)])
         assert len(set(rows.tolist())) == len(rows)
-    for data in held:
-        for part in (data.train, data.test):
+    for one in held:
+        for part in (one.train, one.test):
             assert part.labels.tolist() == part.dataset.labels[part.indices].tolist()
 
 
@@ -69,43 +73,44 @@ def test_label_shift_deals_the_same_number_out_unevenly(two, kind):
     """Tables 9 and 10: the sizes differ, their sum is that of feature shift."""
     one = two.personal_datasets.split()[0] if kind == "label" else two.personal_datasets
     settings = replace(two, personal_datasets=one, shift=kind, personal_clients=2, seed=3)
-    counts = class_counts(settings)
+    even, key = np.full((2, CLASSES), 5), (3, "personal")
+    counts = dirichlet_counts(data(settings).domains, even, key, alpha=1.0, min_samples=2)
     assert counts.sum(axis=0).tolist() == [10] * CLASSES
     assert counts[0].tolist() != counts[1].tolist()
-    for client, data in enumerate(images(settings)):
-        assert labels_of(data.train) == counts[client].tolist()
-        tested = np.array(labels_of(data.test))
+    for client, held in enumerate(data(settings).images):
+        assert labels_of(held.train) == counts[client].tolist()
+        tested = np.array(labels_of(held.test))
         assert (tested <= 2 * counts[client]).all()
         assert ((tested > 0) <= (counts[client] > 0)).all()
 
 
 def test_the_default_is_the_dataset_among_five(two):
-    settings = Settings(method="fedpcl", train_per_class=2, test_per_class=2)
-    assert (num_clients(settings), shift(settings)) == (5, "label")
-    assert [domain.name for domain in domains(settings)] == ["glyphs"]
+    settings = of(train_per_class=2, test_per_class=2)
+    assert (data(settings).num_clients, data(settings).shift) == (5, "label")
+    assert [domain.name for domain in data(settings).domains] == ["glyphs"]
 
 
 def test_another_seed_draws_other_samples(two):
-    first, other = images(two)[0], images(replace(two, seed=1))[0]
+    first, other = data(two).images[0], data(replace(two, seed=1)).images[0]
     assert first.train.indices.tolist() != other.train.indices.tolist()
-    again = images(replace(two, method="solo", run_name="x"))[0]
+    again = data(replace(two, method="solo", run_name="x")).images[0]
     assert first.train.indices.tolist() == again.train.indices.tolist()
 
 
 def test_domains_of_one_file(tmp_path):
     numbers = np.tile([1, 0], CLASSES * 20)
     path = write(tmp_path / "p.npz", domains=numbers, domain_names=["photo", "sketch"])
-    found = domains(Settings(personal_datasets=f"{path}@*"))
+    found = data(of(personal_datasets=f"{path}@*")).domains
     assert [domain.name for domain in found] == ["photo", "sketch"]
     for number, domain in enumerate(found):
         assert domain.samples.indices.tolist() == np.flatnonzero(numbers == number).tolist()
-    (sketch,) = domains(Settings(personal_datasets=f"{path}@sketch"))
+    (sketch,) = data(of(personal_datasets=f"{path}@sketch")).domains
     assert sketch.samples.indices.tolist() == found[1].samples.indices.tolist()
     with pytest.raises(SettingsError, match="unknown domain 'sketsh': did you mean 'sketch'"):
-        domains(Settings(personal_datasets=f"{path}@sketsh"))
+        data(of(personal_datasets=f"{path}@sketsh")).domains  # noqa: B018
     plain = write(tmp_path / "plain.npz")
     with pytest.raises(SettingsError, match=r"plain\.npz@\*: the dataset names no domains"):
-        domains(Settings(personal_datasets=f"{plain}@*"))
+        data(of(personal_datasets=f"{plain}@*")).domains  # noqa: B018
 
 
 def test_classes_in_another_order_are_refused(tmp_path):
@@ -113,28 +118,28 @@ def test_classes_in_another_order_are_refused(tmp_path):
     first = write(tmp_path / "a.npz", classes=["cat", "dog", "elk"])
     other = write(tmp_path / "b.npz", classes=["dog", "cat", "elk"])
     with pytest.raises(SettingsError, match="b has the classes dog, cat, elk; all must have"):
-        domains(Settings(personal_datasets=f"{first} {other}"))
+        data(of(personal_datasets=f"{first} {other}")).domains  # noqa: B018
     with pytest.raises(SettingsError, match="glyphs has the classes"):
-        domains(Settings(personal_datasets=f"{first} glyphs"))
+        data(of(personal_datasets=f"{first} glyphs")).domains  # noqa: B018
 
 
 def test_pixels_are_brought_to_the_first_datasets_size(two, tmp_path):
-    assert input_shape(two) == (16,)
-    assert input_shape(replace(two, backbones="scratch")) == (1, 4, 4)
+    assert data(two).input_shape == (16,)
+    assert data(replace(two, method="solo", backbones="scratch")).input_shape == (1, 4, 4)
     for client in range(2):
-        assert client_data(two, client, tmp_path).train.dataset.values.shape == (15, 16)
-    source = domains(two)[0].samples.dataset
+        assert data(two).client_data(client, tmp_path).train.dataset.values.shape == (15, 16)
+    source = data(two).domains[0].samples.dataset
     assert isinstance(source, ImageDataset)
-    train = images(two)[0].train
+    train = data(two).images[0].train
     expected = source.inputs(train.indices, source.mean.device).flatten(1).numpy()
-    values = client_data(two, 0, tmp_path).train.dataset.values
+    values = data(two).client_data(0, tmp_path).train.dataset.values
     assert values == pytest.approx(expected, abs=1e-5)
 
 
 def test_noise_on_images_is_for_those_that_are_trained_on(two, tmp_path):
-    plain = client_data(two, 0, tmp_path / "plain")
-    noisy = client_data(replace(two, noise_on="images"), 0, tmp_path / "noisy")
+    plain = data(two).client_data(0, tmp_path / "plain")
+    noisy = data(replace(two, noise_on="images")).client_data(0, tmp_path / "noisy")
     assert np.array_equal(plain.test.dataset.values, noisy.test.dataset.values)
     assert not np.isclose(plain.train.dataset.values, noisy.train.dataset.values).any(axis=1).all()
-    again = client_data(replace(two, noise_on="images"), 0, tmp_path / "again")
+    again = data(replace(two, noise_on="images")).client_data(0, tmp_path / "again")
     assert np.array_equal(again.train.dataset.values, noisy.train.dataset.values)

@@ -12,19 +12,18 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.report import tables
-from coprefl_flwr.studies.personal_methods import (
-    PERSONAL_METHODS,
-    initial_arrays,
-    is_personalised,
-    personal_phase,
-    training,
-)
-from coprefl_flwr.studies.personalised import main, prepare, run_personalised
+from coprefl_flwr.report.results import read_rounds, read_rows
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.results import main
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import run_study
+from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.study import FREE_ON_RESUME
 
+PERSONAL_METHODS = list(with_role(PERSONALISED))
 CLASSES = 4
 
 
@@ -48,6 +47,7 @@ def datasets(tmp_path_factory):
 @pytest.fixture
 def settings(datasets, tmp_path):
     return Settings(
+        study="personalised",
         run_name="tiny",
         output_dir=str(tmp_path / "outputs"),
         personal_datasets=datasets,
@@ -61,33 +61,42 @@ def settings(datasets, tmp_path):
 
 
 def run(settings, nodes=2):
-    return run_personalised(LocalGrid(app, nodes, settings.to_config()), settings)
+    return run_study(LocalGrid(app, nodes, settings.to_config()), settings)
+
+
+def first_arrays(settings, name):
+    """Return the global arrays that a method of the study begins with."""
+    (stage,) = (one for one in build(settings).stages if one.method == name)
+    return stage.initial(None)
 
 
 def files(folder):
-    """Return {path: bytes} of all that a run leaves."""
-    return {
+    """Return {path: bytes} of all that a run leaves, without settings that may be other ones."""
+    found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))
         if path.is_file() and path.name != "settings.yaml"
     }
+    for path in [path for path in found if path.endswith("model.json")]:
+        about = json.loads(found[path])
+        about["settings"] = {k: v for k, v in about["settings"].items() if k not in FREE_ON_RESUME}
+        found[path] = about
+    return found
 
 
 def test_all_methods_learn_something_of_their_own(settings):
     settings = replace(settings, method=" ".join(PERSONAL_METHODS))
     folder = run(settings)
-    rows = tables.read_rows(folder / "rows.jsonl")
-    assert [(row["start"], row["client"]) for row in rows] == [
-        (name, client) for name in PERSONAL_METHODS for client in range(3)
+    rows = read_rows(folder / "rows.jsonl")
+    assert [(row.start, row.task, row.client, row.domain) for row in rows.itertuples()] == [
+        (name, 0, client, domain)
+        for name in PERSONAL_METHODS
+        for client, domain in enumerate(("plain", "noisy", "noisier"))
     ]
-    assert {row["n"] for row in rows} == {20 * CLASSES}
-    losses = {
-        name: [row["loss"] for row in rows if row["start"] == name] for name in PERSONAL_METHODS
-    }
-    assert len(set(map(tuple, losses.values()))) == len(PERSONAL_METHODS)
-    hits = {
-        name: sum(r["correct"] for r in rows if r["start"] == name) for name in PERSONAL_METHODS
-    }
+    assert set(rows["n"]) == {20 * CLASSES}
+    by_method = rows.groupby("start")
+    assert len(set(by_method["loss"].agg(tuple))) == len(PERSONAL_METHODS)
+    hits = by_method["correct"].sum().to_dict()
     chance = 3 * 20
     assert all(count > 1.3 * chance for name, count in hits.items() if name != "pfedme"), hits
     assert sorted(path.name for path in (folder / "methods").iterdir()) == sorted(PERSONAL_METHODS)
@@ -108,9 +117,9 @@ def test_what_a_client_sends_is_counted_as_the_paper_does(settings):
     }
     folder = run(replace(settings, method=" ".join(expected), rounds=1))
     for name, weights in expected.items():
-        result = json.loads((folder / "methods" / name / "result.json").read_text())
-        assert result["weights-sent"] == weights
-    fedavg = json.loads((folder / "methods" / "fedavg" / "result.json").read_text())
+        (only,) = read_result(folder / "methods" / name)["rounds"]
+        assert only["weights-sent"] == weights
+    (fedavg,) = read_result(folder / "methods" / "fedavg")["rounds"]
     # Biases, BatchNorm's weights and statistics, and its counter besides.
     assert fedavg["numbers-sent"] == expected["fedavg"] + 256 + 4 * 256 + 1 + CLASSES
 
@@ -130,7 +139,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, settings, tmp_pat
     settings = replace(settings, method=name)
     whole = files(run(replace(settings, output_dir=str(tmp_path / "whole"))))
     with pytest.raises(KeyboardInterrupt):
-        run_personalised(Dying(app, 2, settings.to_config()), settings)
+        run_study(Dying(app, 2, settings.to_config()), settings)
     again = files(run(replace(settings, resume=True)))
     assert again == whole
 
@@ -168,10 +177,10 @@ def test_features_of_this_packages_models(settings, tmp_path):
         sizes[name] = {"resnet8": 64, "femnist-cnn": 128}[name]
     both = f"{tmp_path / 'resnet8'} {tmp_path / 'femnist-cnn'}"
     settings = replace(settings, backbones=both, method="fedpcl fedavg", rounds=2)
-    start = initial_arrays(personal_phase(settings, "fedavg"))
+    start = first_arrays(settings, "fedavg")
     assert start["projection.weight"].shape == (256, sum(sizes.values()))
-    accuracies = tables.accuracies(tables.read_rows(run(settings) / "rows.jsonl"))
-    assert list(accuracies) == ["fedpcl", "fedavg"]
+    rows = read_rows(run(settings) / "rows.jsonl")
+    assert list(rows["start"].unique()) == ["fedpcl", "fedavg"]
 
 
 def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings):
@@ -179,19 +188,19 @@ def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings):
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
     folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))
-    fedavg = initial_arrays(personal_phase(settings, "fedavg"))
+    fedavg = first_arrays(replace(settings, method="fedavg"), "fedavg")
     assert fedavg["projection.weight"].shape == (256, 8)
-    assert len(tables.read_rows(run(settings) / "rows.jsonl")) == 3
+    assert len(read_rows(run(settings) / "rows.jsonl")) == 3
 
 
 def test_training_from_scratch(settings):
     """`scratch` trains the network itself on images; FedPCL has nothing to put its head on."""
     scratch = replace(settings, backbones="scratch", model="femnist-cnn", rounds=2)
     others = [name for name in PERSONAL_METHODS if name != "fedpcl"]
-    rows = tables.read_rows(run(replace(scratch, method=" ".join(others))) / "rows.jsonl")
+    rows = read_rows(run(replace(scratch, method=" ".join(others))) / "rows.jsonl")
     assert len(rows) == 3 * len(others)
     with pytest.raises(SettingsError, match="fedpcl trains a head on features, no network"):
-        prepare(replace(scratch, run_name="other"))
+        build(replace(scratch, run_name="other"))
 
 
 @pytest.mark.parametrize("noise_on", ["prototypes", "images"])
@@ -201,24 +210,46 @@ def test_noise_enters_the_numbers(settings, tmp_path, noise_on):
     assert plain["methods/fedpcl/global.safetensors"] != noisy["methods/fedpcl/global.safetensors"]
 
 
-def test_the_papers_training_is_the_default():
-    assert training(Settings()) == AdamTraining(
-        local_epochs=1, batch_size=32, learning_rate=1e-3, weight_decay=1e-4
-    )
-    own = Settings(weight_decay=0.0, local_steps=3, batch_size=4, learning_rate=0.1, clip_norm=2)
-    assert training(own) == AdamTraining(
-        local_steps=3, batch_size=4, learning_rate=0.1, weight_decay=0.0, clip_norm=2
-    )
+def test_the_papers_training_is_the_default(settings, tmp_path):
+    def training(**changes):
+        about = {"population": "personal", "method": "fedpcl", "state-dir": str(tmp_path)}
+        config = about | {"server-round": 1, "feature-dir": str(tmp_path / "features")}
+        chosen = Settings(study="personalised", method="fedpcl", train_per_class=2, **changes)
+        return build(chosen).client(0, config).training
+
+    paper = AdamTraining(local_epochs=1)
+    assert training() == paper
+    assert (paper.samples_per_step, paper.learning_rate) == (32, 1e-3)
+    (group,) = paper.optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
+    assert group["weight_decay"] == 1e-4
+    own = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
+    assert training(**own, clip_norm=2) == AdamTraining(**own, clip_norm=2)
 
 
-def test_which_settings_make_a_personalised_study():
-    assert not is_personalised(Settings())
-    assert not is_personalised(Settings(method="fedavg per-fedavg"))
-    assert is_personalised(Settings(method="random fedpcl:temperature=1"))
-    assert is_personalised(Settings(method="fedavg", personal_datasets="glyphs"))
-    assert is_personalised(Settings(method="fedavg", backbones="resnet18"))
-    assert is_personalised(Settings(method="fedavg", shift="label"))
-    assert is_personalised(Settings(method="fedavg", train_per_class=5))
+def test_the_kind_of_a_study_is_said(settings):
+    """It is not guessed from what is set."""
+    assert type(build(Settings())) is Starts
+    assert type(build(Settings(study="personalised", method="fedavg per-fedavg"))) is Personalised
+    assert type(build(Settings(method="fedavg per-fedavg"))) is Starts
+    assert type(build(settings)) is Personalised
+    with pytest.raises(
+        SettingsError, match=r"^study: unknown value 'personal': did you mean 'pers"
+    ):
+        Settings(study="personal")
+
+
+def test_rounds_of_every_method(settings):
+    folder = run(replace(settings, method="fedpcl solo", test_every=2, rounds=3))
+    rounds = read_rounds(folder / "rounds.jsonl")
+    said = ["phase", "start", "round"]
+    assert rounds[said].values.tolist() == [
+        ["personalised", name, number] for name in ("fedpcl", "solo") for number in (1, 2, 3)
+    ]
+    assert rounds["accuracy"].notna().tolist() == [False, True, True] * 2
+    rows = read_rows(folder / "rows.jsonl")
+    means = (100 * rows["correct"] / rows["n"]).groupby(rows["start"]).mean()
+    last = rounds[rounds["round"] == 3].set_index("start")["accuracy"]
+    assert last.to_dict() == pytest.approx(means.to_dict())
 
 
 @pytest.mark.parametrize(
@@ -226,11 +257,14 @@ def test_which_settings_make_a_personalised_study():
     [
         (
             {"method": "fedpcl coprefl"},
-            "method: unknown method 'coprefl': known are fedpcl, fedavg",
+            "method: unknown method 'coprefl': known are " + ", ".join(PERSONAL_METHODS),
         ),
         ({"method": "fedpcl fedpcl"}, "method names 'fedpcl' twice"),
         ({"method": "fedpcl:mu=1"}, "method, fedpcl:mu=1: fedpcl has no 'mu' here"),
-        ({"q": 2.0}, "q = 2.0: no method here has this setting; fedpcl has variant, temperature"),
+        (
+            {"short": (("q", 2.0),)},
+            "q = 2.0: no method here has this setting; fedpcl has variant, temperature",
+        ),
         ({"clients": 40}, "clients = 40: how many a personalised study has is personal-clients"),
         ({"participants": 3}, "participants = 3: all clients of a personalised study take part"),
         ({"momentum": 0.9}, "momentum = 0.9: a personalised study trains by Adam"),
@@ -263,7 +297,7 @@ def test_a_client_that_was_not_evaluated_ends_the_study(settings):
             return super()._handle(message)
 
     with pytest.raises(RunFailedError, match="no evaluation from clients"):
-        run_personalised(Losing(app, 1, settings.to_config()), settings)
+        run_study(Losing(app, 1, settings.to_config()), settings)
 
 
 def test_tables_over_runs(settings, capsys):
@@ -271,8 +305,8 @@ def test_tables_over_runs(settings, capsys):
     folders = [run(replace(settings, run_name=f"r{seed}", seed=seed)) for seed in (0, 1)]
     main([str(folder) for folder in folders])
     means = [
-        np.mean([100 * r["correct"] / r["n"] for r in tables.read_rows(folder / "rows.jsonl")])
-        for folder in folders
+        np.mean(100 * rows["correct"] / rows["n"])
+        for rows in [read_rows(folder / "rows.jsonl") for folder in folders]
     ]
     line = f"| fedpcl | {np.mean(means):.1f} ± {np.std(means, ddof=1):.1f} | "
     assert line in capsys.readouterr().out

@@ -5,20 +5,36 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.populations import (
-    PRETRAINING,
-    class_split,
-    dataset,
-    input_shape,
-    number_of_clients,
-    population,
-    samples_to_test_on,
-    server_samples,
-    task_dataset,
-    task_name,
-)
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.populations import PRETRAINING, TaskSettings, populations, task_name
 from coprefl_flwr.studies.settings import Settings
+
+
+def of(settings):
+    """Return all populations of a study with these settings."""
+    return populations(settings.part(DataSettings), settings.part(TaskSettings), settings.seed)
+
+
+def population(settings, name):
+    return of(settings).population(name)
+
+
+def server_samples(settings):
+    return of(settings).server_samples()
+
+
+def dataset(settings):
+    return of(settings).datasets.pretraining
+
+
+def task_dataset(settings):
+    return of(settings).datasets.tasks
+
+
+def class_split(settings):
+    return of(settings).datasets.classes
 
 
 def held(samples):
@@ -48,7 +64,7 @@ def test_classes_of_pretraining_and_tasks_are_disjoint(tiny_settings):
 
 def test_pretraining_uses_every_sample_of_its_classes_once(tiny_settings):
     group = population(tiny_settings, PRETRAINING)
-    assert len(group.clients) == number_of_clients(tiny_settings, PRETRAINING) == 6
+    assert len(group.clients) == of(tiny_settings).size(PRETRAINING) == 6
     indices = [index for client in group.clients for index in held(client.train)]
     indices += held(server_samples(tiny_settings))
     assert sorted(indices) == of_classes(tiny_settings, group.classes)
@@ -79,7 +95,7 @@ def test_a_task_uses_every_sample_of_its_classes_once(tiny_settings, scheme):
     settings = replace(tiny_settings, task_partition=scheme)
     for number in range(4):
         group = population(settings, task_name(number))
-        assert len(group.clients) == number_of_clients(settings, group.name) == 3
+        assert len(group.clients) == of(settings).size(group.name) == 3
         parts = [held(part) for c in group.clients for part in (c.train, c.test)]
         assert sorted(index for part in parts for index in part) == of_classes(
             settings, group.classes
@@ -114,9 +130,7 @@ def test_tasks_are_paired(tiny_settings):
         local_epochs=1,
         batch_size=4,
         learning_rate=0.2,
-        gamma=0.9,
-        support_fraction=0.5,
-        resplit=False,
+        short=(("gamma", 0.9), ("resplit", False), ("support-fraction", 0.5)),
         model="femnist-cnn",
         task_rounds=9,
         tasks=5,
@@ -135,7 +149,7 @@ def test_tasks_differ_from_one_another_and_between_seeds(tiny_settings):
 
 
 def test_input_shape(tiny_settings):
-    assert input_shape(tiny_settings) == (1, 6, 6)
+    assert dataset(tiny_settings).shape == build(tiny_settings).input_shape == (1, 6, 6)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +219,7 @@ def test_a_held_out_domain_has_no_part_in_the_normalisation():
 
 def test_the_pretrained_model_is_tested_on_the_domains_it_saw():
     settings = in_domains(test_every=1)
-    tested = held(samples_to_test_on(settings))
+    tested = held(of(settings).test_samples())
     assert len(tested) == 3 * 7 * 20
     assert domains_of(settings, tested) == {"plain", "inverted", "outlined"}
 
@@ -315,7 +329,7 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
 
 def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     source, other = dataset(two_datasets), task_dataset(two_datasets)
-    assert source.shape == other.shape == input_shape(two_datasets) == (3, 6, 6)
+    assert source.shape == other.shape == build(two_datasets).input_shape == (3, 6, 6)
     assert other.mean.tolist() == source.mean.tolist()
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()

@@ -7,8 +7,8 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.populations import PRETRAINING, population, samples_to_test_on
-from coprefl_flwr.studies.study import prepare, run_study
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.populations import PRETRAINING
 
 
 @pytest.fixture
@@ -22,9 +22,10 @@ def cyclic_study(tiny_settings):
 
 
 def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyclic_study):
-    clients = population(cyclic_study, PRETRAINING).clients
+    populations = build(cyclic_study).populations
+    clients = populations.population(PRETRAINING).clients
     held = [int(i) for client in clients for i in client.train.indices]
-    tested = [int(i) for i in samples_to_test_on(cyclic_study).indices]
+    tested = [int(i) for i in populations.test_samples().indices]
     source = clients[0].train.dataset
     of_classes = [i for i, label in enumerate(source.labels) if label < 10]
     assert sorted(held + tested) == of_classes
@@ -48,4 +49,4 @@ def test_a_dataset_without_a_test_part_is_refused(cyclic_study, tiny_images):
         pretraining_classes="list:0-4", model="tests.tiny_study:network",
     )  # fmt: skip
     with pytest.raises(SettingsError, match="test-every: the dataset has no test part of its own"):
-        prepare(settings)
+        build(settings).check()

@@ -1,23 +1,22 @@
 """The settings: defaults in one place, and one clear line for whatever cannot be used."""
 
-import re
-import tomllib
-from dataclasses import fields
-from pathlib import Path
-
 import pytest
 
-import coprefl_flwr
-from coprefl_flwr.data import SCHEMES
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.settings import PARTITIONS, Settings, key_of, settings_table
-
-PYPROJECT = Path(coprefl_flwr.__file__).parents[1] / "pyproject.toml"
+from coprefl_flwr.methods import METHODS, short_forms
+from coprefl_flwr.options import declared
+from coprefl_flwr.studies.phases import TRAINING_KEYS
+from coprefl_flwr.studies.settings import GROUPS, Settings
 
 
 def typed(config):
     """Return {key: (type, value)}: in Python 1, 1.0 and True are equal, to Flower they are not."""
     return {key: (type(value), value) for key, value in config.items()}
+
+
+def key_of(name):
+    """Return the key of a name that is written with underscores."""
+    return name.replace("_", "-")
 
 
 def refusal(**config):
@@ -26,12 +25,6 @@ def refusal(**config):
         Settings.from_config({key_of(name): value for name, value in config.items()})
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-@pytest.mark.skipif(not PYPROJECT.exists(), reason="an installed package has no pyproject.toml")
-def test_defaults_are_those_of_pyproject():
-    app = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]
-    assert typed(app["config"]) == typed(Settings().to_config())
 
 
 def test_round_trip():
@@ -43,12 +36,15 @@ def test_round_trip():
         "local-epochs": 3,
         "clip-norm": 2.5,
         "method": "coprefl:gamma=0.25",
+        "gamma": 0.5,
+        "variant": "I",
     }
     settings = Settings.from_config(changed)
     assert (settings.local_epochs, settings.local_steps, settings.clip_norm) == (3, None, 2.5)
     config = settings.to_config()
     assert config == Settings().to_config() | changed
     assert Settings.from_config(config) == settings
+    assert Settings.of(**{key.replace("-", "_"): v for key, v in changed.items()}) == settings
 
 
 def test_empty_config_is_the_defaults():
@@ -61,7 +57,9 @@ def test_whole_numbers_are_numbers():
     assert typed({"a": learning_rate.clip_norm}) == {"a": (float, 2.0)}
 
 
-@pytest.mark.parametrize("key", ["local-steps", "local-epochs", "task-local-steps", "clip-norm"])
+@pytest.mark.parametrize(
+    "key", ["local-steps", "local-epochs", "task-local-steps", "clip-norm", "mu", "variant"]
+)
 def test_empty_text_is_not_set_where_that_is_possible(key):
     assert Settings.from_config({key: ""}) == Settings()
 
@@ -94,7 +92,7 @@ def test_unknown_keys_types_and_choices(name, value, line):
 
 def test_a_key_near_to_none_is_told_all_keys():
     line = refusal(zzz=1)
-    assert line.startswith("unknown setting 'zzz': known are run-name, ")
+    assert line.startswith("unknown setting 'zzz': known are study, method, run-name, ")
     assert all(key in line for key in Settings().to_config())
 
 
@@ -125,15 +123,20 @@ def test_python_names_are_not_keys():
     ],
 )
 def test_ends_of_ranges(name, good, bad, allowed):
-    assert getattr(Settings.from_config({key_of(name): good}), name) == good
+    kept = Settings.from_config({key_of(name): good}).to_config()[key_of(name)]
+    assert typed({name: kept}) == typed({name: good})
     assert refusal(**{name: bad}) == f"{key_of(name)} = {bad}: must be {allowed}"
 
 
-@pytest.mark.parametrize(
-    "name", [f.name for f in fields(Settings) if f.type in (float, float | None)]
-)
-def test_nan_is_outside_of_every_range(name):
-    assert refusal(**{name: float("nan")}).startswith(f"{key_of(name)} = nan: must be ")
+def of_numbers():
+    """Return the keys of all settings and of all options of methods that are numbers."""
+    options = [*declared(Settings).values(), *(o for one in short_forms().values() for o in one)]
+    return sorted({one.key for one in options if float in one.kinds})
+
+
+@pytest.mark.parametrize("key", of_numbers())
+def test_nan_is_outside_of_every_range(key):
+    assert refusal(**{key: float("nan")}) == f"{key} = nan: must be a finite number"
 
 
 def test_what_must_hold_between_settings():
@@ -149,21 +152,36 @@ def test_what_must_hold_between_settings():
 
 
 def test_limits_hold_however_settings_are_made():
-    with pytest.raises(SettingsError, match="gamma = 2: must be between 0 and 1"):
-        Settings(gamma=2)
+    with pytest.raises(SettingsError, match=r"momentum = 2\.0: must be between 0 and 0\.9999"):
+        Settings(momentum=2)
+    with pytest.raises(SettingsError, match=r"gamma = 2\.0: must be between 0 and 1"):
+        Settings.of(gamma=2)
 
 
-def test_partitions_are_those_there_are():
-    assert PARTITIONS == SCHEMES
+def test_every_option_of_a_method_has_a_short_form_that_is_not_set_by_itself():
+    config = Settings().to_config()
+    for method in METHODS.values():
+        assert set(method.options) <= config.keys()
+    assert {config[key] for key in short_forms()} == {""}
+    assert config.keys() - short_forms().keys() == declared(Settings).keys()
+    assert set(TRAINING_KEYS) < declared(Settings).keys()
 
 
-def test_table_has_a_row_per_key():
-    rows = settings_table().splitlines()[2:]
-    keys = [re.match(r"\| `([a-z-]+)` \|", row)[1] for row in rows]
-    assert keys == list(Settings().to_config())
-    # A column more or less would be an unescaped bar: |M| and |m| stand in the meanings.
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {5}
-    (gamma,) = (row for row in rows if "`gamma`" in row)
-    assert gamma.startswith("| `gamma` | not set | between 0 and 1 | ")
-    (steps,) = (row for row in rows if "`local-steps`" in row)
-    assert steps.startswith("| `local-steps` | not set (steps) | at least 1 | ")
+def test_a_short_form_has_what_any_of_its_methods_allows():
+    """SCAFFOLD has I and II, Per-FedAvg fo and hf."""
+    assert Settings.of(variant="hf").short == (("variant", "hf"),)
+    assert Settings.of(variant="II").short == (("variant", "II"),)
+    assert refusal(variant="III") == "variant: unknown value 'III': did you mean 'II'?"
+    known = refusal(variant="x").removeprefix("variant: unknown value 'x': known are ")
+    assert {"I", "II", "fo", "hf", "maml"} < set(known.split(", "))
+    assert refusal(variant=3) == "variant = 3: must be a text"
+    assert refusal(mu="much") == "mu = 'much': must be a number"
+
+
+def test_each_setting_belongs_to_one_group():
+    keys = [key for group in GROUPS for key in declared(group)]
+    assert sorted(keys) == sorted(declared(Settings))
+    settings = Settings.of(seed=7, alpha=2.0, rounds=3, gamma=0.5)
+    for group in GROUPS:
+        part = vars(settings.part(group))
+        assert part == {name: getattr(settings, name) for name in part}

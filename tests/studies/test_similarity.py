@@ -8,9 +8,9 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.studies.personalised import run_personalised
+from coprefl_flwr.report.similarity import main, similarities
+from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.similarity import main, similarities
 from tests.studies.test_personalised import write_domain
 
 
@@ -34,12 +34,13 @@ def test_a_figure_of_runs(tmp_path):
         write_domain(tmp_path / f"d{number}.npz", number)
     settings = Settings(
         personal_datasets=f"{tmp_path / 'd0.npz'} {tmp_path / 'd1.npz'}", method="fedpcl", rounds=2,
-        train_per_class=4, test_per_class=4, output_dir=str(tmp_path / "outputs"),
+        study="personalised", train_per_class=4, test_per_class=4,
+        output_dir=str(tmp_path / "outputs"),
     )  # fmt: skip
     folders = []
     for seed in (0, 1, 2):
         one = replace(settings, run_name=f"run{seed}", seed=seed)
-        folders.append(run_personalised(LocalGrid(app, 1, one.to_config()), one))
+        folders.append(run_study(LocalGrid(app, 1, one.to_config()), one))
     main([str(tmp_path / "figure.png"), *map(str, folders)])
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(SettingsError, match="name a figure, the runs of single backbones"):

@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.client_state import ClientState
-from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, StatefulClient, TorchClient
+from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, TASK, with_role
 from coprefl_flwr.strategies import (
     Centralised,
     CoPreFL,
@@ -19,76 +21,93 @@ from coprefl_flwr.strategies import (
     Schedule,
     ServerRefined,
 )
-from coprefl_flwr.studies.methods import (
-    LOCAL_SETTINGS,
-    METHODS,
-    local_training,
-    methods_table,
-    task_training,
-)
-from coprefl_flwr.studies.populations import PRETRAINING, ClientData
+from coprefl_flwr.studies import populations as clients_of
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.phases import TRAINING_KEYS, TrainingSettings, folder_of
+from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.starts import own_settings, start, starts, task_phase, task_strategy
+from coprefl_flwr.studies.starts import Starts
 from tests.tiny import tiny_model
+
+TRAINED = with_role(PRETRAINING)
 
 
 def refusal(text, **settings):
     with pytest.raises(SettingsError) as caught:
-        starts(Settings(method=text, **settings))
+        build(Settings.of(method=text, **settings))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
+def start(text, **settings):
+    """Return the only start of a study."""
+    (found,) = build(Settings.of(method=text, **settings)).starts.values()
+    return found
+
+
 def only(text, **settings):
-    """Return the settings of a start of one phase."""
-    (phase,) = start(Settings(**settings), text).phases
-    return phase.settings
+    """Return the phase of a start of one phase."""
+    (phase,) = start(text, **settings).phases
+    return phase
+
+
+def strategy(text, server=None, **settings):
+    """Return the strategy of the pre-training of a study of one start."""
+    study = Starts(Settings.of(method=text, **settings))
+    study.server_data = server or no_server
+    return study.stages[0].strategy()
+
+
+def no_server(_):
+    raise AssertionError("scenario I needs no server data")
 
 
 def test_starts_in_their_order_with_settings_of_their_own():
     settings = Settings(
         run_name="r", method="coprefl:gamma=0.25,rounds=7  random;fedavg:local-epochs=2", seed=5
     )
-    coprefl, random, fedavg = starts(settings)
-    assert [s.name for s in (coprefl, random, fedavg)] == [
-        "coprefl:gamma=0.25,rounds=7",
-        "random",
-        "fedavg:local-epochs=2",
-    ]
+    study = build(settings)
+    names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
+    assert list(study.starts) == names
+    coprefl, random, fedavg = study.starts.values()
+    assert [s.name for s in (coprefl, random, fedavg)] == names
     assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
-    assert coprefl.phases[0].settings == replace(
-        settings,
-        gamma=0.25,
-        rounds=7,
-        meta_learning_rate=1e-3,
-        support_fraction=0.8,
-        resplit=True,
-    )
-    assert fedavg.phases[0].settings == replace(settings, local_epochs=2)
+    assert coprefl.phases[0].options == {
+        "gamma": 0.25,
+        "meta-learning-rate": 1e-3,
+        "support-fraction": 0.8,
+        "resplit": True,
+    }
+    training = settings.part(TrainingSettings)
+    assert coprefl.phases[0].training == replace(training, rounds=7)
+    assert fedavg.phases[0].options == {}
+    assert fedavg.phases[0].training == replace(training, local_epochs=2)
     assert (coprefl.rounds, random.rounds, fedavg.rounds) == (7, 0, 50)
+    assert [stage.rounds for stage in study.stages[:3]] == [7, 0, 50]
 
 
 def test_values_are_read_as_in_a_toml_file():
     own = only("coprefl:resplit=false,learning-rate=1,clip-norm=2e-1")
-    assert (own.resplit, own.learning_rate, own.clip_norm) == (False, 1.0, 0.2)
-    unset = only("fedavg:local-steps=,local-epochs=2", local_steps=3)
+    assert own.options["resplit"] is False
+    assert (own.training.learning_rate, own.training.clip_norm) == (1.0, 0.2)
+    unset = only("fedavg:local-steps=,local-epochs=2", local_steps=3).training
     assert (unset.local_steps, unset.local_epochs) == (None, 2)
 
 
 def test_a_methods_own_default_and_what_takes_its_place():
-    assert only("fedprox").mu == 0.01
-    assert only("moon").mu == 0.1
-    assert only("fedprox", mu=0.5).mu == 0.5
-    assert only("fedprox:mu=2", mu=0.5).mu == 2
-    assert only("fedavg", mu=0.5).mu is None
-    centralised = only("centralised")
+    assert only("fedprox").options["mu"] == 0.01
+    assert only("moon").options["mu"] == 0.1
+    assert only("fedprox", mu=0.5).options["mu"] == 0.5
+    assert only("fedprox:mu=2", mu=0.5).options["mu"] == 2
+    assert "mu" not in only("fedavg", mu=0.5, task_method="fedprox").options
+    centralised = only("centralised").training
     assert (centralised.local_epochs, centralised.batch_size) == (1, 64)
 
 
 def test_steps_or_epochs():
     def chosen(text, **settings):
-        own = only(text, **settings)
-        return own.local_steps, own.local_epochs, own.max_local_steps
+        own = only(text, **settings).training
+        return own.local_steps, own.local_epochs, own.max_steps
 
     assert chosen("fedavg") == (None, None, None)
     assert chosen("cyclic") == (None, 5, 20)
@@ -101,17 +120,17 @@ def test_steps_or_epochs():
 
 
 def test_phases_one_after_the_other():
-    chosen = start(Settings(rounds=9, participants=4), "cyclic:rounds=3,participants=2+fedprox")
+    text = "cyclic:rounds=3,participants=2+fedprox"
+    chosen = start(text, rounds=9, participants=4)
     assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
-    assert chosen.rounds == 12
+    assert (chosen.rounds, chosen.switch) == (12, 3)
     assert [chosen.phase(n).name for n in (1, 3, 4, 12)] == [
         "cyclic",
         "cyclic",
         "fedprox",
         "fedprox",
     ]
-    assert chosen.folder == "cyclic-rounds-3-participants-2-fedprox"
-    schedule = chosen.strategy(no_server)
+    schedule = strategy(text, rounds=9, participants=4)
     assert type(schedule) is Schedule
     (cyclic, first), (fedprox, second) = schedule.phases
     assert (type(cyclic), type(fedprox), first, second) == (Cyclic, FedProx, 3, 9)
@@ -120,12 +139,10 @@ def test_phases_one_after_the_other():
 
 def test_a_resumed_run_has_the_same_starts():
     settings = Settings(run_name="r", method="coprefl:gamma=0.25")
-    (first,), (again,) = starts(settings), starts(replace(settings, resume=True))
-    expected = replace(first.phases[0].settings, resume=True)
-    assert again.phases[0].settings == expected
+    assert build(replace(settings, resume=True)).starts == build(settings).starts
 
 
-KNOWN = ", ".join(["random", *METHODS])
+KNOWN = ", ".join(["random", *TRAINED])
 
 
 @pytest.mark.parametrize(
@@ -142,12 +159,12 @@ KNOWN = ", ".join(["random", *METHODS])
         (
             "coprefl:gama=0.5",
             "method, coprefl:gama=0.5: coprefl has no 'gama' here, did you mean 'gamma'?; it has "
-            "gamma, meta-learning-rate, support-fraction, resplit, " + ", ".join(LOCAL_SETTINGS),
+            "gamma, meta-learning-rate, support-fraction, resplit, " + ", ".join(TRAINING_KEYS),
         ),
         (
             "fedavg:gamma=0.5",
             "method, fedavg:gamma=0.5: fedavg has no 'gamma' here; it has "
-            + ", ".join(LOCAL_SETTINGS),
+            + ", ".join(TRAINING_KEYS),
         ),
         (
             "fedmeta:learning-rate=0.1",
@@ -157,7 +174,8 @@ KNOWN = ", ".join(["random", *METHODS])
         ),
         (
             "scaffold:clip-norm=1",
-            "method, scaffold:clip-norm=1: clip-norm = 1: cannot be set with variant II",
+            "method, scaffold:clip-norm=1: SCAFFOLD II takes steps for gradients: clip-norm "
+            "cannot be set",
         ),
         ("coprefl:gamma=2", "method, coprefl:gamma=2: gamma = 2.0: must be between 0 and 1"),
         ("coprefl:gamma=low", "method, coprefl:gamma=low: gamma = 'low': must be a number"),
@@ -165,7 +183,7 @@ KNOWN = ", ".join(["random", *METHODS])
         ("coprefl:resplit=1", "method, coprefl:resplit=1: resplit = 1: must be true or false"),
         (
             "scaffold:variant=III",
-            "method, scaffold:variant=III: unknown variant 'III': did you mean 'II'?",
+            "method, scaffold:variant=III: variant: unknown value 'III': did you mean 'II'?",
         ),
         (
             "fedavg:participants=101",
@@ -190,7 +208,7 @@ def test_a_setting_that_no_method_here_has():
         "meta-learning-rate, support-fraction, resplit"
     )
     # A task's method counts too.
-    assert starts(Settings(method="fedavg", mu=0.1, task_method="fedprox"))
+    assert build(Settings.of(method="fedavg", mu=0.1, task_method="fedprox"))
 
 
 def test_a_task_has_local_training_of_its_own_settings():
@@ -200,37 +218,42 @@ def test_a_task_has_local_training_of_its_own_settings():
 
 
 def test_a_task_cannot_be_every_method():
-    assert refusal("fedavg", task_method="coprefl").startswith(
-        "task-method: unknown method 'coprefl': known are fedavg, fedprox, qffl, scaffold, "
+    assert refusal("fedavg", task_method="coprefl") == (
+        "task-method: unknown method 'coprefl': known are " + ", ".join(with_role(TASK))
     )
+    assert {"fedavg", "fedprox", "qffl", "scaffold"} < with_role(TASK).keys()
 
 
 def test_folders_are_plain_and_apart():
-    texts = ["coprefl", "coprefl:gamma=0.5", "coprefl:gamma=0.25,rounds=3", "fedavg:momentum=0.5"]
-    folders = [start(Settings(), text).folder for text in texts]
-    assert folders == [
-        "coprefl",
-        "coprefl-gamma-0.5",
-        "coprefl-gamma-0.25-rounds-3",
-        "fedavg-momentum-0.5",
+    texts = {
+        "coprefl": "coprefl",
+        "coprefl:gamma=0.5": "coprefl-gamma-0.5",
+        "coprefl:gamma=0.25,rounds=3": "coprefl-gamma-0.25-rounds-3",
+        "fedavg:momentum=0.5": "fedavg-momentum-0.5",
+        "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
+    }
+    assert {text: folder_of(text) for text in texts} == texts
+    stages = build(Settings(method=" ".join(texts), tasks=1)).stages
+    assert [stage.path for stage in stages] == [
+        *(f"starts/{folder}" for folder in texts.values()),
+        *(f"tasks/0/{folder}" for folder in texts.values()),
     ]
-
-
-def no_server(_):
-    raise AssertionError("scenario I needs no server data")
+    assert refusal("coprefl:gamma=0.5 coprefl:gamma-0.5") == (
+        "method: 'coprefl:gamma=0.5' and another would share coprefl-gamma-0.5/"
+    )
 
 
 def test_strategies_get_their_settings():
-    settings = Settings(
-        run_name="r", seed=3, participants=7, gamma=0.1, meta_learning_rate=0.2, min_nodes=2,
-        min_replies=4, max_failed_rounds=5,
-    )  # fmt: skip
-    base = {
-        "participants": 7, "seed": 3, "run_name": "r", "population": PRETRAINING, "min_nodes": 2,
-        "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
+    settings = {
+        "run_name": "r", "seed": 3, "participants": 7, "min_nodes": 2, "min_replies": 4,
+        "max_failed_rounds": 5,
     }  # fmt: skip
-    fedavg = start(settings, "fedavg").strategy(no_server)
-    coprefl = start(settings, "coprefl").strategy(no_server)
+    base = {
+        "participants": 7, "seed": 3, "run_name": "r", "population": clients_of.PRETRAINING,
+        "min_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
+    }  # fmt: skip
+    fedavg = strategy("fedavg", **settings)
+    coprefl = strategy("coprefl", **settings, gamma=0.1, meta_learning_rate=0.2)
     assert type(fedavg) is FedAvg
     assert type(coprefl) is CoPreFL
     assert vars(fedavg).items() >= base.items()
@@ -255,55 +278,59 @@ FOUND_AS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_setting_of_a_method_arrives(name, federation, tmp_path):
+@pytest.mark.parametrize("name", TRAINED)
+def test_every_option_of_a_method_arrives(name, federation, tmp_path):
     method = METHODS[name]
-    values = {key: OTHER.get(key, 0.321) for key in method.own}
+    keys = dict.fromkeys([*method.options, *method.strategy_class.training_defaults])
+    values = {key: OTHER.get(key, 0.321) for key in keys}
     if "variant" in values:
         values["variant"] = OTHER["variant"][name.removesuffix("-refined")]
     text = ",".join(
         f"{key}={'false' if value is False else value}" for key, value in values.items()
     )
-    chosen = start(Settings(), f"{name}:{text}")
-    (phase,) = chosen.phases
     server = ServerData(tiny_model(), federation.samples[3])
-    strategy = chosen.strategy(lambda _: server)
-    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    made = strategy(f"{name}:{text}", lambda _: server)
+    inner = made.inner if isinstance(made, ServerRefined) else made
     assert type(inner) is method.strategy_class
-    assert isinstance(strategy, ServerRefined) == method.refined
-    training, data = local_training(phase.settings), ClientData(federation.samples[0])
-    state = ClientState(tmp_path)
-    client = method.client(phase.settings, tiny_model(), data, training, state)
+    assert isinstance(made, ServerRefined) == method.refined
+    phase = only(f"{name}:{text}")
+    training, state = phase.training, ClientState(tmp_path)
+    client = method.client(
+        phase.options, tiny_model(), federation.samples[0], {"state": state}, training=training
+    )
     assert type(client) is method.client_class
     for key, value in values.items():
         field = FOUND_AS.get(key, key.replace("-", "_"))
-        holders = [strategy.training] if key.startswith("server-") else [inner, client, training]
+        refining = key in ("server-steps", "server-learning-rate")
+        holders = [made.training] if refining else [inner, client, training]
         arrived = [getattr(holder, field) for holder in holders if hasattr(holder, field)]
         assert arrived, key
         assert all(one == value for one in arrived), key
 
 
 def test_both_sides_of_a_schedule_agree_on_the_phase():
-    chosen = start(Settings(rounds=4), "cyclic:rounds=1+fedprox:rounds=2+fedavg")
-    schedule = chosen.strategy(no_server)
+    text = "cyclic:rounds=1+fedprox:rounds=2+fedavg"
+    schedule = strategy(text, rounds=4)
     for number in range(1, 9):
-        strategy, _ = schedule.phase(number)
-        assert type(strategy) is chosen.phase(number).method.strategy_class
+        one, _ = schedule.phase(number)
+        assert type(one) is start(text, rounds=4).phase(number).method.strategy_class
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):
-    settings = Settings(participants=4, gamma=0.1, server_steps=2, server_learning_rate=0.3)
+    shared = {"participants": 4, "gamma": 0.1}
+    refining = {"server_steps": 2, "server_learning_rate": 0.3}
     server = ServerData(tiny_model(), federation.samples[3])
 
     def make(pool):
         assert pool == "server"
         return server
 
-    hybrid = start(settings, "coprefl-hybrid").strategy(make)
+    hybrid = strategy("coprefl-hybrid", make, **shared)
     assert type(hybrid) is HybridCoPreFL
     assert (hybrid.server, hybrid.gamma, hybrid.participants) == (server, 0.1, 4)
     for name, inner in (("fedavg-refined", FedAvg), ("coprefl-sgd", CoPreFL)):
-        refined = start(settings, name).strategy(make)
+        own = refining if inner is FedAvg else shared | refining
+        refined = strategy(name, make, **own)
         assert type(refined) is ServerRefined
         assert type(refined.inner) is inner
         assert refined.server is server
@@ -319,59 +346,95 @@ def test_centralised_training_is_on_what_the_clients_hold(federation):
         for n, name in enumerate(("server", "clients", "both"))
     }
     for name, pool in (("centralised", "clients"), ("centralised-hybrid", "both")):
-        strategy = start(Settings(local_epochs=1), name).strategy(pools.__getitem__)
-        assert type(strategy) is Centralised
-        assert (strategy.server, strategy.training.local_epochs) == (pools[pool], 1)
+        made = strategy(name, pools.__getitem__, local_epochs=1)
+        assert issubclass(type(made), Centralised)
+        assert (made.server, made.training.local_epochs) == (pools[pool], 1)
         assert METHODS[name].uses_server_data == (pool == "both")
 
 
 def test_a_task_is_run_by_its_own_method():
-    settings = Settings(
+    study = build(Settings(
         seed=4, run_name="r", task_clients=3, task_evaluate_every=0, task_rounds=7, participants=20,
-        task_method="fedprox:mu=1",
-    )  # fmt: skip
-    strategy = task_strategy(settings, "task-2")
-    assert (type(strategy), strategy.mu) == (FedProx, 1)
-    assert (strategy.participants, strategy.min_replies, strategy.evaluate_every) == (None, 3, 7)
-    assert (strategy.population, strategy.seed, strategy.run_name) == ("task-2", 4, "r")
-    assert task_phase(Settings()).name == "fedavg"
+        task_method="fedprox:mu=1", method="random",
+    ))  # fmt: skip
+    stage = study.stages[3]
+    assert (stage.title, stage.method, stage.rounds) == ("task 2 from random", "fedprox:mu=1", 7)
+    made = stage.strategy()
+    assert (type(made), made.mu) == (FedProx, 1)
+    assert (made.participants, made.min_replies, made.evaluate_every) == (None, 3, 7)
+    assert (made.population, made.seed, made.run_name) == ("task-2", 4, "r")
+    assert build(Settings()).task_phase.name == "fedavg"
+
+
+def client(settings, held, **config):
+    """Return the first client of a study in which every population is one client of a dataset."""
+    study = Starts(settings)
+
+    class Populations:
+        datasets = Datasets(settings.part(DataSettings), 0)
+
+        def population(self, name):
+            return Population(name, (0, 1, 2), (held,))
+
+    study.populations = Populations()
+    return study.client(0, {"server-round": 1, **config})
 
 
 def test_clients_get_their_settings(federation, tmp_path):
-    settings = only("coprefl", support_fraction=0.6, resplit=False, local_epochs=2, momentum=0.5)
     data = ClientData(federation.samples[0], federation.samples[1])
-    training, state = local_training(settings), ClientState(tmp_path)
     for name in ("fedavg", "coprefl", "fedmeta", "scaffold"):
-        client = METHODS[name].client(settings, tiny_model(), data, training, state)
-        assert (client.train, client.test, client.training) == (data.train, data.test, training)
-        if isinstance(client, CoPreFLClient | FedMetaClient):
-            assert (client.support_fraction, client.resplit) == (0.6, False)
-        if isinstance(client, StatefulClient):
-            assert client.state is state
+        own = {"support_fraction": 0.6, "resplit": False} if name in ("coprefl", "fedmeta") else {}
+        settings = Settings.of(method=name, local_epochs=2, momentum=0.5, batch_size=4, **own)
+        about = {"population": "pretrain", "method": name, "state-dir": str(tmp_path)}
+        made = client(settings, data, **about)
+        assert type(made) is METHODS[name].client_class
+        assert (made.train, made.test) == (data.train, data.test)
+        assert made.training == TrainingSettings(local_epochs=2, batch_size=4, momentum=0.5)
+        if isinstance(made, CoPreFLClient):
+            assert (made.support_fraction, made.resplit) == (0.6, False)
+        if isinstance(made, StatefulClient):
+            assert made.state.folder == tmp_path
 
 
-def test_local_training():
+def test_local_training(federation):
     settings = Settings(
-        local_epochs=2, max_local_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
+        local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0, task_local_steps=8, task_learning_rate=0.7,
+        method="fedavg",
     )  # fmt: skip
-    assert local_training(settings) == LocalTraining(
+    data = ClientData(federation.samples[0], federation.samples[1])
+    of_pretraining = client(settings, data, population="pretrain", method="fedavg")
+    assert of_pretraining.training == TrainingSettings(
         local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
-    assert task_training(settings) == LocalTraining(local_steps=8, batch_size=4, learning_rate=0.7)
+    of_task = client(settings, data, population="task-0", method="fedavg")
+    assert of_task.training == LocalTraining(local_steps=8, batch_size=4, learning_rate=0.7)
 
 
-def test_every_setting_of_a_method_is_a_setting_and_not_set_by_itself():
-    config = Settings().to_config()
-    for method in METHODS.values():
-        assert set(method.settings) <= config.keys()
-    assert {config[key] for key in own_settings()} == {""}
+# --- the kind of a study is said
 
 
-def test_the_table_of_methods_has_every_method_and_default():
-    table = methods_table()
-    assert "| `fedprox` | `mu` 0.01 | I | yes |" in table
-    assert "| `fedmeta` | `variant` maml (maml, fomaml, meta-sgd), " in table
-    named = [line.split("`")[1] for line in table.splitlines()[2:]]
-    assert named == [name for name in METHODS if not name.endswith("-refined")]
+@pytest.mark.parametrize("name", with_role(PERSONALISED).keys() - TRAINED.keys())
+def test_a_method_of_personalised_studies_is_told_what_to_set(name):
+    assert refusal(name) == (
+        f"method: {name} is a method of personalised studies: set study = personalised, or name "
+        f"some of {KNOWN}"
+    )
+    assert build(Settings(study="personalised", method=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("noise_scale", 0.3),
+        ("personal_datasets", "glyphs"),
+        ("backbones", "resnet18"),
+        ("shift", "label"),
+        ("train_per_class", 5),
+    ],
+)
+def test_settings_of_personalised_studies_are_told_what_to_set(name, value):
+    assert refusal("fedavg", **{name: value}) == (
+        f"{name.replace('_', '-')} = {value}: set study = personalised to use it"
+    )

@@ -15,14 +15,17 @@ from coprefl_flwr import server_app
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.report import tables
-from coprefl_flwr.studies.populations import dataset, population
-from coprefl_flwr.studies.runs import initial_model, task_model
+from coprefl_flwr.report.forms import markdown
+from coprefl_flwr.report.results import frame, read_rounds, read_rows
+from coprefl_flwr.report.starts import summary_table
+from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import prepare, run_study
+from coprefl_flwr.studies.stage import read_result
+from coprefl_flwr.studies.study import make_folder, with_run_name
 from tests.tiny_study import network, tiny_study
 
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
+TASKS = (("task-0", "fedavg"), ("task-1", "fedavg"))
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
 
 
@@ -31,7 +34,7 @@ class Killed(BaseException):
 
 
 class Witness(LocalGrid):
-    """Notes (population, round, start) of every message to train; is killed before a given one."""
+    """Notes (population, round, method) of every message to train; is killed before a given one."""
 
     def __init__(self, settings, kill=None, app=shipped.app, nodes=2):
         super().__init__(app, nodes, settings.to_config())
@@ -40,7 +43,7 @@ class Witness(LocalGrid):
     def _handle(self, message):
         if message.metadata.message_type == "train":
             config = message.content["config"]
-            self.seen.append((config["population"], config["server-round"], config.get("start")))
+            self.seen.append((config["population"], config["server-round"], config["method"]))
             if self.seen[-1] == self.kill:
                 raise Killed
         return super()._handle(message)
@@ -62,7 +65,8 @@ def results(folder):
     """Return the bytes of every file that must not depend on how often a run was interrupted."""
     names = ["rows.jsonl", "rounds.jsonl", "pretraining.md", "summary.csv", "summary.md"]
     names += [f"starts/{start}/model.safetensors" for start in FOLDERS]
-    names += [f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS]
+    names += [f"starts/{start}/result.json" for start in FOLDERS]
+    names += [f"tasks/{number}/{start}/result.json" for number in (0, 1) for start in FOLDERS]
     return {name: (folder / name).read_bytes() for name in names}
 
 
@@ -72,9 +76,8 @@ def test_files(whole, module_settings):
         "settings.yaml",
         *(f"starts/{start}/model.safetensors" for start in FOLDERS),
         *(f"starts/{start}/model.json" for start in FOLDERS),
-        "starts/fedavg/rounds.jsonl",
-        "starts/coprefl-gamma-0.25/rounds.jsonl",
-        *(f"tasks/{number}/{start}.json" for number in (0, 1) for start in FOLDERS),
+        *(f"starts/{start}/result.json" for start in FOLDERS),
+        *(f"tasks/{number}/{start}/result.json" for number in (0, 1) for start in FOLDERS),
         "rows.jsonl",
         "rounds.jsonl",
         "pretraining.md",
@@ -88,48 +91,50 @@ def test_files(whole, module_settings):
 
 
 def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings):
-    rows = tables.read_rows(whole / "rows.jsonl")
-    assert [(r["start"], r["task"], r["client"]) for r in rows] == [
+    rows = read_rows(whole / "rows.jsonl")
+    assert [(r.start, r.task, r.client) for r in rows.itertuples()] == [
         (start, task, client) for start in STARTS for task in (0, 1) for client in (0, 1, 2)
     ]
-    for row in rows:
-        client = population(module_settings, f"task-{row['task']}").clients[row["client"]]
-        assert row["n"] == len(client.test)
-        assert 0 <= row["correct"] <= row["n"]
-        assert np.isfinite(row["loss"])
-    assert (whole / "summary.md").read_text() == tables.markdown_table(rows)
+    populations = build(module_settings).populations
+    for row in rows.itertuples():
+        client = populations.population(f"task-{row.task}").clients[row.client]
+        assert row.n == len(client.test)
+        assert 0 <= row.correct <= row.n
+        assert np.isfinite(row.loss)
+    assert (whole / "summary.md").read_text() == markdown(summary_table(rows))
     parts = [
         row
         for start in FOLDERS
         for task in (0, 1)
-        for row in json.loads((whole / f"tasks/{task}/{start}.json").read_text())["rows"]
+        for row in read_result(whole / f"tasks/{task}/{start}")["rows"]
     ]
-    assert parts == rows
+    assert frame(parts).equals(rows)
 
 
 def test_rounds_of_every_part(whole):
-    rounds = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
+    rounds = read_rounds(whole / "rounds.jsonl")
     expected = []
     for start in STARTS:
         if start != "random":
             expected += [("pretraining", start, None, number) for number in (1, 2, 3)]
         expected += [("downstream", start, task, number) for task in (0, 1) for number in (1, 2)]
-    assert [(r["phase"], r["start"], r["task"], r["round"]) for r in rounds] == expected
-    rows = tables.read_rows(whole / "rows.jsonl")
-    for entry in rounds:
-        if entry["phase"] == "downstream" and entry["round"] == 2:
-            accuracies = [
-                100 * row["correct"] / row["n"]
-                for row in rows
-                if (row["start"], row["task"]) == (entry["start"], entry["task"])
-            ]
-            assert entry["accuracy"] == pytest.approx(np.mean(accuracies))
-        if entry["phase"] == "pretraining":
-            assert ("query-loss" in entry) == entry["start"].startswith("coprefl")
+    lines = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
+    assert [(r["phase"], r["start"], r["task"], r["round"]) for r in lines] == expected
+    rows = read_rows(whole / "rows.jsonl")
+    means = (100 * rows["correct"] / rows["n"]).groupby([rows["start"], rows["task"]]).mean()
+    last = rounds[(rounds["phase"] == "downstream") & (rounds["round"] == 2)]
+    assert len(last) == len(means) == 6
+    for entry in last.to_dict("records"):
+        assert entry["accuracy"] == pytest.approx(means[entry["start"], entry["task"]])
+    of_pretraining = rounds[rounds["phase"] == "pretraining"]
+    with_query = of_pretraining[of_pretraining["query-loss"].notna()]
+    assert with_query["start"].tolist() == [STARTS[2]] * 3
 
 
 def test_models_load_into_any_pytorch_program(whole, module_settings):
-    initial = initial_model(prepare(replace(module_settings, resume=True)).setup)
+    study = build(module_settings)
+    initial = study.first_arrays(study.starts["random"])
+    source = study.populations.datasets.pretraining
     for folder, start in zip(FOLDERS, STARTS, strict=True):
         model = network(5)
         arrays = load_file(whole / "starts" / folder / "model.safetensors")
@@ -147,19 +152,19 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
             "gamma" in start
         )
         assert about["settings"]["learning-rate"] == 0.05
-        assert about["pixel-mean"] == pytest.approx(dataset(module_settings).mean.tolist())
+        assert about["pixel-mean"] == pytest.approx(source.mean.tolist())
 
 
 def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
-    setup = prepare(replace(module_settings, resume=True)).setup
-    start = initial_model(setup)
+    study = build(module_settings)
+    start = study.first_arrays(study.starts["random"])
     other = {name: array + 1 for name, array in start.items()}
-    models = [task_model(setup, "task-0", arrays) for arrays in (start, other)]
+    models = [study.task_model("task-0", arrays) for arrays in (start, other)]
     for name in ("4.weight", "4.bias"):
         assert models[0][name].shape[0] == 2
         np.testing.assert_array_equal(models[0][name], models[1][name])
     np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
-    assert (task_model(setup, "task-1", start)["4.weight"] != models[0]["4.weight"]).any()
+    assert (study.task_model("task-1", start)["4.weight"] != models[0]["4.weight"]).any()
 
 
 def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
@@ -197,8 +202,8 @@ def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
 @pytest.mark.parametrize(
     ("kill", "still_to_do"),
     [
-        (("pretrain", 2, STARTS[2]), {("pretrain", STARTS[2]), "task-0", "task-1"}),
-        (("task-1", 1, None), {"task-1"}),
+        (("pretrain", 2, STARTS[2]), {("pretrain", STARTS[2]), *TASKS}),
+        (("task-1", 1, "fedavg"), {("task-1", "fedavg")}),
     ],
     ids=["in the second pre-training", "after the first task"],
 )
@@ -209,7 +214,7 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
     grid = Witness(tiny_settings)
     settings = replace(tiny_settings, resume=True, min_nodes=2, timeout=60.0, checkpoint_every=2)
     folder = run_study(grid, settings)
-    assert {(p, start) if start else p for p, _, start in grid.seen} == still_to_do
+    assert {(population, method) for population, _, method in grid.seen} == still_to_do
     # Nor were finished rounds of the unfinished part run again.
     assert grid.seen[0] == kill
     assert results(folder) == results(whole)
@@ -252,16 +257,22 @@ def test_a_run_is_resumed_with_the_settings_it_was_started_with(whole, module_se
 
 
 def test_an_unknown_run_cannot_be_resumed(whole, module_settings):
+    unknown = replace(module_settings, run_name="tinny", resume=True)
     with pytest.raises(SettingsError, match="unknown run 'tinny': did you mean 'tiny'"):
-        prepare(replace(module_settings, run_name="tinny", resume=True))
+        run_study(Witness(unknown), unknown)
     assert not (whole.parent / "tinny").exists()
 
 
 def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
-    study = prepare(replace(tiny_settings, run_name=""))
-    assert study.folder.name == study.settings.run_name
-    assert study.folder.name.startswith("20")
-    assert study.starts[1].phases[0].settings.run_name == study.settings.run_name
+    settings = with_run_name(replace(tiny_settings, run_name=""))
+    assert settings.run_name.startswith("20")
+    assert make_folder(settings).name == settings.run_name
+    assert build(settings).stages[1].strategy().run_name == settings.run_name
+    nameless = replace(tiny_settings, run_name="", method="random", tasks=0)
+    nameless = replace(nameless, output_dir=str(Path(tiny_settings.output_dir) / "more"))
+    folder = run_study(Witness(nameless), nameless)
+    assert folder.name.startswith("20")
+    assert f"run-name: {folder.name}\n" in (folder / "settings.yaml").read_text()
 
 
 def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
@@ -280,17 +291,17 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
     ):
         run_study(Witness(settings, app=app), settings)
     folder = Path(settings.output_dir) / "tiny"
-    assert (folder / "tasks/0/random.json").exists()
-    assert not (folder / "tasks/1/random.json").exists()
+    assert (folder / "tasks/0/random/result.json").exists()
+    assert not (folder / "tasks/1/random/result.json").exists()
     assert not (folder / "rows.jsonl").exists()
 
 
 def test_evaluation_after_the_last_round_only(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_evaluate_every=0)
     folder = run_study(Witness(settings), settings)
-    rounds = json.loads((folder / "tasks/0/random.json").read_text())["rounds"]
+    rounds = read_result(folder / "tasks/0/random")["rounds"]
     assert [entry["accuracy"] is None for entry in rounds] == [True, False]
-    assert len(tables.read_rows(folder / "rows.jsonl")) == 3
+    assert len(read_rows(folder / "rows.jsonl")) == 3
 
 
 @pytest.mark.parametrize(
@@ -305,6 +316,8 @@ def test_evaluation_after_the_last_round_only(tiny_settings):
         ({"task_classes": 4}, "task-classes = 4"),
         ({"min_samples": 26}, "142 samples among 6 clients"),
         ({"task_clients": 30}, "60 samples among 30 clients"),
+        ({"method": "random fedpcl"}, "fedpcl is a method of personalised studies: set study"),
+        ({"noise_scale": 0.3}, "^noise-scale = 0.3: set study = personalised to use it$"),
     ],
 )
 def test_nothing_is_written_when_a_setting_is_bad(tiny_settings, changes, message):
@@ -326,7 +339,7 @@ def test_scenario_two_end_to_end(tiny_settings):
     starts = "fedavg-refined coprefl-sgd coprefl-hybrid:gamma=1"
     settings = replace(tiny_settings, run_name="two", method=starts, tasks=1)
     folder = run_study(Witness(settings), settings)
-    assert {row["start"] for row in tables.read_rows(folder / "rows.jsonl")} == set(starts.split())
+    assert set(read_rows(folder / "rows.jsonl")["start"]) == set(starts.split())
     refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
     assert refined["start"] == "fedavg-refined"
     assert "server-loss" in refined

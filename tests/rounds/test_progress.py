@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
+from coprefl_flwr.rounds.progress import LOG_INTERVAL, Progress, quiet_flower
 from coprefl_flwr.strategies import RoundReport
-from coprefl_flwr.studies.progress import LOG_INTERVAL, Progress, quiet_flower
 
 
 class Terminal(io.StringIO):
@@ -18,7 +18,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch):
     """A list whose only number is the time in seconds."""
     now = [1000.0]
-    monkeypatch.setattr("coprefl_flwr.studies.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("coprefl_flwr.rounds.progress.time.monotonic", lambda: now[0])
     return now
 
 

@@ -11,7 +11,7 @@ from coprefl_flwr.studies.phases import Phase, TrainingSettings, read_phase
 
 
 @dataclass(frozen=True)
-class Start:
+class StartingModel:
     """A starting model of the comparison.
 
     Parameters
@@ -49,7 +49,7 @@ class Start:
         strategies = [
             phase.method.strategy(
                 phase.options,
-                phase.training.local_training(),
+                phase.training,
                 server,
                 participants=phase.training.participants,
                 **run,
@@ -57,16 +57,19 @@ class Start:
             for phase in self.phases
         ]
         rounds = [phase.training.rounds for phase in self.phases]
-        each = list(zip(strategies, rounds, strict=True))
-        return Schedule(each) if len(each) > 1 else strategies[0]
+        return (
+            strategies[0]
+            if len(strategies) == 1
+            else Schedule(list(zip(strategies, rounds, strict=True)))
+        )
 
 
-def read_start(
+def read_starting_model(
     name: str, training: TrainingSettings, short: Mapping[str, Any], most_clients: int
-) -> Start:
+) -> StartingModel:
     """Read one entry of `method`: METHOD, METHOD:key=value,..., or several joined by "+"."""
     if name == RANDOM:
-        return Start(name)
+        return StartingModel(name)
     phases = [read_phase("method", text, PRETRAINING, training, short) for text in name.split("+")]
     for phase in phases:
         wanted = phase.training.participants
@@ -74,4 +77,4 @@ def read_start(
             raise SettingsError(
                 f"method, {name}: participants = {wanted}: must be at most clients = {most_clients}"
             )
-    return Start(name, tuple(phases))
+    return StartingModel(name, tuple(phases))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.rounds.strategy import RoundReport
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -1,4 +1,4 @@
-"""The datasets of a study of starting models: which classes, domains and samples are whose."""
+"""The data of a pre-training and of its tasks: which classes, domains and samples are whose."""
 
 import functools
 from dataclasses import dataclass
@@ -7,21 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import (
-    Dataset,
-    ImageDataset,
-    Samples,
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.load import load_dataset
+from coprefl_flwr.data.partition import SCHEMES
+from coprefl_flwr.data.samples import Dataset, Samples
+from coprefl_flwr.data.splits import (
     choose_classes,
     choose_domains,
-    load_dataset,
     relabel,
     split_classes,
     split_in_two,
 )
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
-
-PARTITIONS = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
 
 Rows = npt.NDArray[np.int64]
 """Positions of samples in a dataset."""
@@ -83,7 +81,7 @@ class DataSettings:
     partition: str = option(
         "dirichlet",
         "how samples are spread over the clients; `natural`: one writer or speaker each",
-        choices=PARTITIONS,
+        choices=SCHEMES,
     )
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)

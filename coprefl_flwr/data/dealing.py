@@ -1,0 +1,129 @@
+"""Dealing out the samples of several sources: so many of each class to each client."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.partition import partition
+from coprefl_flwr.data.samples import Samples
+from coprefl_flwr.errors import SettingsError
+
+MOST_DEALS = 100
+"""How often samples are dealt anew before a dataset is said to have too few."""
+
+Counts = npt.NDArray[np.int64]
+"""Samples by client and class, (clients, classes)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Samples from one source."""
+
+    name: str
+    samples: Samples
+
+    @property
+    def images(self) -> ImageDataset:
+        """The dataset that they are samples of."""
+        source = self.samples.dataset
+        if not isinstance(source, ImageDataset):
+            raise TypeError(f"{self.name} is not of images")
+        return source
+
+
+def dirichlet_counts(
+    domains: Sequence[Domain],
+    even: Counts,
+    key: tuple[str | int, ...],
+    *,
+    alpha: float,
+    min_samples: int,
+) -> Counts:
+    """Return how many samples of each class a client trains on, dealt by Dirichlet(alpha).
+
+    As many of each class in all as `even` has; dealt again where a source has fewer samples of a
+    class than its clients were dealt (Office-10). Client i has source i modulo their number.
+    """
+    classes = even.shape[1]
+    pool = np.repeat(np.arange(classes), even.sum(axis=0))
+    counts = even
+    for attempt in range(MOST_DEALS):
+        parts = partition(
+            pool,
+            len(even),
+            "dirichlet",
+            alpha=alpha,
+            classes_per_client=1,
+            seed_key=(*key, "again", attempt) if attempt else key,
+            min_samples=min_samples,
+        )
+        counts = np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
+        if _suffice(domains, counts):
+            break
+    return counts
+
+
+def _suffice(domains: Sequence[Domain], counts: Counts) -> bool:
+    """Tell whether each source has the samples that its clients are to train on."""
+    return all(
+        (np.bincount(domain.samples.labels, minlength=counts.shape[1]) >= wanted).all()
+        for number, domain in enumerate(domains)
+        for wanted in [counts[number :: len(domains)].sum(axis=0)]
+    )
+
+
+def deal(
+    domains: Sequence[Domain], counts: Counts, ratio: float, key: tuple[str | int, ...]
+) -> list[tuple[Samples, Samples]]:
+    """Return each client's (training samples, test samples); no sample goes to two.
+
+    Parameters
+    ----------
+    counts : NDArray[int64]
+        How many of each class each client trains on, (clients, classes).
+    ratio : float
+        How many it is tested on for each of these, or fewer, in proportion, where its source has
+        not as many.
+    """
+    held: dict[int, tuple[Samples, Samples]] = {}
+    for number, domain in enumerate(domains):
+        clients = range(number, len(counts), len(domains))
+        shares = _of_domain(domain, counts[number :: len(domains)], ratio, (*key, number))
+        held |= dict(zip(clients, shares, strict=True))
+    return [held[client] for client in range(len(counts))]
+
+
+def _of_domain(
+    domain: Domain, counts: Counts, ratio: float, key: tuple[str | int, ...]
+) -> list[tuple[Samples, Samples]]:
+    """Deal one source's samples out to its clients, a class at a time."""
+    labels = domain.samples.labels
+    train: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
+    test: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
+    for label in range(counts.shape[1]):
+        there = seeds.generator(*key, label).permutation(np.flatnonzero(labels == label))
+        wanted = counts[:, label]
+        if wanted.sum() > len(there):
+            raise SettingsError(
+                f"{domain.name} has {len(there)} samples of class {label}, its clients are to "
+                f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
+                "train-per-class",
+                "personal-clients",
+                "personal-datasets",
+            )
+        left = len(there) - wanted.sum()
+        tested = np.floor(wanted * min(ratio, left / max(wanted.sum(), 1)) + 1e-9).astype(np.int64)
+        ends = np.cumsum(np.concatenate([wanted, tested]))[:-1]
+        parts = np.split(there[: wanted.sum() + tested.sum()], ends)
+        for client in range(len(counts)):
+            train[client].append(parts[client])
+            test[client].append(parts[len(counts) + client])
+    taken = [
+        [domain.samples.take(np.sort(np.concatenate(part))) for part in parts]
+        for parts in (train, test)
+    ]
+    return list(zip(*taken, strict=True))

@@ -1,0 +1,3 @@
+"""The settings of a study, at their former place."""
+
+from coprefl_flwr.studies.settings import Settings as Settings

@@ -1,0 +1,51 @@
+"""FedAdam: the mean change of the clients is the gradient of an Adam at the server."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+
+
+@dataclass(kw_only=True, eq=False)
+class FedAdam(RoundStrategy):
+    """FedAdam (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2.
+
+    There is no correction for the moments' first values, which are m = 0 and v = tau^2. The mean
+    over the clients is weighted by their samples, as FedAvg's is.
+    """
+
+    global_learning_rate: float = option(0.1, "server's step size eta", above=0)
+    beta1: float = option(0.9, "part of the first moment m that stays", minimum=0, maximum=0.999999)
+    beta2: float = option(
+        0.99, "part of the second moment v that stays", minimum=0, maximum=0.999999
+    )
+    tau: float = option(1e-3, "how little the method adapts, added to the root of v", above=0)
+
+    name: ClassVar[str] = "fedadam"
+    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task")
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return x + eta m / (sqrt(v) + tau), Delta = sum_k n_k (x_k - x) / sum_k n_k."""
+        clients = self.sample(server_round)
+        replies = yield Exchange("train", arrays, clients, combine=Mean("num-examples"))
+        x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
+        delta = {name: replies.arrays[name] - array for name, array in x.items()}
+        first = {name: np.full_like(array, self.tau**2) for name, array in x.items()}
+        kept_m, kept_v = self.kept_arrays("m", zeros_like(x)), self.kept_arrays("v", first)
+        # m <- beta1 m + (1 - beta1) Delta
+        m = {name: self.beta1 * kept_m[name] + (1 - self.beta1) * d for name, d in delta.items()}
+        v = {name: self.second_moment(kept_v[name], d**2) for name, d in delta.items()}
+        self.state["m"], self.state["v"] = m, v
+        rate, tau = self.global_learning_rate, self.tau
+        moved = {n: array + rate * m[n] / (np.sqrt(v[n]) + tau) for n, array in x.items()}
+        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+    def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
+        """Return v <- beta2 v + (1 - beta2) Delta^2."""
+        return self.beta2 * v + (1 - self.beta2) * square

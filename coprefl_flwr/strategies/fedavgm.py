@@ -1,0 +1,41 @@
+"""FedAvgM: FedAvg with momentum at the server."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.rounds.exchange import Exchange
+from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+
+
+@dataclass(kw_only=True, eq=False)
+class FedAvgM(RoundStrategy):
+    """FedAvg with server momentum (Hsu, Qi and Brown 2019, arxiv.org/abs/1909.06335).
+
+    The velocity v begins at zero; without momentum and with a rate of 1 this is FedAvg.
+    """
+
+    global_learning_rate: float = option(1.0, "server's step size along the velocity", above=0)
+    server_momentum: float = option(
+        0.9, "beta, the part of the velocity that stays", minimum=0, maximum=0.9999
+    )
+
+    name: ClassVar[str] = "fedavgm"
+    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task")
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Return w + eta v, v <- beta v + sum_k n_k (w_k - w) / sum_k n_k; buffers are the mean."""
+        clients = self.sample(server_round)
+        replies = yield Exchange("train", arrays, clients, combine=Mean("num-examples"))
+        weights = weights_of(arrays)
+        velocity = {
+            name: self.server_momentum * v + (replies.arrays[name] - weights[name])
+            for name, v in self.kept_arrays("velocity", zeros_like(weights)).items()
+        }
+        self.state["velocity"] = velocity
+        moved = {
+            name: w + self.global_learning_rate * velocity[name] for name, w in weights.items()
+        }
+        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()

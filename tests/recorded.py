@@ -1,0 +1,94 @@
+"""A tiny run of every method in every role, and the figures it came to when they were recorded.
+
+Results are stored under a method's `version`. So the figures of a method and version never change:
+`python -m tests.recorded` (or `make tables`) adds those of new methods and new versions, and leaves
+all others as they are.
+"""
+
+import json
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from coprefl_flwr import client_app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import METHODS
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.results import gather
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.study import StudyFolder
+from tests.tiny_study import write_images
+
+FILE = Path(__file__).parent / "recorded.json"
+CASES = [(name, role) for name, method in METHODS.items() for role in method.roles]
+
+TINY = {
+    "run-name": "tiny",
+    "clients": 6,
+    "participants": 3,
+    "min-samples": 4,
+    "partition": "iid",
+    "model": "tests.tiny_study:network",
+    "downstream-classes": "3",
+    "server-reserve": 0.2,
+    "rounds": 2,
+    "batch-size": 8,
+    "learning-rate": 0.05,
+    "task-classes": 2,
+    "task-clients": 3,
+    "task-partition": "iid",
+    "task-rounds": 2,
+    "task-local-steps": 2,
+    "task-learning-rate": 0.05,
+}
+PERSONAL = {"study": "personalised", "personal-clients": 3, "train-per-class": 4}
+
+
+def settings(name, role, folder):
+    """Return the settings of a method's tiny run."""
+    write_images(folder / "tiny.npz")
+    places = {"dataset": str(folder / "tiny.npz"), "output-dir": str(folder / "outputs")}
+    if role == "personalised":
+        kept = ("run-name", "min-samples", "rounds", "batch-size", "learning-rate")
+        config = {key: TINY[key] for key in kept} | PERSONAL | {"method": name}
+    elif role == "task":
+        config = TINY | {"method": "random", "task-method": name, "tasks": 1}
+    else:
+        config = TINY | {"method": name, "tasks": 0}
+    return Settings.from_config(config | places)
+
+
+def measured(name, role, folder):
+    """Return the figures of a method's tiny run: what it learnt, and what that was worth."""
+    chosen = settings(name, role, folder)
+    root = run_study(LocalGrid(client_app.app, 1, chosen.to_config()), chosen)
+    rows, rounds = gather(build(chosen), StudyFolder(root))
+    found = {"loss": [float(loss) for loss in rounds["loss"].dropna()]}
+    if not rows.empty:
+        found["client losses"] = [float(loss) for loss in rows["loss"]]
+    for path in sorted([*root.rglob("model.safetensors"), *root.rglob("global.safetensors")]):
+        arrays = load_file(path).values()
+        found["norm"] = float(np.sqrt(sum(np.square(a.astype(float)).sum() for a in arrays)))
+    return found
+
+
+def key(name, role):
+    """Return the name under which figures are recorded: another version, another entry."""
+    return f"{name}, {role}, version {METHODS[name].strategy_class.version}"
+
+
+def main():
+    """Record the figures of every method and version that has none."""
+    recorded = json.loads(FILE.read_text()) if FILE.exists() else {}
+    for name, role in CASES:
+        if key(name, role) not in recorded:
+            with tempfile.TemporaryDirectory() as folder:
+                recorded[key(name, role)] = measured(name, role, Path(folder))
+            print(f"recorded {key(name, role)}")
+    FILE.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
+
+
+if __name__ == "__main__":
+    main()

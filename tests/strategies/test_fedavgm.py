@@ -1,0 +1,64 @@
+"""FedAvgM by hand, and equal to FedAvg without its momentum."""
+
+import pytest
+
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies import FedAvg, FedAvgM
+from tests.refusals import refused
+from tests.strategies.by_hand import (
+    assert_equal,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run,
+    sizes,
+)
+
+
+def local_model(federation, start, client):
+    """Client i takes i + 1 plain gradient steps from the global model."""
+    model, data = loaded(start), federation.whole(client)
+    descend(model, lambda: loss_of(model, data), client + 1)
+    return model.state_dict()
+
+
+def means_by_hand(federation, start, clients):
+    """Return the mean of what the clients learn from the global model, statistics included."""
+    states = [local_model(federation, start, client) for client in clients]
+    return mean(states, sizes(clients), clients)
+
+
+@pytest.mark.parametrize(("momentum", "rate"), [(0.9, 1.0), (0.5, 0.3)])
+def test_three_rounds_by_hand(exact_federation, momentum, rate):
+    strategy = FedAvgM(server_momentum=momentum, global_learning_rate=rate, participants=3)
+    start = exact_federation.arrays()
+    found, asked = run(strategy, exact_federation.app(TorchClient), start, rounds=3)
+    expected, velocity = start, {}
+    for clients in asked:
+        average = means_by_hand(exact_federation, expected, clients)
+        for name in start:
+            if not is_statistic(name):
+                change = average[name] - expected[name]
+                velocity[name] = momentum * velocity.get(name, 0) + change
+                average[name] = expected[name] + rate * velocity[name]
+        expected = average
+    assert len(asked) == 3
+    assert_equal(found, expected)
+
+
+def test_without_momentum_it_is_fedavg(exact_federation):
+    start = exact_federation.arrays()
+    app = exact_federation.app(TorchClient)
+    plain, _ = run(FedAvg(participants=3), app, start, rounds=3)
+    found, _ = run(FedAvgM(server_momentum=0.0, participants=3), app, start, rounds=3)
+    assert_equal(found, plain)
+
+
+def test_what_it_refuses():
+    with pytest.raises(SettingsError, match=r"^server_momentum = 1\.0: must be between"):
+        FedAvgM(server_momentum=1.0)
+    with pytest.raises(SettingsError, match=refused("global_learning_rate", 0.0, "above 0")):
+        FedAvgM(global_learning_rate=0.0)

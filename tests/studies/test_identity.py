@@ -1,0 +1,46 @@
+"""What the name of a stored result depends on."""
+
+import importlib
+from dataclasses import replace
+
+import pytest
+
+from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.starts import Starts
+
+NETWORK = """
+from torch import nn
+
+def network(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear({inputs}, 4), nn.{activation}(),
+                         nn.Linear(4, num_classes))
+"""
+
+
+@pytest.mark.parametrize("study", ["starts", "personalised"])
+def test_another_text_of_a_users_module_is_another_model(
+    study, tiny_settings, tmp_path, monkeypatch
+):
+    """`model` names the same function of the same module; its results are other ones."""
+    settings = tiny_settings
+    if study == "personalised":
+        settings = Settings(
+            study=study, personal_datasets=tiny_settings.dataset, method="fedavg solo",
+            backbones="scratch", train_per_class=2,
+        )  # fmt: skip
+    module = f"network_of_{study}"
+    settings = replace(settings, model=f"{module}:network")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def keys(activation):
+        (tmp_path / f"{module}.py").write_text(NETWORK.format(inputs=36, activation=activation))
+        importlib.invalidate_caches()
+        kind = Starts if study == "starts" else Personalised
+        return [stage.key() for stage in kind(settings).stages]
+
+    first, other = keys("ReLU"), keys("Tanh")
+    assert len(set(first)) == len(first)
+    assert not set(first) & set(other)
+    assert [key.partition("-")[0] for key in first] == [key.partition("-")[0] for key in other]
+    assert keys("ReLU") == first
