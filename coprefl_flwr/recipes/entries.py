@@ -1,6 +1,7 @@
 """Entries of a recipe's file, checked one by one; an error has its line."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value, unknown
@@ -8,14 +9,24 @@ from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.studies.settings import STARTS, checked
 
-METRICS = tuple(COLUMNS)
+Read = TypeVar("Read")
 
 
 def known_keys(mapping: Mapping[str, Located], known: Iterable[str], what: str) -> None:
     """Raise a SettingsError with the line of the first key that is not known."""
     for key, entry in mapping.items():
         if key not in known:
-            raise entry.error(unknown(what, key, list(known)))
+            raise entry.error(unknown(what, key, known))
+
+
+def part_of(tree: Mapping[str, Located], key: str) -> Mapping[str, Located]:
+    """Return the mapping under a key; an empty one where there is no such key."""
+    return tree[key].mapping(key) if key in tree else {}
+
+
+def each_once(entry: Located, what: str, read: Callable[[Located], Read]) -> tuple[Read, ...]:
+    """Read the entries of a list, or the one value; what stands there again is left out."""
+    return tuple(dict.fromkeys(read(one) for one in entry.listed(what)))
 
 
 def values_of(key: str, entry: Located) -> tuple[Value, ...]:
@@ -42,19 +53,19 @@ def whole(entry: Located | None, default: int, minimum: int, what: str) -> int:
     return entry.value
 
 
-def one_of(entry: Located | None, default: str, allowed: Sequence[str], what: str) -> str:
+def one_of(entry: Located | None, default: str, allowed: Iterable[str], what: str) -> str:
     """Read one of the allowed texts; the default where there is no entry."""
     if entry is None:
         return default
     if entry.value not in allowed:
-        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), list(allowed))}")
+        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), allowed)}")
     return str(entry.value)
 
 
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    return metric if is_column(metric) else one_of(entry, "", METRICS, what)
+    return metric if is_column(metric) else one_of(entry, "", COLUMNS, what)
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
@@ -71,8 +82,8 @@ def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
 
 def study_of(tree: Mapping[str, Located]) -> str:
     """Return the kind of study that a recipe's runs are: its setting `study`."""
-    settings = tree["settings"].mapping("settings") if "settings" in tree else {}
-    if "study" not in settings:
-        return STARTS
-    (kind,) = values_of("study", settings["study"])[:1]
-    return str(kind)
+    settings = part_of(tree, "settings")
+    kinds = values_of("study", settings["study"]) if "study" in settings else (STARTS,)
+    if len(kinds) > 1:
+        raise settings["study"].error("study: all runs of a recipe are of one kind")
+    return str(kinds[0])

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.entries import known_keys, metric_of, values_of
+from coprefl_flwr.recipes.entries import known_keys, metric_of, part_of, values_of
 from coprefl_flwr.recipes.yaml_file import Located
 
 
@@ -34,10 +34,9 @@ def without_others(
     tables = []
     for table in given["tables"].listed("tables"):
         parts = dict(table.mapping("a table"))
-        where = parts["where"].mapping("where") if "where" in parts else {}
-        rows = parts["rows"].mapping("rows") if "rows" in parts else {}
-        left = {name: row for name, row in rows.items() if name in names}
-        if left and all(values_of(k, v)[0] in settings.get(k, ()) for k, v in where.items()):
+        where = part_of(parts, "where").items()
+        left = {name: row for name, row in part_of(parts, "rows").items() if name in names}
+        if left and all(values_of(k, v)[0] in settings.get(k, ()) for k, v in where):
             parts["rows"] = replace(parts["rows"], value=left)
             tables.append(replace(table, value=parts))
     given["tables"] = replace(given["tables"], value=tables)
@@ -53,32 +52,27 @@ def paper_tables(
     if "columns" not in given or "tables" not in given:
         raise entry.error("paper needs 'columns' and 'tables'")
     columns = [metric_of(one, "column") for one in given["columns"].listed("columns")]
-    return tuple(
-        _paper_table(one, columns, settings, names) for one in given["tables"].listed("tables")
-    )
+    found = []
+    for table in given["tables"].listed("tables"):
+        parts = table.mapping("a table")
+        known_keys(parts, ("table", "where", "rows"), "key")
+        if "rows" not in parts:
+            raise table.error("a table of the paper needs 'rows'")
+        where = {key: _compared(key, one, settings) for key, one in part_of(parts, "where").items()}
+        known_keys(part_of(parts, "rows"), names, "row")
+        rows = {name: _printed(row, columns) for name, row in part_of(parts, "rows").items()}
+        title = str(parts["table"].value) if "table" in parts else ""
+        found.append(PaperTable(title, where, rows))
+    return tuple(found)
 
 
-def _paper_table(
-    entry: Located,
-    columns: Sequence[str],
-    settings: Mapping[str, tuple[Value, ...]],
-    names: Sequence[str],
-) -> PaperTable:
-    given = entry.mapping("a table")
-    known_keys(given, ("table", "where", "rows"), "key")
-    where: dict[str, Value] = {}
-    asked = given["where"].mapping("where") if "where" in given else {}
-    for key, value in asked.items():
-        where[key] = values_of(key, value)[0]
-        if where[key] not in settings.get(key, ()):
-            values = ", ".join(map(str, settings.get(key, ()))) or "not set"
-            raise value.error(f"where: {key} = {where[key]}; in the settings it is {values}")
-    if "rows" not in given:
-        raise entry.error("a table of the paper needs 'rows'")
-    rows = given["rows"].mapping("rows")
-    known_keys(rows, names, "row")
-    printed = {name: _printed(row, columns) for name, row in rows.items()}
-    return PaperTable(str(given["table"].value) if "table" in given else "", where, printed)
+def _compared(key: str, entry: Located, settings: Mapping[str, tuple[Value, ...]]) -> Value:
+    """Read the value of a setting that a table is about, which the recipe must have."""
+    value, has = values_of(key, entry)[0], settings.get(key, ())
+    if value not in has:
+        values = ", ".join(map(str, has)) or "not set"
+        raise entry.error(f"where: {key} = {value}; in the settings it is {values}")
+    return value
 
 
 _NUMBER = r"-?\d+(?:\.\d+)?"

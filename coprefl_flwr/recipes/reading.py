@@ -7,10 +7,12 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, short_forms, with_role
 from coprefl_flwr.options import Value, unknown
 from coprefl_flwr.recipes.entries import (
+    each_once,
     known_keys,
     metric_of,
     named_method,
     one_of,
+    part_of,
     study_of,
     values_of,
     whole,
@@ -26,21 +28,8 @@ from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 KEYS = (
-    "title",
-    "source",
-    "settings",
-    "methods",
-    "search",
-    "select",
-    "validation-tasks",
-    "validation-seed",
-    "reference",
-    "seeds",
-    "metrics",
-    "figures",
-    "small",
-    "paper",
-    "scale",
+    *("title", "source", "settings", "methods", "search", "select", "validation-tasks"),
+    *("validation-seed", "reference", "seeds", "metrics", "figures", "small", "paper", "scale"),
 )
 ELSEWHERE = {
     "seed": "seeds",
@@ -86,18 +75,20 @@ def _change(tree: dict[str, Located], change: str) -> None:
     if key in KEYS:
         tree[key] = value
         return
-    settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
-    tree["settings"] = Located(settings | {key: value}, place)
+    tree["settings"] = Located({**part_of(tree, "settings"), key: value}, place)
 
 
 def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     for key in ("title", "settings", "methods"):
         if key not in tree:
             raise SettingsError(f"{name}: there is no '{key}'")
-    settings = _settings(tree["settings"])
+    for key, entry in part_of(tree, "settings").items():
+        if key in ELSEWHERE:
+            raise entry.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
+    settings = _options(tree, "settings")
     role = ROLES[study_of(tree)]
     select = one_of(tree.get("select"), VALIDATION, (VALIDATION, TEST, ALL), "select")
-    search = _options(tree["search"], "search") if "search" in tree else {}
+    search = _options(tree, "search")
     rows = _entrants(tree["methods"], search, role)
     names = _names(rows, select)
     reference = one_of(tree.get("reference"), names[-1], names, "reference")
@@ -116,11 +107,11 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         reference=reference,
         seeds=_seeds(tree.get("seeds")),
         metrics=_metrics(tree["metrics"]) if "metrics" in tree else _default_metrics(settings),
-        figures=_chosen(tree.get("figures"), FIGURES, "figure"),
+        figures=_figures(tree["figures"]) if "figures" in tree else (),
         paper=paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
-        notes=_notes(tree),
+        notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
         effective={key: entry.plain() for key, entry in tree.items()},
-        places=_places(tree),
+        places={k: one.place for k, one in (tree | dict(part_of(tree, "settings"))).items()},
     )
     _check_searched(recipe)
     _check_heeded(recipe, tree)
@@ -131,17 +122,9 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
 # ---- the parts of a file ------------------------------------------------------------------------
 
 
-def _settings(entry: Located) -> dict[str, tuple[Value, ...]]:
-    """Read {setting: value or list of values to compare}."""
-    for key, value in entry.mapping("settings").items():
-        if key in ELSEWHERE:
-            raise value.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
-    return _options(entry, "settings")
-
-
-def _options(entry: Located, what: str) -> dict[str, tuple[Value, ...]]:
+def _options(tree: Mapping[str, Located], part: str) -> dict[str, tuple[Value, ...]]:
     """Read {setting: value or list of values}."""
-    return {key: values_of(key, value) for key, value in entry.mapping(what).items()}
+    return {key: values_of(key, value) for key, value in part_of(tree, part).items()}
 
 
 def _entrants(
@@ -198,32 +181,18 @@ def _seeds(entry: Located | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _chosen(entry: Located | None, allowed: Sequence[str], what: str) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    found = [one_of(one, "", allowed, what) for one in entry.listed(f"{what}s")]
-    return tuple(dict.fromkeys(found))
+def _figures(entry: Located) -> tuple[str, ...]:
+    return each_once(entry, "figures", lambda one: one_of(one, "", FIGURES, "figure"))
 
 
 def _metrics(entry: Located) -> tuple[str, ...]:
-    found = [metric_of(one, "metric") for one in entry.listed("metrics")]
-    return tuple(dict.fromkeys(found))
+    return each_once(entry, "metrics", lambda one: metric_of(one, "metric"))
 
 
 def _default_metrics(settings: Mapping[str, tuple[Value, ...]]) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
     return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
-
-
-def _places(tree: Mapping[str, Located]) -> dict[str, str]:
-    """Return where the recipe's keys and its settings stand."""
-    entries = {**tree, **tree["settings"].mapping("settings")}
-    return {key: entry.place for key, entry in entries.items()}
-
-
-def _notes(tree: Mapping[str, Located]) -> tuple[str, ...]:
-    return tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else ()
 
 
 # ---- checks between the parts -------------------------------------------------------------------
@@ -234,17 +203,13 @@ def _check_searched(recipe: Recipe) -> None:
     searched = [one for one in recipe.entrants if len(one.candidates()) > 1]
     if not searched or recipe.select != VALIDATION:
         return
-    first = searched[0]
+    first = f"'{searched[0].label}' is searched"
     if recipe.study != STARTS:
-        raise SettingsError(
-            f"{recipe.places.get('select', first.place)}: '{first.label}' is searched, and a "
-            f"personalised study has no validation tasks; set select: {TEST}, or {ALL}"
-        )
+        problem = f"{first}, and a personalised study has no validation tasks; set select: "
+        raise recipe.placed(SettingsError(f"{problem}{TEST}, or {ALL}", "select"), searched[0])
     if 0 in recipe.settings.get("tasks", ()):
-        raise SettingsError(
-            f"{first.place}: '{first.label}' is searched on validation tasks, and tasks = 0; set "
-            "select: all, or test"
-        )
+        problem = f"{first} on validation tasks, and tasks = 0; set select: {ALL}, or {TEST}"
+        raise recipe.placed(SettingsError(problem), searched[0])
     if recipe.validation_seed in recipe.seeds:
         problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
         raise recipe.placed(SettingsError(problem, "validation-seed"))
@@ -255,10 +220,10 @@ def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
     trained = {key for one in recipe.entrants for key in keys_of(one.method, one.role)}
     tasks = map(str, recipe.settings.get("task-method", ("fedavg",)))
     has = trained | {key for name in tasks for key in keys_of(name, TASK)}
-    for key, entry in tree["settings"].mapping("settings").items():
+    for key, entry in part_of(tree, "settings").items():
         if key in short_forms() and key not in has:
             raise entry.error(f"{key}: no method here has this setting")
-    for key, entry in tree["search"].mapping("search").items() if "search" in tree else ():
+    for key, entry in part_of(tree, "search").items():
         if key not in trained:
             raise entry.error(f"search: {key}: no method here has this setting")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.entries import named_method, study_of
+from coprefl_flwr.recipes.entries import named_method, part_of, study_of
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.report.columns import ACCURACY_OF
@@ -48,12 +48,13 @@ class Cut:
     replaced: Mapping[str, Change] = field(default_factory=dict)
 
     def changes(self, settings: Mapping[str, Located]) -> dict[str, Change]:
-        """Return how each number that is cut is changed, given what a recipe sets."""
+        """Return how each value that is not replaced for all is changed, given a recipe's."""
         found: dict[str, Change] = {}
         for key, (most, alike) in self.most.items():
             part = functools.partial(_part, min(1.0, most / _largest(settings, key)))
             found |= dict.fromkeys((key, *alike), part)
-        return found | {key: functools.partial(_at_most, n) for key, n in self.at_most.items()}
+        found |= {key: functools.partial(_at_most, n) for key, n in self.at_most.items()}
+        return found | dict(self.replaced)
 
 
 def _part(factor: float, value: Any) -> Any:
@@ -123,20 +124,17 @@ _PERSONALISED = Cut(
 def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     """Return the recipe cut down; its key `scale` says what was done."""
     place, kind = f"{name}, --scale small", study_of(tree)
-    settings = dict(tree["settings"].mapping("settings")) if "settings" in tree else {}
     how = _STARTS if kind == STARTS else _PERSONALISED
-    changes = how.changes(settings)
-    defaults = Settings().to_config()
+    parts = {key: entry for key, entry in tree.items() if key != "small"}
+    settings, own = dict(part_of(tree, "settings")), part_of(tree, "small")
+    changes, defaults = how.changes(settings), Settings().to_config()
     for key, change in changes.items():
         if kind == STARTS or key in settings or key == "rounds":
             settings[key] = _each(settings.get(key, Located(defaults[key], place)), change)
-    for key in how.replaced.keys() & settings.keys():
-        settings[key] = _each(settings[key], how.replaced[key])
-    overlay = {k: v for k, v in how.overlay.items() if k not in short_forms() or k in _has(tree)}
+    has = _keys_of_methods(tree, ROLES[kind])
+    overlay = {key: v for key, v in how.overlay.items() if key in has or key not in short_forms()}
     settings |= {key: Located(value, place) for key, value in overlay.items()}
-    own = tree["small"].mapping("small") if "small" in tree else {}
     settings |= own
-    parts = {key: entry for key, entry in tree.items() if key != "small"}
     parts["settings"] = Located(settings, parts["settings"].place if "settings" in parts else name)
     if "seeds" in parts:
         parts["seeds"] = Located(parts["seeds"].listed("seeds")[:1], parts["seeds"].place)
@@ -148,8 +146,7 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     if ":" in str(parts["reference"].value if "reference" in parts else ""):
         del parts["reference"]  # One of the values that are shown, which may be gone.
     if "paper" in parts:
-        alike = changes | dict(how.replaced)
-        parts["paper"] = _once(_cut_where(parts["paper"], alike, {*how.overlay, *own}))
+        parts["paper"] = _cut_paper(parts["paper"], changes, {*how.overlay, *own})
     if kind != STARTS and "metrics" in parts:
         parts["metrics"] = _of_all(parts["metrics"])
     account = _account(settings) if kind == STARTS else _personal_account(settings)
@@ -157,9 +154,8 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     return parts
 
 
-def _has(tree: Mapping[str, Located]) -> set[str]:
-    """Return the keys that some method of the recipe has."""
-    role = ROLES[study_of(tree)]
+def _keys_of_methods(tree: Mapping[str, Located], role: str) -> set[str]:
+    """Return the settings that some method of the recipe has."""
     entries = tree["methods"].items() if "methods" in tree else ()
     names = [str(named_method(entry)[1].value) for entry in entries]
     return {key for name in names for key in keys_of(name, role)}
@@ -167,7 +163,7 @@ def _has(tree: Mapping[str, Located]) -> set[str]:
 
 def _each(entry: Located, change: Change) -> Located:
     """Return an entry with each of its values changed; what becomes equal stands once."""
-    found: dict[Any, Located] = {}
+    found: dict[str, Located] = {}
     for one in entry.items():
         value = change(one.value)
         found.setdefault(str(value), Located(value, one.place))
@@ -179,35 +175,34 @@ def _cut_methods(
     entry: Located, changes: Mapping[str, Change], replaced: Mapping[str, Value]
 ) -> Located:
     """Cut rounds and participants within methods, and each searched list to its first two."""
-    if isinstance(entry.value, str):
-        return Located(_cut_options(entry.value, changes), entry.place)
-    if isinstance(entry.value, dict):
-        inner = {}
-        for key, value in entry.value.items():
-            if key in changes:
-                inner[key] = _each(value, changes[key])
-            elif key not in replaced:
-                inner[key] = _cut_methods(_first_two(value), changes, replaced)
-        return Located(inner, entry.place)
-    if isinstance(entry.value, list):
-        cut_down = [_cut_methods(one, changes, replaced) for one in entry.value]
-        return Located(cut_down, entry.place)
-    return entry
+    value: Any = entry.value
+    if isinstance(value, str):
+        value = _cut_options(value, changes)
+    elif isinstance(value, list):
+        value = [_cut_methods(one, changes, replaced) for one in value]
+    elif isinstance(value, dict):
+        value = {
+            key: _each(one, changes[key])
+            if key in changes
+            else _cut_methods(_first_two(one), changes, replaced)
+            for key, one in value.items()
+            if key in changes or key not in replaced
+        }
+    return Located(value, entry.place)
 
 
 def _cut_options(method: str, changes: Mapping[str, Change]) -> str:
     """Return "cyclic:rounds=100+fedavg" with the numbers in it cut as settings of their names."""
-    phases = []
-    for phase in method.split("+"):
-        name, colon, options = phase.partition(":")
-        pairs = [pair.partition("=") for pair in options.split(",")]
-        shown = [
-            f"{key}={changes[key](int(value))}" if key in changes and value.isdigit() else
-            f"{key}{equals}{value}"
-            for key, equals, value in pairs
-        ]  # fmt: skip
-        phases.append(name + colon + ",".join(shown))
-    return "+".join(phases)
+
+    def shown(pair: str) -> str:
+        key, equals, value = pair.partition("=")
+        cut_down = key in changes and value.isdigit()
+        return f"{key}={changes[key](int(value))}" if cut_down else key + equals + value
+
+    phases = [phase.partition(":") for phase in method.split("+")]
+    return "+".join(
+        name + colon + ",".join(map(shown, options.split(","))) for name, colon, options in phases
+    )
 
 
 def _first_two(entry: Located) -> Located:
@@ -215,38 +210,25 @@ def _first_two(entry: Located) -> Located:
     return Located(entry.value[:2], entry.place) if isinstance(entry.value, list) else entry
 
 
-def _cut_where(entry: Located, changes: Mapping[str, Change], replaced: set[str]) -> Located:
-    """Let the paper's tables stand beside the combinations that take their place."""
-    if isinstance(entry.value, list):
-        return Located([_cut_where(one, changes, replaced) for one in entry.value], entry.place)
-    if not isinstance(entry.value, dict):
-        return entry
-    inner = {}
-    for key, value in entry.value.items():
-        if key != "where" or not isinstance(value.value, dict):
-            inner[key] = value if key == "rows" else _cut_where(value, changes, replaced)
-            continue
-        left = {
+def _cut_paper(entry: Located, changes: Mapping[str, Change], replaced: set[str]) -> Located:
+    """Let the paper's tables stand beside the combinations that take their place, one a piece."""
+    given = dict(entry.mapping("paper"))
+    found: dict[str, Located] = {}
+    for table in given["tables"].listed("tables") if "tables" in given else ():
+        parts = dict(table.mapping("a table"))
+        where = {
             name: _each(one, changes[name]) if name in changes else one
-            for name, one in value.value.items()
+            for name, one in part_of(parts, "where").items()
             if name not in replaced
         }
-        if left:
-            inner[key] = Located(left, value.place)
-    return Located(inner, entry.place)
-
-
-def _once(paper: Located) -> Located:
-    """Leave out a table of the paper whose combination another one stands beside now."""
-    if not isinstance(paper.value, dict) or "tables" not in paper.value:
-        return paper
-    tables = paper.value["tables"]
-    found: dict[str, Located] = {}
-    for table in tables.items():
-        where = table.value.get("where") if isinstance(table.value, dict) else None
-        found.setdefault(str(where.plain()) if where else "", table)
-    kept = Located(list(found.values()), tables.place)
-    return Located(paper.value | {"tables": kept}, paper.place)
+        if where:
+            parts["where"] = Located(where, parts["where"].place)
+        else:
+            parts.pop("where", None)
+        found.setdefault(str(Located(where, "").plain()), Located(parts, table.place))
+    if found:
+        given["tables"] = Located(list(found.values()), given["tables"].place)
+    return Located(given, entry.place)
 
 
 def _of_all(metrics: Located) -> Located:
@@ -255,14 +237,17 @@ def _of_all(metrics: Located) -> Located:
     return Located(left or "accuracy", metrics.place)
 
 
+_REST = "The figures of the paper stand beside it for orientation only."
+
+
 def _personal_account(settings: Mapping[str, Located]) -> str:
     """Return what the report says of the cut of a personalised recipe."""
     names = ["personal-datasets" if "personal-datasets" in settings else "dataset"]
     names += [key for key in ("backbones", "rounds", "personal-clients") if key in settings]
-    said = [f"{key} {_values(settings, key)}" for key in names]
+    said = "; ".join(f"{key} {_values(settings, key)}" for key in names)
     return (
-        f"Cut down (--scale small), in the place of the paper's: {'; '.join(said)}; one seed, two "
-        "values of what is searched. The figures of the paper stand beside it for orientation only."
+        f"Cut down (--scale small), in the place of the paper's: {said}; one seed, two values of "
+        f"what is searched. {_REST}"
     )
 
 
@@ -274,7 +259,7 @@ def _account(settings: Mapping[str, Located]) -> str:
         f"{shown('model')}, {shown('rounds')} rounds, {shown('clients')} clients, "
         f"{shown('participants')} of them a round, {shown('tasks')} tasks of "
         f"{shown('task-rounds')} rounds on {shown('task-clients')} clients, one seed, two values "
-        "of what is searched. The figures of the paper stand beside it for orientation only."
+        f"of what is searched. {_REST}"
     )
 
 

@@ -126,22 +126,22 @@ def check_runs(recipe: Recipe) -> list[Run]:
         For the first that cannot be run as set, with the line of what is wrong.
     """
     found: dict[tuple[str, ...], Run] = {}
-    for cell in contests(recipe):
+    for contest in contests(recipe):
         try:
-            for run in _runs(cell):
+            for run in _runs(contest):
                 if found.setdefault(run.keys, run) is run:
                     run.study.check()
         except SettingsError as error:
-            raise recipe.placed(error, cell.entrant) from error
+            raise recipe.placed(error, contest.entrant) from error
     return list(found.values())
 
 
-def _runs(cell: Contest) -> Iterator[Run]:
+def _runs(contest: Contest) -> Iterator[Run]:
     """Yield every run that a row of a table may need."""
-    for candidate in cell.entrant.candidates():
-        if cell.searched:
-            yield from cell.deciding(candidate)
-        yield from cell.reported(candidate)
+    for candidate in contest.entrant.candidates():
+        if contest.searched:
+            yield from contest.deciding(candidate)
+        yield from contest.reported(candidate)
 
 
 def score(store: ModelStore, run: Run) -> float:
@@ -156,11 +156,11 @@ def score(store: ModelStore, run: Run) -> float:
     return float(tested[-1]) if tested else math.nan
 
 
-def choose(store: ModelStore, cell: Contest) -> Candidate | None:
+def choose(store: ModelStore, contest: Contest) -> Candidate | None:
     """Return the candidate with the highest score; None if none was run to the end."""
-    candidates = cell.entrant.candidates()
+    candidates = contest.entrant.candidates()
     scores = [
-        float(np.mean([score(store, run) for run in cell.deciding(candidate)]))
+        float(np.mean([score(store, run) for run in contest.deciding(candidate)]))
         for candidate in candidates
     ]
     if all(map(math.isnan, scores)):
@@ -185,14 +185,19 @@ def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     everything = contests(recipe)
     first = [
         run
-        for cell in everything
-        for candidate in cell.entrant.candidates()
-        for run in (cell.deciding(candidate) if cell.searched else cell.reported(candidate))
+        for contest in everything
+        for candidate in contest.entrant.candidates()
+        for run in (
+            contest.deciding(candidate) if contest.searched else contest.reported(candidate)
+        )
     ]
     failed = make(_unlike(first))
-    searched = [cell for cell in everything if cell.searched]
+    searched = [contest for contest in everything if contest.searched]
     second = [
-        run for cell in searched for chosen in cell.shown(store) for run in cell.reported(chosen)
+        run
+        for contest in searched
+        for chosen in contest.shown(store)
+        for run in contest.reported(chosen)
     ]
     return failed | make([run for run in _unlike(second) if run.key not in failed])
 

@@ -94,6 +94,10 @@ DECISIONS = {
     "inner-steps": (3, MODEL),
     "server-steps": (3, MODEL),
     "server-learning-rate": (0.3, MODEL),
+    "server-momentum": (0.3, MODEL),
+    "beta1": (0.3, MODEL),
+    "beta2": (0.3, MODEL),
+    "tau": (0.3, MODEL),
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
@@ -137,6 +141,10 @@ HAVE = {
     "inner-steps": "fedmeta",
     "server-steps": "coprefl-sgd",
     "server-learning-rate": "coprefl-sgd",
+    "server-momentum": "fedavgm",
+    "beta1": "fedadam",
+    "beta2": "fedadam",
+    "tau": "fedadam",
 }
 
 
