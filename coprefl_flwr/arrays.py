@@ -109,8 +109,7 @@ def cast(array: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[An
 
 
 def cast_like(
-    arrays: Mapping[str, npt.NDArray[Any]],
-    template: Mapping[str, npt.NDArray[Any]],
+    arrays: Mapping[str, npt.NDArray[Any]], template: Mapping[str, npt.NDArray[Any]]
 ) -> Arrays:
     """Return `arrays` in the template's dtypes and order."""
     return {

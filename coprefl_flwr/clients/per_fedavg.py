@@ -6,12 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import (
-    EVALUATION_BATCH,
-    endless_batches,
-    loss_and_gradient,
-    torch_seeded,
-)
+from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gradient, torch_seeded
 
 DELTA = 1e-3
 """Step of the finite difference that stands for the Hessian's product (HF)."""

@@ -36,10 +36,7 @@ class LocalGrid(Grid):
     """
 
     def __init__(
-        self,
-        client_app: ClientAppFn,
-        nodes: int = 1,
-        run_config: Mapping[str, Any] | None = None,
+        self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None
     ) -> None:
         self._client_app = client_app
         self._contexts = {

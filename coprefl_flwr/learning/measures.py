@@ -35,9 +35,7 @@ class LossAndGradient:
 
 
 def loss_and_gradient(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = cross_entropy,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
 ) -> LossAndGradient:
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
@@ -67,9 +65,7 @@ def loss_and_gradient(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = cross_entropy,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
     model.eval()

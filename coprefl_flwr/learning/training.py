@@ -32,10 +32,7 @@ class LocalTraining:
     """
 
     local_steps: int | None = option(
-        None,
-        "SGD steps per participation; not set: 5, or local-epochs",
-        unit="steps",
-        minimum=0,
+        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=0
     )
     local_epochs: int | None = option(
         None, "passes over the local data per participation", unit="epochs", minimum=0

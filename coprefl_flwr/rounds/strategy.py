@@ -24,8 +24,8 @@ from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Option, Value, check_declared, option
 from coprefl_flwr.rounds.checkpoint import History, State
-from coprefl_flwr.rounds.combine import Nothing
-from coprefl_flwr.rounds.engine import Engine, EvaluateFn, Hook, Round, RoundReport
+from coprefl_flwr.rounds.combine import Nothing, Rule
+from coprefl_flwr.rounds.engine import Asked, Engine, EvaluateFn, Hook, Round, RoundReport
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.protocol import check_free
@@ -112,6 +112,9 @@ class RoundStrategy(Strategy, ABC):
     actions: ClassVar[tuple[str, ...]] = ("train",)
     """Message types that its clients must answer, in the order of the exchanges."""
 
+    evaluates_own: ClassVar[bool] = False
+    """Whether every client is evaluated with a state of its own, beside the global arrays."""
+
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
@@ -173,6 +176,10 @@ class RoundStrategy(Strategy, ABC):
         drawn = rng.choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
 
+    def train(self, server_round: int, arrays: Arrays, combine: Rule, **more: Any) -> Asked:
+        """Have the round's participants train from `arrays`; `more` is as in `Exchange`."""
+        return (yield Exchange("train", arrays, self.sample(server_round), combine, **more))
+
     def generator(self, server_round: int, purpose: str) -> np.random.Generator:
         """Return the random numbers of (seed, population, round, attempt) for a purpose."""
         return seeds.generator(
@@ -180,11 +187,9 @@ class RoundStrategy(Strategy, ABC):
         )
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates `arrays`: on each client, the global model.
-
-        Where every client is evaluated with a model of its own, the exchange is `stateful`.
-        """
-        return Exchange("evaluate", arrays, clients, combine=Nothing(), needed=1)
+        """Return the exchange that evaluates `arrays` on every client."""
+        stateful = self.evaluates_own
+        return Exchange("evaluate", arrays, clients, Nothing(), stateful=stateful, needed=1)
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
@@ -296,22 +301,21 @@ class RoundStrategy(Strategy, ABC):
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
         ROUNDS.checked(checkpoint_every, "checkpoint_every")
-        self._engine = Engine(self)
-        self._engine.begin(num_rounds, timeout, evaluate_fn, hooks)
-        self._engine.keep(
-            from_record(initial_arrays), checkpoint, every=checkpoint_every, resume=resume
+        engine = self._engine = Engine(
+            self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks
         )
+        engine.begin(from_record(initial_arrays), resume)
         result = super().start(
             grid,
-            to_record(self._engine.arrays),
-            self._engine.rounds_left,
+            to_record(engine.arrays),
+            engine.rounds_left,
             timeout,
             train_config,
             evaluate_config,
-            self._engine.evaluate_on_server if evaluate_fn else None,
+            engine.evaluate_on_server if evaluate_fn else None,
             **more,
         )
-        self._engine.end(result)
+        engine.end(result)
         return result
 
     def configure_train(

@@ -5,8 +5,8 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
+from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS
 
 
 class Schedule(RoundStrategy):

@@ -1,12 +1,11 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -37,7 +36,7 @@ class ServerRefined(RoundStrategy):
         1e-3, "learning rate of these steps", above=0, key="server-learning-rate"
     )
 
-    server_data: ClassVar[str] = "server"
+    server_data = "server"
 
     def __init__(
         self,
