@@ -4,12 +4,7 @@
 class SettingsError(ValueError):
     """Something the user set cannot be used; one line says what, and what is allowed.
 
-    Parameters
-    ----------
-    message : str
-        The line.
-    key : str
-        The setting that it is about, if it is about one: a recipe says where that stands.
+    `key` is the setting that it is about, if it is about one: a recipe says where that stands.
     """
 
     def __init__(self, message: str, key: str = "") -> None:

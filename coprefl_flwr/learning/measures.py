@@ -86,17 +86,9 @@ def class_means(
 ) -> Arrays:
     """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
 
-    Parameters
-    ----------
-    represent : Callable
-        Gives z, (b, d), of a batch; in eval mode, or z would depend on the batch.
-    like : Arrays
-        A set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return.
-
-    Returns
-    -------
-    Arrays
-        A set of prototypes, with zeros for a class without samples.
+    `represent` gives z, (b, d), of a batch; in eval mode, or z would depend on the batch. `like` is
+    a set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return; a class
+    without samples has zeros.
     """
     classes, size = like["prototypes"].shape
     sums = torch.zeros(classes, size, dtype=torch.float64, device=device)

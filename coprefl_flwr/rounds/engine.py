@@ -57,7 +57,7 @@ class RoundReport:
 Hook = Callable[[RoundReport], None]
 
 
-@dataclass
+@dataclass(eq=False)
 class Engine:
     """Runs the rounds of one strategy, once; but for the first two, the fields are as in `start`.
 

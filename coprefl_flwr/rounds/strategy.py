@@ -125,10 +125,8 @@ class RoundStrategy(Strategy, ABC):
             self.enough(self.participants)
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
-                raise SettingsError(
-                    f"{name} = {getattr(self, name)!r}: must be letters, digits, '_', '-' and '.', "
-                    "as it names a folder"
-                )
+                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
+                raise SettingsError(f"{name} = {getattr(self, name)!r}: {limit}")
         self._engine = Engine(self)
 
     @classmethod
@@ -140,12 +138,8 @@ class RoundStrategy(Strategy, ABC):
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Raise a SettingsError where the clients' training does not fit the method.
 
-        Parameters
-        ----------
-        options : Mapping[str, Any]
-            The method's options, by key.
-        clip_norm : float or None
-            The largest norm of a gradient in local training.
+        `options` are the method's, by key; `clip_norm` is local training's largest norm of a
+        gradient.
         """
 
     @classmethod
@@ -164,13 +158,12 @@ class RoundStrategy(Strategy, ABC):
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
-        link = self._engine.link
+        link, wanted = self._engine.link, self.participants
         first = not link.begun
-        clients = link.clients(self.participants)
-        wanted = len(clients) if self.participants is None else self.participants
-        if wanted > len(clients) and first:
+        clients = link.clients(wanted)
+        if wanted is not None and wanted > len(clients) and first:
             raise SettingsError(f"participants = {wanted}: there are only {len(clients)} clients")
-        if wanted >= len(clients):
+        if wanted is None or wanted >= len(clients):
             return clients
         rng = self.generator(server_round, "participants")
         drawn = rng.choice(len(clients), wanted, replace=False)
@@ -182,9 +175,8 @@ class RoundStrategy(Strategy, ABC):
 
     def generator(self, server_round: int, purpose: str) -> np.random.Generator:
         """Return the random numbers of (seed, population, round, attempt) for a purpose."""
-        return seeds.generator(
-            self.seed, self.population, server_round, purpose, self._engine.attempt
-        )
+        key = (self.seed, self.population, server_round, purpose, self._engine.attempt)
+        return seeds.generator(*key)
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates `arrays` on every client."""
@@ -200,9 +192,8 @@ class RoundStrategy(Strategy, ABC):
     def enough(self, participants: int) -> None:
         """Raise a SettingsError if so many participants cannot give `min_replies`."""
         if self.min_replies > participants:
-            raise SettingsError(
-                f"min_replies = {self.min_replies}: must be at most participants = {participants}"
-            )
+            limit = f"must be at most participants = {participants}"
+            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
 
     def join(self, outer: "RoundStrategy") -> None:
         """Run inside the strategy `outer`: share its state and its options of the run."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
@@ -39,16 +39,8 @@ START_UP = 300.0
 class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid, or ours.
-    timeout : float
-        Seconds that an exchange may take; a node that has not answered by then is not asked again.
-    min_nodes : int
-        Nodes to wait for before the first exchange.
-    min_replies : int
-        Good replies an exchange needs.
+    An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
+    `min_nodes` are waited for before the first exchange.
     """
 
     grid: Grid
@@ -85,8 +77,7 @@ class Transport:
         RunFailedError
             If they have not connected within the time limit.
         """
-        end = time.monotonic() + self.timeout
-        told = False
+        end, told = time.monotonic() + self.timeout, False
         self.refused.clear()
         while True:
             nodes = self.nodes()
@@ -98,10 +89,8 @@ class Transport:
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
                     return clients
-            waiting = (
-                f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there, needed "
-                f"are {self.min_nodes} with {wanted or 1}"
-            )
+            there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
+            waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
                 raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
             if not told:
@@ -126,11 +115,8 @@ class Transport:
 
     def _ask(self, nodes: Sequence[int]) -> None:
         """Ask these nodes for their roster; an app that knows none answers with an error."""
-        config = ConfigRecord({"population": self.population})
-        messages = [
-            Message(RecordDict({"config": config}), dst_node_id=node, message_type=protocol.ROSTER)
-            for node in nodes
-        ]
+        content = RecordDict({"config": ConfigRecord({"population": self.population})})
+        messages = [Message(content, node, protocol.ROSTER) for node in nodes]
         answered = set()
         patience = max(self.timeout, START_UP)
         for reply in self.grid.send_and_receive(messages, timeout=patience):
@@ -164,40 +150,29 @@ class Transport:
 
         `version` returns what a client is told about its state (see `Versions.of`).
         """
-        records = {protocol.ARRAYS: to_record(exchange.arrays)}
-        records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
+        named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
+        records = {name: to_record(arrays) for name, arrays in named.items()}
         self._asked = exchange
         shares = self.roster.assign(
             exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
         )
-        self._sent = [
-            (self._message(exchange, records, config, node, share, version), share)
-            for node, share in shares.items()
-        ]
+        self._sent = []
+        for node, share in shares.items():
+            each = [version(client) if exchange.stateful else {} for client in share]
+            content = protocol.request(
+                records,
+                {**config, **exchange.config},
+                rule=exchange.combine,
+                clients=None if node in self.roster.plain else share,
+                of_clients={name: [values[name] for values in each] for name in each[0]},
+            )
+            message = Message(content, dst_node_id=node, message_type=exchange.action)
+            self._sent.append((message, share))
         reached = {client for _, share in self._sent for client in share}
         for client in sorted(set(exchange.clients) - reached):
             logger.warning("client %s is left out: its node is gone", client)
         self.traffic.count_down(exchange, len(reached), [message for message, _ in self._sent])
         return [message for message, _ in self._sent]
-
-    def _message(
-        self,
-        exchange: Exchange,
-        records: dict[str, ArrayRecord],
-        config: MessageConfig,
-        node: int,
-        share: list[int],
-        version: Callable[[int], Mapping[str, str]],
-    ) -> Message:
-        each = [version(client) if exchange.stateful else {} for client in share]
-        content = protocol.request(
-            records,
-            {**config, **exchange.config},
-            rule=exchange.combine,
-            clients=None if node in self.roster.plain else share,
-            of_clients={name: [values[name] for values in each] for name in each[0]},
-        )
-        return Message(content, dst_node_id=node, message_type=exchange.action)
 
     def collect(self, messages: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; log every failure in one line.
@@ -225,10 +200,8 @@ class Transport:
         count = sum(len(reply.metrics) for reply in good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
-            raise RoundFailedError(
-                f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
-                f"needed are {needed}"
-            )
+            found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
+            raise RoundFailedError(f"{found}, needed are {needed}")
         self.traffic.count_models_up(exchange, good)
         return combined(exchange, good)
 
