@@ -37,7 +37,8 @@ class SCAFFOLDClient(StatefulClient):
             scale = displacement_per_gradient(self.training, len(samples), server_round)
             renewed = {
                 name: own[name] - control[name] + (start[name] - trained[name]) / scale
-                for name in (self.trained_names() if scale else ())
+                for name, p in self.model.named_parameters(remove_duplicate=False)
+                if scale and p.requires_grad
             }
         after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
         self.state.write(config, after)

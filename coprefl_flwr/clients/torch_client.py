@@ -105,11 +105,6 @@ class TorchClient(NumPyClient):
         """Return the trainable parameters by name, tied weights once, by their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    def trained_names(self) -> list[str]:
-        """Return the names of the trainable parameters, of tied weights every one."""
-        named = self.model.named_parameters(remove_duplicate=False)
-        return [name for name, p in named if p.requires_grad]
-
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
         self.load(parameters)
@@ -144,13 +139,9 @@ class TorchClient(NumPyClient):
 class StatefulClient(TorchClient):
     """A client with a state of its own, in files (see `coprefl_flwr.client_state`).
 
-    Parameters
-    ----------
-    state : ClientState
-        Where its state is kept: `ClientState(folder)`, on a disk that outlives the process.
-    initial : Arrays, optional
-        For methods whose state is weights of the client's own: what these begin with. `model` may
-        be shared by clients, so its weights cannot be taken.
+    `state` is `ClientState(folder)`, on a disk that outlives the process. `initial` is, for methods
+    whose state is weights of the client's own, what these begin with: `model` may be shared by
+    clients, so its weights cannot be taken.
     """
 
     needs = frozenset({"state", "initial"})

@@ -87,11 +87,8 @@ def continue_from(
 ) -> Checkpoint:
     """Return where a run begins: at `initial` in round 0, or at its checkpoint.
 
-    Raises
-    ------
-    SettingsError
-        If a checkpoint would be overwritten, has another model or other options, or is past
-        `num_rounds`; or if an option cannot be written into one.
+    Raises a SettingsError if a checkpoint would be overwritten, has another model or other options,
+    or is past `num_rounds`; or if an option cannot be written into one.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
@@ -155,13 +152,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises
-    ------
-    SettingsError
-        If the file is not a checkpoint of this package.
-    """
+    """Read a checkpoint; raise a SettingsError if the file is not one of this package."""
     try:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["checkpoint"])

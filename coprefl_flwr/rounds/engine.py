@@ -141,9 +141,8 @@ class Engine:
                 self.state = self._state_before
                 logger.warning("round %s, attempt %s failed: %s", self.round, attempt, failure)
                 if attempt == most:
-                    raise RunFailedError(
-                        f"round {self.round} failed {attempt} times in a row, last: {failure}"
-                    ) from failure
+                    failed = f"round {self.round} failed {attempt} times in a row"
+                    raise RunFailedError(f"{failed}, last: {failure}") from failure
                 replies = self._send(self._start_attempt(attempt))
         self.arrays = arrays
         self.versions.commit(self._wrote_state, self.round, self.attempt)
@@ -259,7 +258,7 @@ class Engine:
             "seed": self.strategy.seed,
             "attempt": self.attempt,
         }
-        return self.link.prepare(exchange, {**config, **named}, self.versions.of)
+        return self.link.prepare(exchange, {**config, **named}, self.versions)
 
     # ---- hooks and checkpoints -----------------------------------------------------------------
 

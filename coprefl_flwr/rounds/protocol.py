@@ -118,10 +118,7 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
     """Read a hosted or a plain reply to a request for `clients`.
 
-    Raises
-    ------
-    ValueError
-        If the reply cannot be read as either, in one line.
+    Raises a ValueError of one line if it cannot be read as either.
     """
     if len(content.metric_records) != 1:
         raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")

@@ -281,13 +281,9 @@ class RoundStrategy(Strategy, ABC):
         hooks : Sequence[Hook]
             Called after every round, evaluations included, before the checkpoint is written.
 
-        Raises
-        ------
-        RunFailedError
-            If a round failed `max_failed_rounds` times; the last checkpoint is good.
-        SettingsError
-            If the options do not fit the clients, the checkpoint is of another run or model, or a
-            config has a key that this package's messages use themselves.
+        Raises a RunFailedError if a round failed `max_failed_rounds` times, and a SettingsError if
+        the options do not fit the clients, the checkpoint is of another run or model, or a config
+        has a key that this package's messages use themselves.
         """
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -19,6 +19,7 @@ from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import Roster
 from coprefl_flwr.rounds.traffic import Traffic
+from coprefl_flwr.rounds.versions import Versions
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -54,7 +55,8 @@ class Transport:
     most_clients: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     _asked: Exchange | None = None
-    _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
+    _sent: list[Message] = field(default_factory=list)
+    _shares: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often: it sleeps in between."""
@@ -70,12 +72,8 @@ class Transport:
     def clients(self, wanted: int | None = None) -> list[int]:
         """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
 
-        Later the run goes on with the clients that are left.
-
-        Raises
-        ------
-        RunFailedError
-            If they have not connected within the time limit.
+        Later the run goes on with the clients that are left. Raises a RunFailedError if they have
+        not connected within the time limit.
         """
         end, told = time.monotonic() + self.timeout, False
         self.refused.clear()
@@ -141,24 +139,17 @@ class Transport:
             self.refused.add(node)
 
     def prepare(
-        self,
-        exchange: Exchange,
-        config: MessageConfig,
-        version: Callable[[int], Mapping[str, str]] = lambda _: {},
+        self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
-        """Return the messages that put an exchange to the nodes that host its clients.
-
-        `version` returns what a client is told about its state (see `Versions.of`).
-        """
+        """Return the messages that put an exchange to the nodes that host its clients."""
         named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
         records = {name: to_record(arrays) for name, arrays in named.items()}
         self._asked = exchange
-        shares = self.roster.assign(
-            exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
-        )
+        chained = isinstance(exchange.combine, Chain)
+        self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._sent = []
-        for node, share in shares.items():
-            each = [version(client) if exchange.stateful else {} for client in share]
+        for node, share in self._shares.items():
+            each = [versions.of(client) if exchange.stateful else {} for client in share]
             content = protocol.request(
                 records,
                 {**config, **exchange.config},
@@ -166,33 +157,27 @@ class Transport:
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
             )
-            message = Message(content, dst_node_id=node, message_type=exchange.action)
-            self._sent.append((message, share))
-        reached = {client for _, share in self._sent for client in share}
+            self._sent.append(Message(content, node, exchange.action))
+        reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
             logger.warning("client %s is left out: its node is gone", client)
-        self.traffic.count_down(exchange, len(reached), [message for message, _ in self._sent])
-        return [message for message, _ in self._sent]
+        self.traffic.count_down(exchange, len(reached), self._sent)
+        return self._sent
 
     def collect(self, messages: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; log every failure in one line.
 
-        Raises
-        ------
-        RoundFailedError
-            If fewer clients gave a good reply.
+        Raises a RoundFailedError if fewer clients than needed gave a good reply.
         """
         exchange = self._asked
         if exchange is None:
             raise RuntimeError("no exchange is under way")
-        sent = [message for message, _ in self._sent]
-        shares = {message.metadata.dst_node_id: share for message, share in self._sent}
         replies: dict[int, NodeReply] = {}
         for message in messages:
-            node = self._sender(message, sent)
-            replies[node] = self._read(exchange, node, message, shares[node])
+            node = self._sender(message, self._sent)
+            replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
-        self._mark_silent(set(shares) - set(replies), self.timeout)
+        self._mark_silent(set(self._shares) - set(replies), self.timeout)
         for node in sorted(replies):
             for client, why in replies[node].failed.items():
                 logger.warning("client %s on node %s is left out: %s", client, node, why)
@@ -212,7 +197,7 @@ class Transport:
                 return message.metadata.dst_node_id
         return reply.metadata.src_node_id
 
-    def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
+    def _read(self, exchange: Exchange, message: Message, share: list[int]) -> NodeReply:
         """Read and check one node's reply; a bad reply fails all its clients."""
         if message.has_error():
             return NodeReply(failed=dict.fromkeys(share, reason(message)))

@@ -15,14 +15,8 @@ if TYPE_CHECKING:
 class Centralised(RoundStrategy):
     """SGD on the union of the pre-training data (Nguyen et al. 2023); no client is asked.
 
-    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3.
-
-    Parameters
-    ----------
-    server : ServerData
-        All the data, and a network to train.
-    training : LocalTraining
-        What a round is, one epoch for example.
+    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3. `server` holds
+    all the data, and a network to train; `training` is what a round is, one epoch for example.
     """
 
     server: "ServerData" = field(metadata={"option": False})

@@ -16,14 +16,8 @@ class ServerRefined(RoundStrategy):
     """What scenario II's baselines do with the server's data (CoPreFL, section 4.1).
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
-    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3.
-
-    Parameters
-    ----------
-    inner : RoundStrategy
-        The method to refine; its options (participants, seed, ...) are those of the run.
-    server : ServerData
-        The server's dataset D^s.
+    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
+    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
     """
 
     inner: RoundStrategy = field(metadata={"option": False})
@@ -71,8 +65,9 @@ class ServerRefined(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""
-        return self.inner.options() | {
-            "strategy": f"ServerRefined({self.inner.options()['strategy']})",
+        inner = self.inner.options()
+        return inner | {
+            "strategy": f"ServerRefined({inner['strategy']})",
             "steps": self.steps,
             "batch_size": self.batch_size,
             "server_learning_rate": self.learning_rate,
