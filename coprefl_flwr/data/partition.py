@@ -1,8 +1,7 @@
 """Partitions of samples over clients, by the partitioners of Flower Datasets."""
 
+import functools
 import warnings
-from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -62,16 +62,24 @@ def partition(
         If a setting is out of range, none of 100 draws gives each client `min_samples`, or too few
         groups hold as many.
     """
-    labels = np.asarray(labels)
+    labels, key = np.asarray(labels), (*seed_key, "partition")
+    if scheme not in SCHEMES:
+        raise SettingsError(unknown("partition", scheme, SCHEMES))
+    if clients < 1:
+        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")
     if scheme == "natural":
-        return _natural(len(labels), groups, clients, (*seed_key, "partition"), min_samples)
+        return _natural(len(labels), groups, clients, key, min_samples)
     _check(labels, clients, scheme, alpha, classes_per_client, min_samples)
     draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
     cause: ValueError | None = None
     for draw in range(draws):
-        key = (*seed_key, "partition", draw)
+        rng, seed = seeds.generator(*key, draw, "order"), seeds.integer(*key, draw)
+        order = rng.permutation(len(labels))
+        if scheme == "iid":
+            order = _dealt(order, labels, clients)
         try:
-            return _draw(labels, clients, scheme, alpha, classes_per_client, key, min_samples)
+            partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seed)
+            return _parts(labels, order, partitioner, clients, min_samples)
         except ValueError as error:
             # Raised by us, or by the library where a draw cannot be partitioned.
             cause = error
@@ -87,6 +95,30 @@ def partition(
     ) from cause
 
 
+def _check(
+    labels: npt.NDArray[Any],
+    clients: int,
+    scheme: str,
+    alpha: float,
+    classes_per_client: int,
+    min_samples: int,
+) -> None:
+    if scheme == "dirichlet" and not 0 < alpha < np.inf:
+        raise SettingsError(f"partition 'dirichlet' with alpha {alpha:g}: alpha must be above 0")
+    classes = len(np.unique(labels))
+    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
+        raise SettingsError(
+            f"partition 'pathological' with {classes_per_client} classes per client: "
+            f"1 to {classes} are possible, the classes there are"
+        )
+    needed = clients * max(min_samples, 1)
+    if len(labels) < needed:
+        raise SettingsError(
+            f"partition '{scheme}' of {len(labels)} samples among {clients} clients: "
+            f"at least {needed} samples are needed, {max(min_samples, 1)} each"
+        )
+
+
 def _natural(
     n: int,
     groups: npt.NDArray[np.int64] | None,
@@ -95,7 +127,6 @@ def _natural(
     min_samples: int,
 ) -> list[_Positions]:
     """Draw `clients` of the groups of n samples that are large enough: the positions of each."""
-    _check_clients(clients)
     if groups is None:
         raise SettingsError(
             "partition 'natural': the dataset does not name groups; FEMNIST in LEAF's files, a "
@@ -117,41 +148,6 @@ def _natural(
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
 
-def _draw(
-    labels: npt.NDArray[Any],
-    clients: int,
-    scheme: str,
-    alpha: float,
-    classes_per_client: int,
-    key: tuple[str | int, ...],
-    min_samples: int,
-) -> list[_Positions]:
-    """Draw one partition; raises a ValueError if a client has too few samples."""
-    # Imported here: it takes seconds, which only programs that partition should wait for.
-    from datasets import Dataset
-
-    order = seeds.generator(*key, "order").permutation(len(labels))
-    if scheme == "iid":
-        order = _dealt(order, labels, clients)
-    partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seeds.integer(*key))
-    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
-    parts: list[_Positions] = []
-    with warnings.catch_warnings():
-        # The library warns of unused classes, which `partition` documents.
-        warnings.simplefilter("ignore")
-        for part in _loaded(partitioner, clients):
-            if len(part) < min_samples:
-                raise ValueError(f"client {len(parts)} is left with {len(part)} samples")
-            parts.append(part)
-    return parts
-
-
-def _loaded(partitioner: "Partitioner", clients: int) -> Iterator[_Positions]:
-    for client in range(clients):
-        rows = partitioner.load_partition(client)["index"]
-        yield np.sort(np.array(rows[:], dtype=np.int64))
-
-
 def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positions:
     """Order the positions so that equal contiguous shards, one per client, are stratified.
 
@@ -165,69 +161,58 @@ def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positi
 def _partitioner(
     scheme: str, clients: int, alpha: float, classes_per_client: int, seed: int
 ) -> "Partitioner":
+    # Imported here: it takes seconds, which only programs that partition should wait for.
     from flwr_datasets import partitioner as library
 
-    if scheme == "dirichlet":
+    dirichlet = functools.partial(
+        library.DirichletPartitioner,
+        partition_by="label",
+        alpha=float(alpha),
         # The library's own search for a large enough partition gives up after ten draws.
-        return library.DirichletPartitioner(
-            clients,
-            "label",
-            alpha=float(alpha),
-            min_partition_size=0,
-            self_balancing=False,
-            shuffle=False,
-            seed=seed,
-        )
-    if scheme == "pathological":
-        return library.PathologicalPartitioner(
-            clients,
-            "label",
-            classes_per_client,
-            # Unlike "random", it leaves no class out where there are enough clients.
-            class_assignment_mode="first-deterministic",
-            shuffle=False,
-            seed=seed,
-        )
-    by_size: dict[str, type[Partitioner]] = {
+        min_partition_size=0,
+        self_balancing=False,
+        shuffle=False,
+        seed=seed,
+    )
+    pathological = functools.partial(
+        library.PathologicalPartitioner,
+        partition_by="label",
+        num_classes_per_partition=classes_per_client,
+        # Unlike "random", it leaves no class out where there are enough clients.
+        class_assignment_mode="first-deterministic",
+        shuffle=False,
+        seed=seed,
+    )
+    by_scheme = {
         "iid": library.IidPartitioner,
+        "dirichlet": dirichlet,
+        "pathological": pathological,
         "linear": library.LinearPartitioner,
         "square": library.SquarePartitioner,
         "exponential": library.ExponentialPartitioner,
     }
-    return by_size[scheme](clients)
+    made: Partitioner = by_scheme[scheme](num_partitions=clients)
+    return made
 
 
-def _check(
+def _parts(
     labels: npt.NDArray[Any],
+    order: _Positions,
+    partitioner: "Partitioner",
     clients: int,
-    scheme: str,
-    alpha: float,
-    classes_per_client: int,
     min_samples: int,
-) -> None:
-    if scheme not in SCHEMES:
-        near = get_close_matches(str(scheme).lower(), SCHEMES, n=1)
-        hint = f" (nearest: {near[0]})" if near else ""
-        raise SettingsError(
-            f"partition '{scheme}' is not known{hint}; allowed are {', '.join(SCHEMES)}"
-        )
-    _check_clients(clients)
-    if scheme == "dirichlet" and not 0 < alpha < np.inf:
-        raise SettingsError(f"partition 'dirichlet' with alpha {alpha:g}: alpha must be above 0")
-    classes = len(np.unique(labels))
-    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
-        raise SettingsError(
-            f"partition 'pathological' with {classes_per_client} classes per client: "
-            f"1 to {classes} are possible, the classes there are"
-        )
-    needed = clients * max(min_samples, 1)
-    if len(labels) < needed:
-        raise SettingsError(
-            f"partition '{scheme}' of {len(labels)} samples among {clients} clients: "
-            f"at least {needed} samples are needed, {max(min_samples, 1)} each"
-        )
+) -> list[_Positions]:
+    """Partition the positions in this order; ValueError if a client has too few samples."""
+    from datasets import Dataset
 
-
-def _check_clients(clients: int) -> None:
-    if clients < 1:
-        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")
+    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
+    parts: list[_Positions] = []
+    with warnings.catch_warnings():
+        # The library warns of unused classes, which `partition` documents.
+        warnings.simplefilter("ignore")
+        for client in range(clients):
+            rows = partitioner.load_partition(client)["index"]
+            parts.append(np.sort(np.array(rows[:], dtype=np.int64)))
+            if len(parts[-1]) < min_samples:
+                raise ValueError(f"client {client} is left with {len(parts[-1])} samples")
+    return parts

@@ -101,7 +101,7 @@ def test_sizes_that_no_draw_can_change_are_an_error():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scheme": "dirichlett"}, "nearest: dirichlet"),
+        ({"scheme": "dirichlett"}, "unknown partition .*did you mean 'dirichlet'"),
         ({"scheme": "iid", "clients": 0}, "among 0 clients"),
         ({"scheme": "iid", "clients": 104}, "at least 1040 samples are needed"),
         ({"scheme": "dirichlet", "alpha": 0.0}, "alpha must be above 0"),
