@@ -47,9 +47,8 @@ def split_classes(
     if pretraining.strip():
         pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
     if not pretrained:
-        raise _refused(
-            what, pretraining, f"none are left, as all {num_classes} classes are downstream"
-        )
+        why = f"none are left, as all {num_classes} classes are downstream"
+        raise _refused(what, pretraining, why)
     shared = sorted(set(pretrained) & set(listed))
     if shared and not allow_overlap:
         raise SettingsError(
@@ -74,28 +73,17 @@ def choose_classes(
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return numbers of domains, sorted.
+    """Return numbers of domains, sorted, of those that `names` has, the dataset's.
 
-    Parameters
-    ----------
-    what : the setting, which an error message begins with
-    text : "photo cartoon" names the domains; "list:0-2" gives their numbers; "" is all
-    names : names of the domains there are; empty where the dataset names none
-
-    Raises
-    ------
-    SettingsError
-        An unknown name, a number out of range, or any text where there are no domains.
+    Of the setting `what`, "photo cartoon" names the domains, "list:0-2" gives their numbers, and ""
+    is all. Raises a SettingsError for an unknown name, a number out of range, or any text where
+    there are no domains.
     """
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        raise _refused(
-            what,
-            text,
-            "the dataset has no domains; glyphs:domains, a folder of domain/class/file, and an "
-            ".npz with domains do",
-        )
+        others = "glyphs:domains, a folder of domain/class/file, and an .npz with domains do"
+        raise _refused(what, text, f"the dataset has no domains; {others}")
     listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
     if listed is not None:
         return listed
