@@ -39,11 +39,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
     Nothing is reallocated, so an optimiser that holds the parameters stays good. A value of
     another dtype is cast to the model's, as `load_state_dict` does. The order does not matter.
-
-    Raises
-    ------
-    SettingsError
-        If names or shapes are not the model's; the model is then unchanged.
+    Raises a SettingsError if names or shapes are not the model's; the model is then unchanged.
     """
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
@@ -60,12 +56,8 @@ def with_fresh_head(
     """Return copies of the arrays of `start` under the freshly seeded `head` of `model`.
 
     They are in the order of `model.state_dict()`. The head of `start` itself, for another number of
-    classes, may be missing.
-
-    Raises
-    ------
-    SettingsError
-        If an array of `start` outside the head is missing, unknown or of another shape.
+    classes, may be missing. Raises a SettingsError if an array of `start` outside the head is
+    missing, unknown or of another shape.
     """
     fresh = model_arrays(model)
     body = {name: array for name, array in start.items() if name not in head}

@@ -18,7 +18,7 @@ from torch.nn.functional import interpolate
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import load_arrays
 from coprefl_flwr.models.build import build_model
-from coprefl_flwr.models.representation import outputs_and_representation
+from coprefl_flwr.models.network import outputs_and_representation
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
 from coprefl_flwr.options import unknown
 
@@ -95,13 +95,10 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 def load_backbone(name: str) -> Backbone:
     """Return the frozen network that `name` stands for.
 
-    Parameters
-    ----------
-    name : str
-        "resnet18", a torchvision model with the weights torchvision has for it, downloaded where
-        they are missing; "resnet18=FILE", with those of a file (.pth, .pt or .safetensors), whose
-        images are taken to be of the size and normalisation of torchvision's; or the path of a
-        model that `save_model` wrote, its folder or the file in it.
+    "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
+    are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
+    taken to be of the size and normalisation of torchvision's; and a path is that of a model that
+    `save_model` wrote, its folder or the file in it.
 
     Raises
     ------
@@ -135,11 +132,10 @@ def _saved(name: str, path: Path) -> Backbone:
     if path.is_file() and path.name != WEIGHTS:
         raise _refused(name, f"a file {path.name}; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
-    for key in ("model", "num-classes", "input-shape", "norm"):
+    for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean"):
         if key not in about:
-            raise _refused(name, f"its model.json has no {key}")
-    if "pixel-mean" not in about:
-        raise _refused(name, "its model.json has no pixel-mean: it was not trained on images")
+            why = ": it was not trained on images" if key == "pixel-mean" else ""
+            raise _refused(name, f"its model.json has no {key}{why}")
     shape = tuple(about["input-shape"])
     network = build_model(about["model"], about["num-classes"], shape, about["norm"])
     load_arrays(network, arrays)
@@ -153,12 +149,9 @@ def _downloaded(name: str, weights: Any) -> nn.Module:
     try:
         network: nn.Module = models.get_model(name, weights=weights)
     except OSError as error:
-        folder = f"{torch.hub.get_dir()}/checkpoints"
-        raise _refused(
-            name,
-            f"its weights could not be downloaded ({error}); put {weights.url} into {folder}, or "
-            f"write {name}=FILE",
-        ) from error
+        by_hand = f"put {weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
+        why = f"its weights could not be downloaded ({error}); {by_hand}"
+        raise _refused(name, why) from error
     return network
 
 

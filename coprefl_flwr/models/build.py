@@ -45,17 +45,14 @@ def build_model(
 
     Parameters
     ----------
-    name : str
-        "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn", "femnist-cnn-linear",
-        "char-lstm", or "module:function" for a user's own model: the function is called with
-        `num_classes`, returns a `torch.nn.Module`, and draws its weights from torch's generator.
-    num_classes : int
-        Number of outputs, at least 2.
-    input_shape : tuple[int, ...]
-        (channels, height, width) of one image, or (length,) of one text, as a `Dataset` has it; not
-        used for a user's own model.
-    norm : str
-        "batch" or "group"; only the ResNets take notice of it.
+    name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
+        "femnist-cnn-linear", "char-lstm", or "module:function" for a user's own model: the function
+        is called with `num_classes`, returns a `torch.nn.Module`, and draws its weights from
+        torch's generator
+    num_classes : number of outputs, at least 2
+    input_shape : (channels, height, width) of one image, or (length,) of one text, as a `Dataset`
+        has it; not used for a user's own model
+    norm : "batch" or "group"; only the ResNets take notice of it
 
     Raises
     ------
@@ -89,10 +86,7 @@ def head_names(
     This is the layer that a downstream task replaces. It is found by building the model for two
     numbers of classes, so it holds for a user's own model too.
 
-    Raises
-    ------
-    SettingsError
-        If no shape depends on the number of classes, or the names themselves do.
+    Raises a SettingsError if no shape depends on the number of classes, or the names themselves do.
     """
     shapes, others = (
         {array: tensor.shape for array, tensor in model.state_dict().items()}
@@ -122,36 +116,30 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
     if name not in known:
         line = unknown("model", name, known)
         raise SettingsError(f"{line} (a model of your own is module:function)", "model")
+    _check_shape(name, input_shape)
     if name == TEXT_MODEL:
-        _check_text_shape(input_shape)
         return CharLSTM(num_classes)
-    image_shape = _image_shape(name, input_shape)
     if name in _SMALL:
-        return _SMALL[name](num_classes, image_shape)
+        return _SMALL[name](num_classes, input_shape)
     # torchvision takes two seconds to import, which in a deployment every message would pay.
     from coprefl_flwr.models.resnet import resnet8, resnet18
 
     residual = {"resnet8": resnet8, "resnet18": resnet18}
-    return residual[name](num_classes, image_shape, norm)
+    return residual[name](num_classes, input_shape, norm)
 
 
-def _check_text_shape(input_shape: tuple[int, ...]) -> None:
-    if len(input_shape) != 1 or input_shape[0] < 1:
-        raise SettingsError(
-            f"input shape is {input_shape}; {TEXT_MODEL} takes (length,), a text of at least 1 "
-            f"character; models of images are {', '.join(SMALLEST_SIDE)}"
-        )
-
-
-def _image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    smallest = SMALLEST_SIDE[name]
-    if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < smallest:
-        raise SettingsError(
-            f"input shape is {input_shape}; {name} takes (channels, height, width), an image with "
-            f"at least 1 channel and {smallest} x {smallest} pixels; for text there is {TEXT_MODEL}"
-        )
-    channels, height, width = input_shape
-    return channels, height, width
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if name == TEXT_MODEL:
+        fits = len(shape) == 1 and shape[0] >= 1
+        takes = "(length,), a text of at least 1 character; models of images are "
+        takes += ", ".join(SMALLEST_SIDE)
+    else:
+        side = SMALLEST_SIDE[name]
+        fits = len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= side
+        takes = "(channels, height, width), an image with at least 1 channel and "
+        takes += f"{side} x {side} pixels; for text there is {TEXT_MODEL}"
+    if not fits:
+        raise SettingsError(f"input shape is {shape}; {name} takes {takes}", "model")
 
 
 def _own_model(name: str, num_classes: int) -> nn.Module:

@@ -9,7 +9,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-_Shape = tuple[int, int, int]
+_Shape = tuple[int, ...]
 
 
 def lenet5(num_classes: int, image_shape: _Shape) -> nn.Module:
