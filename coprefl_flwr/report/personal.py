@@ -9,9 +9,10 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import fairness
+from coprefl_flwr.report.columns import Better
 from coprefl_flwr.report.results import accuracies
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.table import Better, Note, Number, Table, column_of, of_columns
+from coprefl_flwr.report.table import Note, Number, Table, column_of, of_columns
 
 PersonalRun = tuple[pd.DataFrame, Mapping[str, Mapping[str, int]]]
 """Rows of clients with the column domain, and what a client sends in a round, by method:
