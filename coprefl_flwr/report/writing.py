@@ -116,7 +116,8 @@ thead th { vertical-align: bottom; }
 thead { border-bottom: 1.5px solid CanvasText; }
 tbody tr + tr > * { border-top: 1px solid var(--line); }
 th[colspan] { text-align: center; }
-th[scope=row], .text { text-align: left; font-weight: inherit; }
+th[scope=row], .text { text-align: left; }
+th[scope=row] { font-weight: inherit; }
 .group { border-left: 1px solid var(--line); }
 td.aside { color: var(--soft); font-size: .94em; }
 td.best { font-weight: 700; }
