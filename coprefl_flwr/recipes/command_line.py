@@ -26,14 +26,15 @@ from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.scale import FULL, SMALL
-from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import Tracker, tensorboard
+from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
+from coprefl_flwr.recipes.trackers import tensorboard
 from coprefl_flwr.recipes.workers import OnRay
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
+from coprefl_flwr.studies.study import check_place
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -87,16 +88,18 @@ def _run(given: argparse.Namespace) -> int:
     models = given.models or out.parent / "models"
     if given.workers < 0:
         raise SettingsError(f"--workers {given.workers}: must be at least 0")
-    _check_folder(out, recipe)
-    _check_place("--models", models)
+    check_place("--out", out)
+    check_place("--models", models)
+    _check_not_another(out, recipe)
     tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = ModelStore(models.resolve())
+    make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
     with quiet_flower():
-        failed = run_recipe(recipe, store, _maker(store, given.workers, tracker))
+        failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     for key, problem in failed.items():
@@ -104,24 +107,9 @@ def _run(given: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _maker(store: ModelStore, workers: int, tracker: Tracker | None) -> Make:
-    return OnRay(store, workers, tracker) if workers else InProcess(store, tracker)
-
-
-def _check_place(option: str, folder: Path) -> None:
-    """Raise a SettingsError if no such folder can be made."""
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"{option}: {place} is a file, not a folder")
-
-
-def _check_folder(out: Path, recipe: Recipe) -> None:
+def _check_not_another(out: Path, recipe: Recipe) -> None:
     """Raise a SettingsError if the folder is of another recipe."""
-    _check_place("--out", out)
-    kept = out / RECIPE
-    if not kept.exists():
-        return
-    before = read_recipe(kept)
+    before = read_recipe(out / RECIPE) if (out / RECIPE).exists() else recipe
     if (before.title, before.notes) != (recipe.title, recipe.notes):
         scale = " at another scale" if before.title == recipe.title else ""
         raise SettingsError(
@@ -130,19 +118,15 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    if not (given.out / RECIPE).exists():
-        known = [str(path.parent) for path in given.out.parent.glob(f"*/{RECIPE}")]
-        raise SettingsError(unknown("recipe's folder", str(given.out), known))
-    recipe = read_recipe(given.out / RECIPE)
-    place = given.out / PLACE
-    store = ModelStore(
-        given.out / place.read_text().strip() if place.exists() else given.out / "models"
-    )
+    out, place, failed = given.out, given.out / PLACE, given.out / FAILED
+    if not (out / RECIPE).exists():
+        known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
+        raise SettingsError(unknown("recipe's folder", str(out), known))
+    recipe = read_recipe(out / RECIPE)
+    store = ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
     if not store.root.is_dir():
-        raise SettingsError(f"{given.out}: its results are not at {store.root}")
-    kept = given.out / FAILED
-    failed: Failures = json.loads(kept.read_text()) if kept.exists() else {}
-    _write(recipe, store, failed, given.out)
+        raise SettingsError(f"{out}: its results are not at {store.root}")
+    _write(recipe, store, json.loads(failed.read_text()) if failed.exists() else {}, out)
     return 0
 
 
@@ -163,50 +147,42 @@ def _list(given: argparse.Namespace) -> int:
             print(f"{path.parent}  {read_recipe(path).title}  ({state})")
         except SettingsError as error:  # Written by another version, or by hand.
             print(f"{path.parent}  cannot be read: {error}")
-    for folder in _runs(given.outputs / "models"):
-        about = _about(folder)
-        tasks = len(list(folder.glob(f"tasks/*/{RESULT}")))
-        kind = f"{tasks} tasks" if about["settings"]["study"] == STARTS else "personalised"
-        print(f"  {folder.name}  {about['settings']['method']}  {kind}")
+    for folder, about in _runs(given.outputs / "models").items():
+        settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
+        kind = f"{tasks} tasks" if settings["study"] == STARTS else "personalised"
+        print(f"  {folder.name}  {settings['method']}  {kind}")
     return 0
 
 
-def _runs(models: Path) -> list[Path]:
-    """Return the folders of all runs whose first stage is done."""
-    results = sorted(models.glob(f"*/{RESULT}"))
-    return [path.parent for path in results if path.with_name(ABOUT).exists()]
-
-
-def _about(folder: Path) -> dict[str, Any]:
-    """Return how a result was made."""
-    found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
-    return found
+def _runs(models: Path) -> dict[Path, dict[str, Any]]:
+    """Return the folders of all runs whose first stage is done, and how each was made."""
+    results = [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
+    made = [folder for folder in results if (folder / ABOUT).exists()]
+    return {folder: json.loads((folder / ABOUT).read_text()) for folder in made}
 
 
 def _show(given: argparse.Namespace) -> int:
-    names = [folder.name for folder in _runs(given.models)]
-    found = [name for name in names if name.startswith(given.name)]
+    runs = _runs(given.models)
+    found = [folder for folder in runs if folder.name.startswith(given.name)]
     if not found:
-        raise SettingsError(unknown("run", given.name, names))
+        raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))
     if len(found) > 1:
         raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
-    folder = given.models / found[0]
-    about = _about(folder)
+    folder, about = found[0], runs[found[0]]
     print(f"{folder}")
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
-    settings = about["settings"]
-    backbones = f"backbones {settings['backbones']}"
-    of_starts = settings["study"] == STARTS
-    trained = f"{settings['model']}, {about['num-classes']} classes" if of_starts else backbones
+    settings, trained = about["settings"], f"backbones {about['settings']['backbones']}"
+    if settings["study"] == STARTS:
+        trained = f"{settings['model']}, {about['num-classes']} classes"
     print(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
     return 0
 
 
 def _show_results(folder: Path) -> None:
-    """Print the last round, the accuracy of each client or, of each task, over its clients."""
+    """Print the last round, and the accuracy of each client or, of each task, over its clients."""
     result = read_result(folder)
     if result["rounds"]:
         last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}

@@ -59,25 +59,18 @@ class Contest:
         return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
 
     def deciding(self, candidate: Candidate) -> list[Run]:
-        """Return the runs by which the candidate is judged."""
-        if self.recipe.select != VALIDATION:
-            return self.reported(candidate)
-        return [self._validation(candidate)]
+        """Return the runs by which a candidate is judged, if it has to be: they are made first.
 
-    def _validation(self, candidate: Candidate) -> Run:
-        """Return a run with a seed and tasks of its own, on classes that no reported task has."""
+        Validation runs have a seed and tasks of their own, on classes that no reported task has.
+        """
+        if not self.searched or self.recipe.select != VALIDATION:
+            return self.reported(candidate)
         config = dict(self.combination)
-        config |= {
-            "downstream-classes": _listed(validation_classes(self.recipe, config)),
-            "tasks": self.recipe.validation_tasks,
-        }
+        classes = ",".join(map(str, validation_classes(self.recipe, config)))
+        config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
-        return Run.of(config, candidate.start, self.recipe.validation_seed)
-
-
-def _listed(classes: Iterable[int]) -> str:
-    return "list:" + ",".join(map(str, classes))
+        return [Run.of(config, candidate.start, self.recipe.validation_seed)]
 
 
 def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
@@ -102,7 +95,9 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     if wanted < runs[0].task_classes:
         raise SettingsError(
             f"select: validation needs {runs[0].task_classes} classes that no reported task has "
-            f"and that can be spared, and there are {room}; set select: test"
+            f"and that can be spared, and there are {room}; set select: test",
+            "select",
+            "task-classes",
         )
     rng = seeds.generator(recipe.validation_seed, "validation-classes")
     return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
@@ -139,8 +134,7 @@ def check_runs(recipe: Recipe) -> list[Run]:
 def _runs(contest: Contest) -> Iterator[Run]:
     """Yield every run that a row of a table may need."""
     for candidate in contest.entrant.candidates():
-        if contest.searched:
-            yield from contest.deciding(candidate)
+        yield from contest.deciding(candidate)
         yield from contest.reported(candidate)
 
 
@@ -182,24 +176,12 @@ def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     -------
     The runs that failed; the others are in the store.
     """
-    everything = contests(recipe)
-    first = [
-        run
-        for contest in everything
-        for candidate in contest.entrant.candidates()
-        for run in (
-            contest.deciding(candidate) if contest.searched else contest.reported(candidate)
-        )
-    ]
-    failed = make(_unlike(first))
-    searched = [contest for contest in everything if contest.searched]
-    second = [
-        run
-        for contest in searched
-        for chosen in contest.shown(store)
-        for run in contest.reported(chosen)
-    ]
-    return failed | make([run for run in _unlike(second) if run.key not in failed])
+    rows = contests(recipe)
+    candidates = [(row, one) for row in rows for one in row.entrant.candidates()]
+    failed = make(_unlike(run for row, one in candidates for run in row.deciding(one)))
+    chosen = [(row, one) for row in rows if row.searched for one in row.shown(store)]
+    second = _unlike(run for row, one in chosen for run in row.reported(one))
+    return failed | make([run for run in second if run.key not in failed])
 
 
 def _unlike(runs: Iterable[Run]) -> list[Run]:

@@ -130,12 +130,17 @@ def make_folder(settings: Settings) -> Path:
     return folder
 
 
+def check_place(option: str, folder: Path) -> None:
+    """Raise a SettingsError if no such folder can be made."""
+    for place in (folder, *folder.parents):
+        if place.exists() and not place.is_dir():
+            raise SettingsError(f"{option}: {place} is a file, not a folder")
+
+
 def _check_folder(folder: Path, settings: Settings) -> None:
     """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
     kept = folder / "settings.yaml"
-    for place in (folder, *folder.parents):
-        if place.exists() and not place.is_dir():
-            raise SettingsError(f"output-dir: {place} is a file, not a folder")
+    check_place("output-dir", folder)
     if not kept.exists():
         if settings.resume:
             runs = [path.parent.name for path in folder.parent.glob("*/settings.yaml")]
