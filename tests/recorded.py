@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file
 
 from coprefl_flwr import client_app
@@ -61,7 +62,12 @@ def settings(name, role, folder):
 
 
 def measured(name, role, folder):
-    """Return the figures of a method's tiny run: what it learnt, and what that was worth."""
+    """Return the figures of a method's tiny run: what it learnt, and what that was worth.
+
+    On one thread, as they were recorded: others round otherwise, and Adam's first steps are of one
+    size however small the gradient.
+    """
+    torch.set_num_threads(1)
     chosen = settings(name, role, folder)
     root = run_study(LocalGrid(client_app.app, 1, chosen.to_config()), chosen)
     rows, rounds = gather(build(chosen), StudyFolder(root))
