@@ -20,7 +20,7 @@ def controls(model, value):
     return [np.full(np.shape(array), value) for array in model_arrays(model).values()]
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.9999])
 def test_a_constant_gradient_moves_so_far(momentum):
     """Torch's own SGD, on a gradient of 1: 7 steps in round 3, where the rate is 0.2 / 4."""
     training = LocalTraining(

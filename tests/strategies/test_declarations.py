@@ -45,13 +45,16 @@ def test_the_table_has_every_method():
         "coprefl",
         "coprefl-hybrid",
         "cyclic",
+        "fedadam",
         "fedavg",
+        "fedavgm",
         "feddyn",
         "fedmeta",
         "fedpcl",
         "fedproto",
         "fedprox",
         "fedrep",
+        "fedyogi",
         "moon",
         "per-fedavg",
         "pfedme",
@@ -87,7 +90,17 @@ def test_what_runs_as_a_task_or_personalised():
         role: sorted(name for name, method in METHODS.items() if role in method.roles)
         for role in ("task", "personalised")
     }
-    assert of["task"] == ["fedavg", "feddyn", "fedprox", "moon", "qffl", "scaffold"]
+    assert of["task"] == [
+        "fedadam",
+        "fedavg",
+        "fedavgm",
+        "feddyn",
+        "fedprox",
+        "fedyogi",
+        "moon",
+        "qffl",
+        "scaffold",
+    ]
     assert of["personalised"] == [
         "fedavg",
         "fedpcl",
