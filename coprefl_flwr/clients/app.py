@@ -24,19 +24,15 @@ def client_app(
 ) -> ClientApp:
     """Return the `ClientApp` that runs NumPyClients for our strategies, and for Flower's own.
 
-    Parameters
-    ----------
-    client_fn : Callable
-        `client_fn(context)`, `client_fn(context, client_id)` or `client_fn(context, client_id,
-        config)` returns the `NumPyClient` of a client; `config` is the request's: population,
-        server-round and what the server app sends. It is called for every message, so it should
-        keep in a cache what takes time to make.
-    clients : int, Sequence[int], Callable or None
-        None: a node is one client, its `partition-id` (as in a deployment). An int: how many
-        clients there are, any of which any node can run (a simulation). A sequence: the ids of the
-        clients this node runs. A function of (context, population) returns an int or a sequence.
-    actions : Sequence[str]
-        Further exchanges the clients answer: "train.NAME" calls their method NAME.
+    `client_fn(context)`, `client_fn(context, client_id)` or `client_fn(context, client_id, config)`
+    returns the `NumPyClient` of a client; `config` is the request's: population, server-round and
+    what the server app sends. It is called for every message, so it should keep in a cache what
+    takes time to make.
+
+    `clients` is None where a node is one client, its `partition-id` (as in a deployment); the
+    number of all clients, any of which any node can run (a simulation); the ids of the clients this
+    node runs; or a function of (context, population) that returns a number or ids. `actions` are
+    further exchanges the clients answer: "train.NAME" calls their method NAME.
     """
     _check_hosting(client_fn, clients)
     app = ClientApp()

@@ -19,13 +19,9 @@ class FedDynClient(StatefulClient):
         alpha = float(config["feddyn-alpha"])
         trained = self.parameters()
         start = {name: p.detach().clone() for name, p in trained.items()}
-        kept = self.state.read(config) or {}
-        dual = {
-            name: torch.from_numpy(kept[name]).to(self.device)
-            if name in kept
-            else torch.zeros_like(p)
-            for name, p in start.items()
-        }
+        dual = {name: torch.zeros_like(p) for name, p in start.items()}
+        for name, kept in (self.state.read(config) or {}).items():
+            dual[name] = torch.from_numpy(kept).to(self.device)
 
         def regularise() -> None:
             for name, p in trained.items():

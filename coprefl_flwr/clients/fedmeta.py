@@ -75,7 +75,7 @@ class FedMetaClient(CoPreFLClient):
         if not sent:
             rate = float(config["inner-learning-rate"])
             return {name: p.new_tensor(rate) for name, p in self.parameters().items()}
-        known = dict(zip(self.weight_names(), sent, strict=True))
+        known = dict(zip(weights_of(model_arrays(self.model)), sent, strict=True))
         return {
             name: torch.from_numpy(known[name]).to(self.device).requires_grad_()
             for name in self.parameters()
@@ -87,7 +87,7 @@ class FedMetaClient(CoPreFLClient):
         # Under which name the tensor was found: tied weights have the same step under every name.
         sources = {name: first[name] for name in state}
         if rates:
-            sources |= {f"rates/{n}": f"rates/{first[n]}" for n in self.weight_names()}
+            sources |= {f"rates/{n}": f"rates/{first[n]}" for n in weights_of(state)}
         answer: Arrays = {}
         for name, source in sources.items():
             template = state[name.removeprefix("rates/")]
@@ -99,7 +99,3 @@ class FedMetaClient(CoPreFLClient):
             else:
                 answer[name] = np.zeros_like(template)
         return answer
-
-    def weight_names(self) -> list[str]:
-        """Return the names of the arrays that are no buffers."""
-        return list(weights_of(model_arrays(self.model)))

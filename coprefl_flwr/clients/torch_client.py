@@ -54,8 +54,7 @@ class TorchClient(NumPyClient):
     ) -> None:
         self.device = device or default_device()
         self.model = placed(model, self.device)
-        self.train = train
-        self.test = test
+        self.train, self.test = train, test
         self.training = training or LocalTraining()
 
     @classmethod
@@ -127,13 +126,8 @@ class TorchClient(NumPyClient):
     @staticmethod
     def key(config: Config, purpose: str) -> tuple[str | int, ...]:
         """Return the seed key of (seed, population, round, client) for a purpose."""
-        return (
-            int(config.get("seed", 0)),
-            str(config.get("population", "")),
-            int(config["server-round"]),
-            int(config.get("client", 0)),
-            purpose,
-        )
+        run = int(config.get("seed", 0)), str(config.get("population", ""))
+        return (*run, int(config["server-round"]), int(config.get("client", 0)), purpose)
 
 
 class StatefulClient(TorchClient):

@@ -26,6 +26,8 @@ class LocalGrid(Grid):
     sees `run_config` as `context.run_config`.
     """
 
+    run: Any = None
+
     def __init__(
         self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None
     ) -> None:
@@ -42,17 +44,11 @@ class LocalGrid(Grid):
         }
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
-        self._run: Any = None
         enter_run(run_id=1, node_id=1)
 
     def set_run(self, run: Any) -> None:
         """Keep the run, which Flower's grids ask for."""
-        self._run = run
-
-    @property
-    def run(self) -> Any:
-        """What `set_run` was given."""
-        return self._run
+        self.run = run
 
     def create_message(
         self,

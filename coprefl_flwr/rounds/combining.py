@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, mismatch
-from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean, Rule, measured
+from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean, measured
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.protocol import NodeReply, table
 
@@ -13,20 +13,22 @@ logger = logging.getLogger("flwr.coprefl")
 
 def check(exchange: Exchange, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
-    for metrics in reply.metrics.values():
+    rule, asked = exchange.combine, set()
+    for client, metrics in reply.metrics.items():
         for name in metrics:
             measured(metrics, name)
-        for coefficient in exchange.combine.coefficients({**metrics, "client": 0}).values():
-            exchange.combine.buffer_coefficient(metrics, coefficient)
-    if not exchange.combine.sums:
+        for name, coefficient in rule.coefficients({**metrics, "client": client}).items():
+            rule.buffer_coefficient(metrics, coefficient)
+            asked.add(name)
+    if not rule.sums:
         return
     if len(reply.metrics) == 1:
         if len(reply.records) != 1:
             raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
-    elif set(reply.records) != sums_of(exchange.combine, reply):
-        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {exchange.combine}")
+    elif set(reply.records) != asked:
+        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {rule}")
     for arrays in reply.records.values():
-        problem = mismatch(arrays, exchange.arrays, subset=exchange.combine.partial)
+        problem = mismatch(arrays, exchange.arrays, subset=rule.partial)
         if problem:
             raise ValueError(problem)
 
@@ -46,15 +48,6 @@ def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
         else:
             kept.append(reply)
     return kept
-
-
-def sums_of(rule: Rule, reply: NodeReply) -> set[str]:
-    """Return the names of the sums that a node's good clients enter."""
-    return {
-        name
-        for client, metrics in reply.metrics.items()
-        for name in rule.coefficients({**metrics, "client": client})
-    }
 
 
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:

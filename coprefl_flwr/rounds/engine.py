@@ -110,8 +110,6 @@ class Engine:
         if self._transport:
             self._transport.tell_of_silent_nodes()
 
-    # ---- the steps of Flower's loop ------------------------------------------------------------
-
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
@@ -130,7 +128,9 @@ class Engine:
             )
         return messages
 
-    def aggregate_train(self, replies: Iterable[Message]) -> tuple[ArrayRecord, MetricRecord]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
         """Run the round's program to its end, from its beginning again if an attempt failed."""
         most = self.strategy.max_failed_rounds
         for attempt in range(1, most + 1):
@@ -193,8 +193,6 @@ class Engine:
         if server_round:
             self._after_round(absolute)
         return metrics
-
-    # ---- the round under way -------------------------------------------------------------------
 
     def _connect(self, grid: Grid) -> None:
         """Make the link to the grid once a run; refuse wrappers that would see half a round."""
@@ -260,17 +258,11 @@ class Engine:
         }
         return self.link.prepare(exchange, {**config, **named}, self.versions)
 
-    # ---- hooks and checkpoints -----------------------------------------------------------------
-
     def _after_round(self, server_round: int) -> None:
         """Call the hooks, then write the checkpoint if it is due."""
+        metrics, seconds = self.history.of_round(server_round), time.monotonic() - self._round_began
         report = RoundReport(
-            round=server_round,
-            num_rounds=self.num_rounds,
-            arrays=self.arrays,
-            metrics=self.history.of_round(server_round),
-            evaluation=self.evaluation,
-            seconds=time.monotonic() - self._round_began,
+            server_round, self.num_rounds, self.arrays, metrics, self.evaluation, seconds
         )
         for hook in self.hooks:
             hook(report)

@@ -68,9 +68,8 @@ class Replies:
 
 def joined(parts: Sequence[Replies]) -> Replies:
     """Return the replies of several exchanges with other clients each, without their arrays."""
-    names = sorted({name for part in parts for name in part.metrics})
     metrics = {}
-    for name in names:
+    for name in sorted({name for part in parts for name in part.metrics}):
         values = [part.metrics.get(name, np.full(len(part.clients), np.nan)) for part in parts]
         metrics[name] = np.concatenate(values)
     return Replies(tuple(client for part in parts for client in part.clients), metrics)

@@ -125,8 +125,11 @@ def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
     (measured,) = content.metric_records.values()
     records = {name: from_record(record) for name, record in content.array_records.items()}
     ids = measured.get("clients")
-    if not isinstance(ids, list):
-        return _plain(measured, records, clients)
+    if not isinstance(ids, list):  # The reply of a node that is one client.
+        if len(clients) != 1:
+            raise ValueError(f"one result for the {len(clients)} clients that were asked")
+        scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
+        return NodeReply({clients[0]: scalars}, records)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
@@ -140,14 +143,6 @@ def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
     failed = _failures(content)
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
     return NodeReply(metrics, records, failed | lost)
-
-
-def _plain(measured: MetricRecord, records: dict[str, Arrays], clients: Sequence[int]) -> NodeReply:
-    """Read the reply of a node that is one client."""
-    if len(clients) != 1:
-        raise ValueError(f"one result for the {len(clients)} clients that were asked")
-    scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
-    return NodeReply({clients[0]: scalars}, records)
 
 
 def _failures(content: RecordDict) -> dict[int, str]:

@@ -9,7 +9,7 @@ Flower adds to that loop applies here too.
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
@@ -251,8 +251,6 @@ class RoundStrategy(Strategy, ABC):
             flower.info("\t├── %s", line)
         flower.info("\t└── %s", options[-1])
 
-    # ---- Flower's five steps -------------------------------------------------------------------
-
     def start(
         self,
         grid: Grid,
@@ -271,15 +269,10 @@ class RoundStrategy(Strategy, ABC):
     ) -> Result:
         """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
 
-        Parameters
-        ----------
-        checkpoint : path, optional
-            File that keeps the run's state after every `checkpoint_every` rounds and the last. One
-            that exists is not overwritten unless the run resumes from it.
-        resume : bool
-            Continue after the checkpoint's round; without a file, start anew and say so.
-        hooks : Sequence[Hook]
-            Called after every round, evaluations included, before the checkpoint is written.
+        The file `checkpoint` keeps the run's state after every `checkpoint_every` rounds and the
+        last; one that exists is not overwritten unless the run resumes from it. `resume` continues
+        after the checkpoint's round; without a file, it starts anew and says so. `hooks` are called
+        after every round, evaluations included, before the checkpoint is written.
 
         Raises a RunFailedError if a round failed `max_failed_rounds` times, and a SettingsError if
         the options do not fit the clients, the checkpoint is of another run or model, or a config
@@ -305,29 +298,21 @@ class RoundStrategy(Strategy, ABC):
         engine.end(result)
         return result
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Start the round's program and return the messages of its first exchange."""
-        return self._engine.configure_train(server_round, arrays, config, grid)
+    def configure_train(self, *args: Any, **more: Any) -> list[Message]:
+        """Take the step of Flower's loop as `Engine.configure_train` says."""
+        return self._engine.configure_train(*args, **more)
 
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Feed the replies to the program and run it to its end, again if clients failed it."""
-        return self._engine.aggregate_train(replies)
+    def aggregate_train(self, *args: Any, **more: Any) -> tuple[ArrayRecord, MetricRecord]:
+        """Take the step of Flower's loop as `Engine.aggregate_train` says."""
+        return self._engine.aggregate_train(*args, **more)
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Ask all clients to evaluate the global model, in the rounds that are due."""
-        return self._engine.configure_evaluate(server_round, arrays, config, grid)
+    def configure_evaluate(self, *args: Any, **more: Any) -> list[Message]:
+        """Take the step of Flower's loop as `Engine.configure_evaluate` says."""
+        return self._engine.configure_evaluate(*args, **more)
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Keep what every client measured and return the means, weighted by num-examples."""
-        return self._engine.aggregate_evaluate(server_round, replies)
+    def aggregate_evaluate(self, *args: Any, **more: Any) -> MetricRecord | None:
+        """Take the step of Flower's loop as `Engine.aggregate_evaluate` says."""
+        return self._engine.aggregate_evaluate(*args, **more)
 
 
 RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name != "participants")

@@ -1,7 +1,7 @@
 """What a round sends: models, as the papers count them, and the bytes really sent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 from flwr.app import Message
@@ -46,12 +46,9 @@ class Traffic:
 
     def as_metrics(self) -> dict[str, float]:
         """Return the four counts under the names they have in tables and files."""
-        return {
-            "models-down": self.models_down,
-            "models-up": self.models_up,
-            "bytes-down": self.bytes_down,
-            "bytes-up": self.bytes_up,
-        }
+        counts = {name.replace("_", "-"): count for name, count in asdict(self).items()}
+        del counts["model-size"]
+        return counts
 
     def _models(self, amount: int) -> float:
         return amount / self.model_size if self.model_size else 0.0

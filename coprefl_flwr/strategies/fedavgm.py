@@ -31,7 +31,5 @@ class FedAvgM(RoundStrategy):
             for name, v in self.kept_arrays("velocity", zeros_like(weights)).items()
         }
         self.state["velocity"] = velocity
-        moved = {
-            name: w + self.global_learning_rate * velocity[name] for name, w in weights.items()
-        }
+        moved = {n: w + self.global_learning_rate * velocity[n] for n, w in weights.items()}
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()

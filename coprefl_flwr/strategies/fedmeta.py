@@ -6,7 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Mean, MessageConfig, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -39,19 +39,13 @@ class FedMeta(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), the rates likewise."""
-        clients = self.sample(server_round)
-        learnt = self.learnt(arrays)
-        replies = yield Exchange(
-            "train.query",
-            learnt,
-            clients,
-            combine=Mean(""),
-            config={
-                "meta-variant": self.variant,
-                "inner-learning-rate": self.inner_learning_rate,
-                "inner-steps": self.inner_steps,
-            },
-        )
+        clients, learnt = self.sample(server_round), self.learnt(arrays)
+        config: MessageConfig = {
+            "meta-variant": self.variant,
+            "inner-learning-rate": self.inner_learning_rate,
+            "inner-steps": self.inner_steps,
+        }
+        replies = yield Exchange("train.query", learnt, clients, Mean(""), config=config)
         gradient = weights_of(replies.arrays)
         moved = {n: learnt[n] - self.meta_learning_rate * g for n, g in gradient.items()}
         model, rates = taken_apart(replies.arrays | moved, "rates")

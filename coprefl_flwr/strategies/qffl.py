@@ -35,9 +35,8 @@ class QFFL(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
-        replies = yield from self.train(
-            server_round, arrays, Mean("q-weight"), config={"q": self.q}
-        )
+        config = {"q": self.q}
+        replies = yield from self.train(server_round, arrays, Mean("q-weight"), config=config)
         weight = replies.metrics["q-weight"].sum()
         curvature = replies.metrics.get("q-curvature", np.array([np.nan])).sum()
         if np.isnan(curvature):

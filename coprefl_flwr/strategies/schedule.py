@@ -45,8 +45,11 @@ class Schedule(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run the round of the strategy whose turn it is."""
-        if not self._engine.link.begun:
-            self._check_participants()
+        link = self._engine.link
+        wanted = max(strategy.participants or 1 for strategy, _ in self.phases)
+        # A phase that wants more clients than there are is refused before the first one begins.
+        if not link.begun and wanted > (there := len(link.clients(wanted))):
+            raise SettingsError(f"participants = {wanted}: there are only {there} clients")
         strategy, before = self.phase(server_round)
         if server_round == before + 1:
             self.state.clear()
@@ -57,13 +60,6 @@ class Schedule(RoundStrategy):
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""
         return self.phase(self._engine.round)[0].evaluation_exchange(arrays, clients)
-
-    def _check_participants(self) -> None:
-        """Refuse a phase that wants more clients than there are before the first one has begun."""
-        wanted = max(strategy.participants or 1 for strategy, _ in self.phases)
-        there = len(self._engine.link.clients(wanted))
-        if wanted > there:
-            raise SettingsError(f"participants = {wanted}: there are only {there} clients")
 
     def options(self) -> dict[str, Any]:
         """Return the run's options, every phase's own and its rounds."""

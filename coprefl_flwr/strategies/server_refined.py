@@ -1,6 +1,6 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
@@ -20,12 +20,9 @@ class ServerRefined(RoundStrategy):
     options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
     """
 
-    inner: RoundStrategy = field(metadata={"option": False})
-    server: "ServerData" = field(metadata={"option": False})
     steps: int = option(
         5, "SGD steps on the server's data per round", unit="steps", minimum=0, key="server-steps"
     )
-    batch_size: int = field(default=32)
     learning_rate: float = option(
         1e-3, "learning rate of these steps", above=0, key="server-learning-rate"
     )
