@@ -151,7 +151,7 @@ def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list
     """Return what a reader of a table must know; `marked`: some numbers are marked as best."""
     notes = [Note(text) for text in (_values(comparison, marked), *_missing(comparison, found))]
     if found["p-holm"].notna().any():
-        notes += [Note(text, "p") for text in _test(comparison)]
+        notes.append(Note(_test(comparison), "p"))
     elif len(comparison.units) < 2:
         notes.append(Note("One unit: no standard deviation and no test."))
     if comparison.paper:
@@ -204,17 +204,17 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _test(comparison: Comparison) -> list[str]:
+def _test(comparison: Comparison) -> str:
     tasks = all(", task " in unit for unit in comparison.units)
     seeds = all(unit.startswith("seed ") for unit in comparison.units)
     unit = "tasks" if tasks else "seeds" if seeds else "units"
-    sentences = [
+    text = (
         f"p: two-sided paired t-test against {comparison.tested_against.name} over the {unit} that "
         "both rows have, Holm-corrected for the rows of its column."
-    ]
+    )
     if tasks:
-        sentences.append(
-            "The tasks of one seed share a pre-trained model, so p speaks of other tasks for these "
-            "models, not of other pre-trainings."
+        text += (
+            " The tasks of one seed share a pre-trained model, so p speaks of other tasks for "
+            "these models, not of other pre-trainings."
         )
-    return sentences
+    return text

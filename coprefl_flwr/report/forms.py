@@ -32,11 +32,10 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
     """Return the title and a text per number, all of one width, with the signs ± aligned."""
     mean_width = max(len(one.mean) for one in numbers)
     std_width = max(len(one.std) for one in numbers)
+    gap = std_width + len(" ± ") if std_width else 0
     texts = [title + " " * marks]
     for one in numbers:
-        deviation = (
-            f" ± {one.std:>{std_width}}" if one.std else " " * (3 + std_width if std_width else 0)
-        )
+        deviation = f" ± {one.std:>{std_width}}" if one.std else " " * gap
         texts.append(f"{one.mean:>{mean_width}}{deviation}{'*' if one.best else ' ' * marks}")
     width = max(map(len, texts))
     return [text.rjust(width) for text in texts]
@@ -44,15 +43,11 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
 
 def _side_by_side(columns: Sequence[list[str]], room: int) -> list[list[list[str]]]:
     """Return the columns in groups of at most `room` characters, two before each column."""
-    groups: list[list[list[str]]] = []
-    left = 0
+    groups: list[list[list[str]]] = [[]]
     for column in columns:
-        width = 2 + len(column[0])
-        if not groups or width > left:
+        if groups[-1] and sum(2 + len(one[0]) for one in [*groups[-1], column]) > room:
             groups.append([])
-            left = room
         groups[-1].append(column)
-        left -= width
     return groups
 
 

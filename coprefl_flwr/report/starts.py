@@ -89,7 +89,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             final = accuracy[accuracy.index.max()]
             entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=_ENTRY)
+    return pd.DataFrame(entries, columns=_ENTRY).astype({"catches-up": float})
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
