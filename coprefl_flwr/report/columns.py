@@ -7,7 +7,7 @@ Better = Literal["higher", "lower"] | None  # which values are marked as best; N
 
 
 @dataclass(frozen=True)
-class Column:
+class Heading:
     """How a metric is shown."""
 
     title: str  # as a heading, with the unit
@@ -21,19 +21,19 @@ SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 
 COLUMNS = {
-    "accuracy": Column("Accuracy %"),
-    "variance": Column("Variance %²", "lower"),
-    **{f"worst-{percent}%": Column(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
-    "best-10%": Column("Best 10 %"),
-    STD_CLIENTS: Column("Std over clients %", "lower"),
-    "final": Column("Final %"),
-    "best": Column("Best %"),
-    "best-round": Column("Best at round", None, 1, tested=False),
-    "catches-up": Column("Plain's best by", "lower", 1, tested=False),
-    "models": Column("Models sent", "lower", 0, tested=False),
-    "megabytes": Column("MB sent", "lower", 1, tested=False),
-    "weights-sent": Column("Weights sent", "lower", 0, tested=False),
-    "numbers-sent": Column("Numbers sent", "lower", 0, tested=False),
+    "accuracy": Heading("Accuracy %"),
+    "variance": Heading("Variance %²", "lower"),
+    **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
+    "best-10%": Heading("Best 10 %"),
+    STD_CLIENTS: Heading("Std over clients %", "lower"),
+    "final": Heading("Final %"),
+    "best": Heading("Best %"),
+    "best-round": Heading("Best at round", None, 1, tested=False),
+    "catches-up": Heading("Plain's best by", "lower", 1, tested=False),
+    "models": Heading("Models sent", "lower", 0, tested=False),
+    "megabytes": Heading("MB sent", "lower", 1, tested=False),
+    "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
+    "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
 }
 """What can be shown of the tasks (`fairness.METRICS`), of the pre-training, and of what is sent.
 
@@ -47,8 +47,8 @@ def is_column(metric: str) -> bool:
     return metric in COLUMNS or metric.startswith(ACCURACY_OF)
 
 
-def column(metric: str) -> Column:
+def column(metric: str) -> Heading:
     """Return how a metric is shown: one of `COLUMNS`, or accuracy@DATASET, that of its clients."""
     if metric.startswith(ACCURACY_OF):
-        return Column(f"{metric.removeprefix(ACCURACY_OF)} %")
+        return Heading(f"{metric.removeprefix(ACCURACY_OF)} %")
     return COLUMNS[metric]

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -11,17 +11,8 @@ from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Measured, Printed
 from coprefl_flwr.report.fairness import METRICS
 from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.statistics import Summary, holm, paired, summarise
-from coprefl_flwr.report.table import (
-    MARK,
-    Line,
-    Note,
-    Number,
-    Part,
-    Table,
-    best_of,
-    mean_and_std,
-)
+from coprefl_flwr.report.statistics import holm, paired, summarise
+from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Table, best_of
 
 
 def text_tables(comparison: Comparison) -> str:
@@ -68,38 +59,55 @@ def _entry(comparison: Comparison, metric: str, row: Measured, printed: Printed)
 
 def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
-    parts = []
-    for row in comparison.measured:
-        key = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
-        values = {metric: row.values[metric] for metric in comparison.metrics}
-        parts.append(pd.DataFrame({**key, **values}))
-    return pd.concat(parts)
+    found = [
+        pd.DataFrame({metric: row.values[metric] for metric in comparison.metrics}).assign(
+            comparison=comparison.name, row=row.name, unit=list(comparison.units)
+        )
+        for row in comparison.measured
+    ]
+    return pd.concat(found)[["comparison", "row", "unit", *comparison.metrics]]
 
 
 def table(comparison: Comparison) -> Table:
     """Return the comparison's table."""
     found = numbers(comparison)
-    of_metrics = found.groupby("metric", sort=False)
-    best = {at for metric, entries in of_metrics for at in _best(str(metric), entries)}
-    measured = {row.name for row in comparison.measured}
-    names = ["label", "chosen"] if found["chosen"].any() else ["label"]
-    lines = [
-        Line(
-            entries[names].iloc[0].tolist(),
-            [_cell(one, at in best, here=row in measured) for at, one in entries.iterrows()],
-            reference=row == comparison.tested_against.name,
-        )
-        for row, entries in found.groupby("row", sort=False)
-    ]
+    columns = [_column(str(metric), of) for metric, of in found.groupby("metric", sort=False)]
+    lines = found[["row", "label", "chosen"]].drop_duplicates()
+    names = ["label", "chosen"] if lines["chosen"].any() else ["label"]
+    marked = any(number.best for one in columns for number in one.parts["here"])
     return Table(
         names=["Method", "Chosen"][: len(names)],
-        titles=[column(metric).title for metric in comparison.metrics],
-        lines=lines,
-        notes=_notes(comparison, found, marked=bool(best)),
+        lines=lines[names].to_numpy().tolist(),
+        columns=columns,
+        notes=_notes(comparison, found, marked=marked),
         title=comparison.title or comparison.name,
         label=comparison.name,
         failed=comparison.failed,
+        reference=list(lines["row"]).index(comparison.tested_against.name),
+        unmeasured=len(lines) - len(comparison.measured),
     )
+
+
+def _column(metric: str, found: pd.DataFrame) -> Column:
+    """Return the column of a metric, from its `numbers`."""
+    heading, best, nothing = column(metric), _best(metric, found), Number("")
+    here = [
+        Number.of(mean, std, f",.{heading.decimals}f", at in best)
+        for at, mean, std in found[["mean", "std"]].itertuples()
+    ]
+    # Qualities with the papers' two decimals, costs in as many as it takes.
+    spec = ".2f" if heading.tested else ",.10g"
+    paper = [
+        nothing if math.isnan(mean) else Number.of(mean, std, spec)
+        for mean, std in found[["paper-mean", "paper-std"]].itertuples(index=False)
+    ]
+    p_values = [
+        nothing if math.isnan(p) else Number("< 0.001" if p < 0.001 else f"{p:.3f}")
+        for p in found["p-holm"]
+    ]
+    parts: dict[Part, list[Number]] = {"here": here, "paper": paper, "p": p_values}
+    seen = {part: numbers for part, numbers in parts.items() if any(n.text for n in numbers)}
+    return Column(heading.title, seen)
 
 
 def _best(metric: str, found: pd.DataFrame) -> list[Any]:
@@ -111,23 +119,6 @@ def _best(metric: str, found: pd.DataFrame) -> list[Any]:
     shown = [round(mean, column(metric).decimals) for mean in full["mean"].tolist()]
     best = best_of(shown, column(metric).better)
     return [full.index[at] for at in best] if len(best) < len(full) else []
-
-
-def _cell(entry: "pd.Series[Any]", best: bool, *, here: bool) -> dict[Part, Number]:
-    """Return what is shown of a line's metric, by part."""
-    kind = column(entry["metric"])
-    cell: dict[Part, Number] = {}
-    if here:
-        found = Summary(entry["mean"], entry["std"], entry["n"])
-        cell["here"] = mean_and_std(found, f",.{kind.decimals}f", best)
-    if not math.isnan(entry["paper-mean"]):
-        # Qualities with the papers' two decimals, costs in as many as it takes.
-        spec = ".2f" if kind.tested else ",.10g"
-        cell["paper"] = mean_and_std(Summary(entry["paper-mean"], entry["paper-std"], 1), spec)
-    if not math.isnan(entry["p-holm"]):
-        p = entry["p-holm"]
-        cell["p"] = Number("< 0.001" if p < 0.001 else f"{p:.3f}")
-    return cell
 
 
 def overviews(comparisons: Sequence[Comparison], tables: Sequence[Table]) -> list[Table]:
@@ -142,17 +133,17 @@ def overviews(comparisons: Sequence[Comparison], tables: Sequence[Table]) -> lis
         having = [(one, of) for one, of in both if metric in one.metrics]
         if len(having) < 2:
             continue
-        columns: list[dict[str, Mapping[Part, Number]]] = [
-            {
-                one.short_name(row): {"here": line.cells[one.metrics.index(metric)]["here"]}
-                for row, line in zip(one.measured, of.lines, strict=False)
-            }
-            for one, of in having
+        cells = []
+        for one, of in having:
+            here = of.columns[one.metrics.index(metric)].parts["here"]
+            cells.append(dict(zip(map(one.short_name, one.measured), here, strict=False)))
+        names = list(dict.fromkeys(itertools.chain(*cells)))
+        columns = [
+            Column(of.title, {"here": [numbers.get(name, Number(NONE)) for name in names]})
+            for (_, of), numbers in zip(having, cells, strict=True)
         ]
-        names = dict.fromkeys(itertools.chain(*columns))
-        lines = [Line([name], [cells.get(name, {}) for cells in columns]) for name in names]
         title = f"{column(metric).title}, all tables"
-        found.append(Table(["Method"], [of.title for _, of in having], lines, title=title))
+        found.append(Table(["Method"], [[name] for name in names], columns, title=title))
     return found
 
 
@@ -160,7 +151,7 @@ def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list
     """Return what a reader of a table must know; `marked`: some numbers are marked as best."""
     notes = [Note(text) for text in (_values(comparison, marked), *_missing(comparison, found))]
     if found["p-holm"].notna().any():
-        notes += [Note(text, "p") for text in _test(comparison)]
+        notes.append(Note(_test(comparison), "p"))
     elif len(comparison.units) < 2:
         notes.append(Note("One unit: no standard deviation and no test."))
     if comparison.paper:
@@ -213,17 +204,17 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _test(comparison: Comparison) -> list[str]:
+def _test(comparison: Comparison) -> str:
     tasks = all(", task " in unit for unit in comparison.units)
     seeds = all(unit.startswith("seed ") for unit in comparison.units)
     unit = "tasks" if tasks else "seeds" if seeds else "units"
-    sentences = [
+    text = (
         f"p: two-sided paired t-test against {comparison.tested_against.name} over the {unit} that "
         "both rows have, Holm-corrected for the rows of its column."
-    ]
+    )
     if tasks:
-        sentences.append(
-            "The tasks of one seed share a pre-trained model, so p speaks of other tasks for these "
-            "models, not of other pre-trainings."
+        text += (
+            " The tasks of one seed share a pre-trained model, so p speaks of other tasks for "
+            "these models, not of other pre-trainings."
         )
-    return sentences
+    return text

@@ -85,10 +85,9 @@ class Comparison:
                         f"{where}, row {row.name!r} has {found} values of {metric}; "
                         f"allowed: one for each of the {len(self.units)} units"
                     )
-        labels = [row.label for row in self.measured]
-        if self.reference not in names + labels:
-            known = unknown("reference", self.reference, list(dict.fromkeys(names + labels)))
-            raise SettingsError(f"{where}: {known}")
+        known = dict.fromkeys([*names, *(row.label for row in self.measured)])
+        if self.reference not in known:
+            raise SettingsError(f"{where}: {unknown('reference', self.reference, known)}")
 
     @property
     def tested_against(self) -> Measured:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from coprefl_flwr.report.table import PARTS, Line, Number, Table
+from coprefl_flwr.report.table import PARTS, Number, Table
 
 TEXT_WIDTH = 100
 """Most characters of a line of plain text."""
@@ -16,13 +16,12 @@ def plain(table: Table) -> str:
     It has what was measured here alone. Columns that do not fit beside the others stand in a
     further table below, and long names are wrapped.
     """
-    lines = [line for line in table.lines if any("here" in cell for cell in line.cells)]
+    measured = len(table.lines) - table.unmeasured
     columns = [
-        _column(title, [line.number(at, "here") for line in lines], table.marks)
-        for at, title in enumerate(table.titles)
+        _column(one.title, one.parts["here"][:measured], table.marks) for one in table.columns
     ]
     text = [table.title, ""] if table.title else []
-    names = [":".join(filter(None, line.names)) for line in lines]  # as in a setting
+    names = [":".join(filter(None, line)) for line in table.lines[:measured]]  # as in a setting
     room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
     for fitting in _side_by_side(columns, room):
         text += [*_beside(table.names[0], names, fitting), ""]
@@ -33,11 +32,10 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
     """Return the title and a text per number, all of one width, with the signs ± aligned."""
     mean_width = max(len(one.mean) for one in numbers)
     std_width = max(len(one.std) for one in numbers)
+    gap = std_width + len(" ± ") if std_width else 0
     texts = [title + " " * marks]
     for one in numbers:
-        deviation = (
-            f" ± {one.std:>{std_width}}" if one.std else " " * (3 + std_width if std_width else 0)
-        )
+        deviation = f" ± {one.std:>{std_width}}" if one.std else " " * gap
         texts.append(f"{one.mean:>{mean_width}}{deviation}{'*' if one.best else ' ' * marks}")
     width = max(map(len, texts))
     return [text.rjust(width) for text in texts]
@@ -45,15 +43,11 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
 
 def _side_by_side(columns: Sequence[list[str]], room: int) -> list[list[list[str]]]:
     """Return the columns in groups of at most `room` characters, two before each column."""
-    groups: list[list[list[str]]] = []
-    left = 0
+    groups: list[list[list[str]]] = [[]]
     for column in columns:
-        width = 2 + len(column[0])
-        if not groups or width > left:
+        if groups[-1] and sum(2 + len(one[0]) for one in [*groups[-1], column]) > room:
             groups.append([])
-            left = room
         groups[-1].append(column)
-        left -= width
     return groups
 
 
@@ -76,15 +70,15 @@ def markdown(*tables: Table) -> str:
 
 
 def _in_markdown(table: Table) -> str:
-    columns = table.columns
-    titles = [table.titles[at] if part == "here" else part for at, part in columns]
+    columns = [(one.title, *item) for one in table.columns for item in one.parts.items()]
+    titles = [title if part == "here" else part for title, part, _ in columns]
     lines = [f"## {_escaped(table.title)}", ""] if table.title else []
     lines += [_bars(map(_escaped, [*table.names, *titles]))]
-    lines += ["|" + ":--|" * len(table.names) + "--:|" * len(titles)]
-    for line in table.lines:
-        numbers = [line.number(*column) for column in columns]
-        cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in numbers]
-        lines.append(_bars([*map(_escaped, line.names), *cells]))
+    lines += ["|" + ":--|" * len(table.names) + "--:|" * len(columns)]
+    for at, names in enumerate(table.lines):
+        found = [numbers[at] for _, _, numbers in columns]
+        cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in found]
+        lines.append(_bars([*map(_escaped, names), *cells]))
     if table.notes:
         lines += ["", _escaped(table.note("bold"))]
     if table.failed:
@@ -118,9 +112,9 @@ def latex(table: Table) -> str:
     The best numbers are bold. The paper's numbers and p-values stand below the measured ones: side
     by side they would not fit a page.
     """
-    columns = "l" * len(table.names) + "r" * len(table.titles)
+    columns = "l" * len(table.names) + "r" * len(table.columns)
     caption = f"{table.title or table.label}. {table.note('bold')}"
-    blocks = [_block(table, line) for line in table.lines]
+    blocks = [_block(table, at) for at in range(len(table.lines))]
     gap = [r"\addlinespace"] if any(len(block) > 1 for block in blocks) else []
     body = [text for block in blocks for text in [*gap, *block]][len(gap) :]
     lines = [
@@ -131,7 +125,7 @@ def latex(table: Table) -> str:
         rf"\label{{tab:{table.label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _ampersands([_typeset(title) for title in [*table.names, *table.titles]]),
+        _ampersands([*map(_typeset, [*table.names, *(one.title for one in table.columns)])]),
         r"\midrule",
         *body,
         r"\bottomrule",
@@ -141,15 +135,15 @@ def latex(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _block(table: Table, line: Line) -> list[str]:
+def _block(table: Table, at: int) -> list[str]:
     """Return the measured line, and those of the paper's numbers and of p where there are any."""
     block = []
     for part in PARTS:
-        numbers = [line.number(at, part) for at in range(len(table.titles))]
-        texts = [rf"\textbf{{{_typeset(n.text)}}}" if n.best else _typeset(n.text) for n in numbers]
-        below = [rf"\quad {part}", *[""] * (len(line.names) - 1)]
+        found = [one.parts[part][at] if part in one.parts else Number("") for one in table.columns]
+        texts = [rf"\textbf{{{_typeset(n.text)}}}" if n.best else _typeset(n.text) for n in found]
+        below = [rf"\quad {part}", *[""] * (len(table.names) - 1)]
         if any(texts):  # Dashes where nothing was measured.
-            names = map(_typeset, line.names) if part == "here" else below
+            names = map(_typeset, table.lines[at]) if part == "here" else below
             block.append(_ampersands([*names, *texts]))
     return block
 

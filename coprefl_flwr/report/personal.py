@@ -1,7 +1,6 @@
 """The tables of a personalised study: accuracies of clients by method, over runs."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ from coprefl_flwr.report.columns import Better
 from coprefl_flwr.report.fairness import METRICS
 from coprefl_flwr.report.results import accuracies
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.table import Note, Number, Table, column_of, of_columns
+from coprefl_flwr.report.table import Column, Note, Number, Table, column_of
 
 PersonalRun = tuple[pd.DataFrame, Mapping[str, Mapping[str, int]]]
 """Rows of clients with the column domain, and what a client sends in a round, by method:
@@ -51,27 +50,27 @@ def personal_tables(runs: Sequence[PersonalRun]) -> list[Table]:
         "its own test samples. Sent: by a client in a round."
     )
 
-    def column(measure: Measure, better: Better = "higher", domain: str = "") -> list[Number]:
+    def column(title: str, measure: Measure, better: Better = "higher", domain: str = "") -> Column:
         chosen = (domains == domain) | (domain == "")
         over_runs = [
             summarise([measure(run[method].to_numpy()[chosen]) for run in by_run])
             for method in methods
         ]
-        return column_of(over_runs, ".1f", better)
+        return column_of(title, over_runs, ".1f", better)
 
     over_clients = [
-        column(measure, "lower" if title == "Std" else "higher")
+        column(title, measure, "lower" if title == "Std" else "higher")
         for title, measure in _OVER_CLIENTS.items()
     ]
     sent = [runs[0][1][method] for method in methods]
     traffic = [Number(f"{one['weights-sent']:,} ({one['numbers-sent']:,})") for one in sent]
-    titles = [*_OVER_CLIENTS, "Weights sent (all numbers)"]
-    tables = [Table(["Method"], titles, of_columns(methods, [*over_clients, traffic]))]
+    over_clients.append(Column("Weights sent (all numbers)", {"here": traffic}))
+    tables = [over_clients]
     if domains.nunique() > 1:
-        names = list(domains.unique())
-        by_domain = [column(METRICS["accuracy"], domain=name) for name in names]
-        tables.append(Table(["Method"], names, of_columns(methods, by_domain)))
-    return [*tables[:-1], replace(tables[-1], notes=[note])]
+        tables.append([column(one, METRICS["accuracy"], domain=one) for one in domains.unique()])
+    lines = [[method] for method in methods]
+    notes = [*[[]] * (len(tables) - 1), [note]]
+    return [Table(["Method"], lines, *of) for of in zip(tables, notes, strict=True)]
 
 
 def _by_method(rows: pd.DataFrame) -> pd.DataFrame:

@@ -82,12 +82,12 @@ def _switch(comparison: Comparison) -> Drawn:
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
     windows = {figures.smoothing_window(accuracy[name].dropna().index) for name in runs}
     smoothed = " or ".join(f"{window} tested rounds" for window in sorted(windows) if window)
-    smoothing = (
-        f"Smoothed by a Savitzky-Golay filter of order {ORDER} over {smoothed} "
-        f"({WINDOW} rounds in CyclicFL; here as many as were tested in {WINDOW})"
-        if smoothed
-        else "Too few tested rounds to smooth"
-    )
+    smoothing = "Too few tested rounds to smooth"
+    if smoothed:
+        smoothing = (
+            f"Smoothed by a Savitzky-Golay filter of order {ORDER} over {smoothed} "
+            f"({WINDOW} rounds in CyclicFL; here as many as were tested in {WINDOW})"
+        )
     marks = "; dotted lines mark the switch of phase" if any(switches.values()) else ""
     return figure, f"Test accuracy by round{over}. {smoothing}{marks}."
 
@@ -96,9 +96,7 @@ def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
     """Return the mean test accuracy over the seeds by round; rounds that all of them tested."""
     if "server-accuracy" not in rounds:
         return pd.Series(dtype=float)
-    by_seed = rounds.astype({"server-accuracy": float}).pivot(
-        index="round", columns="seed", values="server-accuracy"
-    )
+    by_seed = rounds.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
     common = by_seed[np.isfinite(by_seed).all(axis=1)]
     return pd.Series([float(np.mean(found)) for found in common.to_numpy()], common.index, float)
 
@@ -110,12 +108,9 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     points = pd.DataFrame(found, columns=["at", "mean", "std", "n"]).query("n > 0")
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
     figure = figures.p1_rounds_figure(points, f"{which} (%)")
-    fit = (
-        "the line is the least-squares polynomial of order 3"
-        if is_fitted(points)
-        else "too few points for the paper's polynomial of order 3"
-    )
-    return figure, f"{which} against the rounds of the first phase; {fit}."
+    fit = "the line is the least-squares" if is_fitted(points) else "too few points for the paper's"
+    caption = f"{which} against the rounds of the first phase; {fit} polynomial of order 3."
+    return figure, caption
 
 
 def _landscape(comparison: Comparison) -> Drawn:

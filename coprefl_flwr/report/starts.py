@@ -7,7 +7,7 @@ import pandas as pd
 
 from coprefl_flwr.report.results import summary, task_metrics
 from coprefl_flwr.report.statistics import Summary
-from coprefl_flwr.report.table import MARK, Note, Number, Table, column_of, of_columns, shown
+from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
 
 _SUMMARY = {
     "Accuracy %": "accuracy",
@@ -33,14 +33,14 @@ def summary_table(rows: pd.DataFrame) -> Table:
     entries = summary(rows)
     columns = [
         column_of(
+            title,
             [Summary(*found) for found in entries[[metric, f"{metric} std", "tasks"]].values],
             ".1f",
             "lower" if metric == "variance" else "higher",
         )
-        for metric in _SUMMARY.values()
+        for title, metric in _SUMMARY.items()
     ]
-    lines = of_columns(list(entries["start"]), columns)
-    return Table(["Start"], list(_SUMMARY), lines, [Note(_over_tasks(rows))])
+    return Table(["Start"], entries[["start"]].values.tolist(), columns, [Note(_over_tasks(rows))])
 
 
 def _over_tasks(rows: pd.DataFrame) -> str:
@@ -89,7 +89,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
             final = accuracy[accuracy.index.max()]
             entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=_ENTRY)
+    return pd.DataFrame(entries, columns=_ENTRY).astype({"catches-up": float})
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
@@ -106,9 +106,9 @@ def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
 
 def pretraining_table(entries: pd.DataFrame) -> Table:
     """Return the table of a `pretraining_summary`, without the columns that no start has."""
-    titles = {title: what for title, what in _PRETRAINING.items() if entries[what[0]].notna().any()}
     columns = [
-        [Number(shown(n, spec) if n == n else "") for n in entries[name].astype(float)]
-        for name, spec in titles.values()
+        Column(title, {"here": [Number(shown(n, spec) if n == n else "") for n in entries[name]]})
+        for title, (name, spec) in _PRETRAINING.items()
+        if entries[name].notna().any()
     ]
-    return Table(["Start"], list(titles), of_columns(list(entries["start"]), columns), marks=False)
+    return Table(["Start"], entries[["start"]].values.tolist(), columns, marks=False)

@@ -25,6 +25,11 @@ class Number:
     std: str = ""
     best: bool = False
 
+    @classmethod
+    def of(cls, mean: float, std: float, spec: str, best: bool = False) -> "Number":
+        """Return both in a format such as ",.2f"; the standard deviation may be nan."""
+        return cls(shown(mean, spec), "" if math.isnan(std) else shown(std, spec), best)
+
     @property
     def text(self) -> str:
         """The two together."""
@@ -32,16 +37,11 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Line:
-    """A line of a table: its names, and for each heading what stands below it, by part."""
+class Column:
+    """What stands below a heading: a number for each line of the table, by part."""
 
-    names: Sequence[str]
-    cells: Sequence[Mapping[Part, Number]]
-    reference: bool = False  # whether the other lines are tested against this one
-
-    def number(self, at: int, part: Part) -> Number:
-        """Return what stands in a cell: a dash where nothing was measured."""
-        return self.cells[at].get(part, Number(NONE if part == "here" else ""))
+    title: str
+    parts: Mapping[Part, Sequence[Number]]  # "here" always, others where a line has them
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,15 @@ class Table:
     """Lines of names and numbers."""
 
     names: Sequence[str]  # headings of the columns of names, which come first
-    titles: Sequence[str]  # headings of the columns of numbers
-    lines: Sequence[Line]  # at least one
+    lines: Sequence[Sequence[str]]  # the names of each line; at least one line
+    columns: Sequence[Column]
     notes: Sequence[Note] = ()  # what a reader must know
     title: str = ""  # what this table is; "" where the text around it says so
     label: str = ""  # by which a document refers to it; "": not at all
     failed: Sequence[str] = ()  # a line per run that is missing
+    reference: int | None = None  # the line that the others are tested against
+    unmeasured: int = 0  # how many lines, the last ones, have nothing that was measured here
     marks: bool = True  # whether the best are marked: plain text leaves room for the stars
-
-    @property
-    def parts(self) -> list[list[Part]]:
-        """For each heading, what stands below it in some line: "here" always."""
-        return [
-            [p for p in PARTS if p == "here" or any(p in line.cells[at] for line in self.lines)]
-            for at in range(len(self.titles))
-        ]
-
-    @property
-    def columns(self) -> list[tuple[int, Part]]:
-        """The columns of numbers: which heading they are below, and their part."""
-        return [(at, part) for at, parts in enumerate(self.parts) for part in parts]
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
         """Return the notes on these parts as one text; `mark` says how the best are marked."""
@@ -88,13 +77,6 @@ def shown(value: float, spec: str) -> str:
     if math.isnan(value):
         return NONE
     return format(value, spec) if math.isfinite(value) else "never"
-
-
-def mean_and_std(found: Summary, spec: str, best: bool = False) -> Number:
-    """Return a summary as shown."""
-    return Number(
-        shown(found.mean, spec), "" if math.isnan(found.std) else shown(found.std, spec), best
-    )
 
 
 def best_of(values: Sequence[float], better: Better) -> set[int]:
@@ -109,14 +91,9 @@ def best_of(values: Sequence[float], better: Better) -> set[int]:
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(found: Sequence[Summary], spec: str, better: Better = "higher") -> list[Number]:
-    """Return summaries as shown, one a line, the best marked."""
+def column_of(title: str, found: Sequence[Summary], spec: str, better: Better = "higher") -> Column:
+    """Return a column of summaries, one a line, the best marked."""
     means = [float(format(one.mean, spec.replace(",", ""))) for one in found]
     best = best_of(means, better)
-    return [mean_and_std(one, spec, index in best) for index, one in enumerate(found)]
-
-
-def of_columns(names: Sequence[str], columns: Sequence[Sequence[Number]]) -> list[Line]:
-    """Return a line for each name, with what is measured only."""
-    rows = zip(names, *columns, strict=True)
-    return [Line([name], [{"here": number} for number in numbers]) for name, *numbers in rows]
+    numbers = [Number.of(one.mean, one.std, spec, at in best) for at, one in enumerate(found)]
+    return Column(title, {"here": numbers})

@@ -138,15 +138,12 @@ _PAGE = """\
 {% macro bullets(lines, kind) %}
 {% if lines %}
 <ul class="{{ kind }}">
-{% for line in lines %}
-<li>{{ line }}</li>
-{% endfor %}
+{% for line in lines %}<li>{{ line }}</li>{% endfor %}
 </ul>
 {% endif %}
 {% endmacro %}
 {% macro grid(table) %}
-{% set columns = table.columns %}
-{% set split = columns | count > table.titles | count %}
+{% set split = table.columns | map(attribute="parts") | map("count") | max > 1 %}
 <div class="scroll" tabindex="0" role="region" aria-label="{{ table.title }}">
 <table>
 <thead>
@@ -154,29 +151,29 @@ _PAGE = """\
 {% for name in table.names %}
 <th scope="col" class="text" rowspan="{{ 2 if split else 1 }}">{{ name }}</th>
 {% endfor %}
-{% for title in table.titles %}
-<th scope="colgroup" class="group" colspan="{{ table.parts[loop.index0] | count }}">{{ title }}</th>
+{% for one in table.columns %}
+<th scope="colgroup" class="group" colspan="{{ one.parts | count }}">{{ one.title }}</th>
 {% endfor %}
 </tr>
 {% if split %}
 <tr>
-{% for _, part in columns %}
+{% for part in table.columns | map(attribute="parts") | map("list") | sum(start=[]) %}
 <th scope="col"{% if part == "here" %} class="group"{% endif %}>{{ part }}</th>
 {% endfor %}
 </tr>
 {% endif %}
 </thead>
 <tbody>
-{% for line in table.lines %}
-<tr{% if line.reference %} class="reference"{% endif %}>
-<th scope="row">{{ line.names[0] }}</th>
-{% for name in line.names[1:] %}
-<td class="text">{{ name }}</td>
+{% for names in table.lines %}
+{% set at = loop.index0 %}
+<tr{% if at == table.reference %} class="reference"{% endif %}>
+<th scope="row">{{ names[0] }}</th>
+{% for name in names[1:] %}<td class="text">{{ name }}</td>{% endfor %}
+{% for one in table.columns %}
+{% for part, numbers in one.parts.items() %}
+<td class="{{ "group" if part == "here" else "aside" }}{{ " best" if numbers[at].best }}">
+{{- numbers[at].text }}</td>
 {% endfor %}
-{% for at, part in columns %}
-{% set cell = line.number(at, part) %}
-<td class="{{ "group" if part == "here" else "aside" }}{{ " best" if cell.best }}">
-{{- cell.text }}</td>
 {% endfor %}
 </tr>
 {% endfor %}

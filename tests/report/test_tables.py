@@ -11,7 +11,7 @@ from coprefl_flwr.report import Measured, text_tables
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
 from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.forms import latex, markdown
-from coprefl_flwr.report.table import NONE, Line, Number, Part
+from coprefl_flwr.report.table import NONE, Number, Part
 from tests.report.made_up import NASTY, UNITS, comparison, measured, one_unit
 
 METRICS = ["accuracy", "variance"]  # those of the made-up comparison
@@ -26,12 +26,8 @@ def entry(of: Comparison, row: str, metric: str) -> Any:
     return one
 
 
-def cell(line: Line, metric: str, part: Part = "here") -> Number:
-    return line.number(METRICS.index(metric), part)
-
-
-def is_marked(line: Line) -> bool:
-    return any(shown.best for cells in line.cells for shown in cells.values())
+def cell(of: Comparison, line: int, metric: str, part: Part = "here") -> Number:
+    return table(of).columns[METRICS.index(metric)].parts[part][line]
 
 
 def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
@@ -46,32 +42,38 @@ def test_numbers_of_a_row() -> None:
     distribution with 2 degrees is closed.
     """
     t = 11 / (13 / 3) ** 0.5
-    fedavg, coprefl, _, fedmeta = table(comparison()).lines
+    fedavg, coprefl, fedmeta = 0, 1, 3
+    assert [line[0] for line in table(comparison()).lines] == [
+        "fedavg",
+        "coprefl",
+        NASTY,
+        "fedmeta",
+    ]
     of_fedavg = entry(comparison(), "fedavg", "accuracy")
-    assert cell(fedavg, "accuracy").text == "73.00 ± 2.58"
+    assert cell(comparison(), fedavg, "accuracy").text == "73.00 ± 2.58"
     assert of_fedavg["p"] == pytest.approx(P_ACCURACY, abs=5e-5)
     failed = entry(comparison(), NASTY, "accuracy")
     assert failed["p"] == pytest.approx(1 - (t**2 / (t**2 + 2)) ** 0.5)
     assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY, abs=1e-4)
-    assert cell(fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
-    assert cell(fedavg, "variance", "paper").text == "64.80"
-    assert cell(coprefl, "accuracy", "p").text == ""
-    assert cell(fedmeta, "accuracy").text == NONE
-    assert cell(fedmeta, "accuracy", "paper").text == "82.45 ± 2.61"
+    assert cell(comparison(), fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
+    assert cell(comparison(), fedavg, "variance", "paper").text == "64.80"
+    assert cell(comparison(), coprefl, "accuracy", "p").text == ""
+    assert cell(comparison(), fedmeta, "accuracy").text == NONE
+    assert cell(comparison(), fedmeta, "accuracy", "paper").text == "82.45 ± 2.61"
 
 
 def test_a_row_that_lacks_units_is_not_best() -> None:
-    _, coprefl, failed, _ = table(comparison()).lines
+    coprefl, failed = 1, 2
     for metric in METRICS:
-        assert cell(coprefl, metric).best
-        assert not cell(failed, metric).best
+        assert cell(comparison(), coprefl, metric).best
+        assert not cell(comparison(), failed, metric).best
         assert entry(comparison(), NASTY, metric)["n"] == 3
 
 
 def test_where_all_are_equal_none_is_best() -> None:
     rows = [measured(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
-    found = table(comparison(measured=rows))
-    assert not any(map(is_marked, found.lines))
+    found = comparison(measured=rows)
+    assert not any(cell(found, line, metric).best for line in (0, 1) for metric in METRICS)
 
 
 def test_costs_are_not_tested_and_never_is_a_word() -> None:
@@ -84,10 +86,10 @@ def test_costs_are_not_tested_and_never_is_a_word() -> None:
             metrics=["models", "catches-up"], units=["seed 0", "seed 1"], measured=rows, paper={}
         )
     )
-    first, second = found.lines
-    assert first.cells[0]["here"] == Number("15,000", "7,071", best=True)
-    assert second.cells[1]["here"].text == "never"
-    assert found.parts == [["here"], ["here"]]
+    models, catches_up = found.columns
+    assert models.parts["here"][0] == Number("15,000", "7,071", best=True)
+    assert catches_up.parts["here"][1].text == "never"
+    assert [list(one.parts) for one in found.columns] == [["here"], ["here"]]
 
 
 def test_markdown_shows_every_character() -> None:
@@ -209,9 +211,11 @@ def test_overview_has_a_column_a_comparison() -> None:
     accuracy, variance = overviews(both, [table(one) for one in both])
     assert accuracy.title == "Accuracy %, all tables"
     assert variance.title == "Variance %², all tables"
-    assert accuracy.titles == ["participants = 20", "participants = 30"]
-    lines = {line.names[0]: [line.number(at, "here").text for at in (0, 1)]
-             for line in accuracy.lines}  # fmt: skip
+    assert [one.title for one in accuracy.columns] == ["participants = 20", "participants = 30"]
+    texts = [[number.text for number in one.parts["here"]] for one in accuracy.columns]
+    lines = dict(
+        zip((name for (name,) in accuracy.lines), map(list, zip(*texts, strict=True)), strict=True)
+    )
     assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
     assert lines[NASTY] == ["90.00 ± 0.00", NONE]
     assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown(accuracy)

@@ -43,14 +43,9 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
     for one in alone:
         if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
             raise SettingsError("the runs are not of the same clients and classes")
+    clients = sorted(fused, key=int)
     scores = np.array(
-        [
-            [
-                np.sum(np.float64(one[client]) * fused[client], axis=1).mean()
-                for client in sorted(fused, key=int)
-            ]
-            for one in alone
-        ]
+        [[np.sum(np.float64(one[c]) * fused[c], axis=1).mean() for c in clients] for one in alone]
     )
     return np.asarray(scores / scores.sum(axis=0))
 
