@@ -4,7 +4,6 @@
 is the same thing in a message; the two functions at the top are the only border between them.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from flwr.app import Array, ArrayRecord
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def to_record(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:
+def to_record(arrays: Arrays) -> ArrayRecord:
     """Return the Flower record that holds `arrays`, in their order."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
 
@@ -60,12 +59,7 @@ def taken_apart(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
     return first, more
 
 
-def mismatch(
-    arrays: Mapping[str, npt.NDArray[Any]],
-    template: Mapping[str, npt.NDArray[Any]],
-    *,
-    subset: bool = False,
-) -> str | None:
+def mismatch(arrays: Arrays, template: Arrays, *, subset: bool = False) -> str | None:
     """Say in a few words why `arrays` cannot take the place of `template`, or return None.
 
     Names and shapes must be the template's, and every number real and finite. With `subset`, names
@@ -81,9 +75,8 @@ def mismatch(
         if array.dtype.kind not in "biuf":
             return f"array '{name}' is {array.dtype}, not of real numbers"
         if subset and template[name].dtype.kind != "f":
-            return (
-                f"array '{name}' is no trainable parameter: it was sent as {template[name].dtype}"
-            )
+            why = "is no trainable parameter: it was sent as"
+            return f"array '{name}' {why} {template[name].dtype}"
         if array.shape != template[name].shape:
             return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
         if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
@@ -91,9 +84,7 @@ def mismatch(
     return None
 
 
-def other_dtype(
-    arrays: Mapping[str, npt.NDArray[Any]], template: Mapping[str, npt.NDArray[Any]]
-) -> str | None:
+def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
     """Say which of `arrays` has another dtype than the template's, or return None."""
     for name, array in arrays.items():
         if array.dtype != template[name].dtype:
@@ -108,13 +99,10 @@ def cast(array: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[An
     return array.astype(dtype)
 
 
-def cast_like(
-    arrays: Mapping[str, npt.NDArray[Any]],
-    template: Mapping[str, npt.NDArray[Any]],
-) -> Arrays:
+def cast_like(arrays: Arrays, template: Arrays) -> Arrays:
     """Return `arrays` in the template's dtypes and order."""
     return {
-        name: cast(np.asarray(arrays[name], dtype=np.float64), template[name].dtype)
-        for name in template
+        name: cast(np.asarray(arrays[name], dtype=np.float64), old.dtype)
+        for name, old in template.items()
         if name in arrays
     }

@@ -22,11 +22,8 @@ from coprefl_flwr.files import write_atomically
 class ClientState:
     """The states of a client, a file a version.
 
-    Parameters
-    ----------
-    folder : path
-        Made when something is written. In it each run, population and client (as the request names
-        them) has a folder, so that all clients of a machine can share one.
+    `folder` is made when something is written. In it each run, population and client (as the
+    request names them) has a folder, so that all clients of a machine can share one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -35,10 +32,7 @@ class ClientState:
     def read(self, config: Mapping[str, Any]) -> Arrays | None:
         """Return the state the server has committed, None for a client that has none yet.
 
-        Raises
-        ------
-        SettingsError
-            If the server has committed a state that is not here (the folder was lost).
+        Raises a SettingsError if it is not here, as when the folder was lost.
         """
         version = str(config.get("state-version", ""))
         if not version:
@@ -47,18 +41,15 @@ class ClientState:
         try:
             return load_file(file)
         except (OSError, SafetensorError) as error:
-            written = version.partition("-")[0]
-            raise SettingsError(
-                f"this client's state of round {written} is lost or damaged: {file}"
-            ) from error
+            lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
+            raise SettingsError(f"{lost}: {file}") from error
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Keep `arrays` as the state after this request, and delete versions no longer needed."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
-        write_atomically(
-            file, save({n: np.asarray(array, order="C") for n, array in arrays.items()})
-        )
+        contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        write_atomically(file, save(contiguous))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
             # Not the newer ones: this request may be a late one.

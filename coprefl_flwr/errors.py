@@ -7,12 +7,8 @@ from contextlib import contextmanager
 class SettingsError(ValueError):
     """Something the user set cannot be used; one line says what, and what is allowed.
 
-    Parameters
-    ----------
-    message : str
-        The line.
-    *keys : str
-        The settings that it is about, the first before the others: a recipe says where they stand.
+    `keys` are the settings that it is about, the first before the others: a recipe says where they
+    stand.
     """
 
     def __init__(self, message: str, *keys: str) -> None:

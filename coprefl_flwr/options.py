@@ -35,18 +35,10 @@ def option(
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
-    Parameters
-    ----------
-    default : bool, int, float, str or None
-        None is "not set", if the field's type allows it.
-    meaning : str
-        What it does, for the tables of the documentation.
-    minimum, maximum, above : float, optional
-        Limits of a number; `above` is the lower one where that is not allowed itself.
-    choices : tuple[str, ...]
-        The texts that are allowed, if not all are.
-    key : str
-        Its name in run-config and recipes, if that is not the field's name with hyphens.
+    The default None is "not set", if the field's type allows it; `meaning` is for the tables of the
+    documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
+    the texts that are allowed, if not all are. `key` is the option's name in run-config and
+    recipes, if that is not the field's name with hyphens.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
     return field(default=default, metadata={"meaning": meaning, "unit": unit, "key": key, **limits})
@@ -54,14 +46,9 @@ def option(
 
 @dataclass(frozen=True)
 class Option:
-    """A declared option.
+    """A declared option: `name` in Python, `key` in run-config and recipes.
 
-    Parameters
-    ----------
-    name, key : str
-        In Python, and in run-config and recipes.
-    kinds : tuple[type, ...]
-        Types of its values; NoneType among them where it need not be set.
+    `kinds` are the types of its values, NoneType among them where it need not be set.
     """
 
     name: str
@@ -78,10 +65,7 @@ class Option:
     def read(self, value: object) -> Any:
         """Return a value of the run-config with its right type; "" is None where that is allowed.
 
-        Raises
-        ------
-        SettingsError
-            For a wrong type or a value out of its limits, in one line that begins with the key.
+        Raises a SettingsError, which begins with the key, for a wrong type or beyond the limits.
         """
         if value == "" and type(None) in self.kinds:
             return None
@@ -96,12 +80,9 @@ class Option:
             raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(f"{name} = {value}: must be a finite number", self.key)
-        fits = (
-            (self.minimum is None or value >= self.minimum)
-            and (self.maximum is None or value <= self.maximum)
-            and (self.above is None or value > self.above)
-        )
-        if not fits:
+        low = self.minimum is not None and value < self.minimum
+        high = self.maximum is not None and value > self.maximum
+        if low or high or (self.above is not None and value <= self.above):
             raise SettingsError(f"{name} = {value}: must be {self.limits}", self.key)
         return value
 

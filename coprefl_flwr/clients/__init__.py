@@ -15,5 +15,5 @@ from coprefl_flwr.clients.pfedme import PFedMeClient as PFedMeClient
 from coprefl_flwr.clients.qffl import QFFLClient as QFFLClient
 from coprefl_flwr.clients.scaffold import SCAFFOLDClient as SCAFFOLDClient
 from coprefl_flwr.clients.solo import SoloClient as SoloClient
-from coprefl_flwr.clients.stateful import StatefulClient as StatefulClient
+from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
 from coprefl_flwr.clients.torch_client import TorchClient as TorchClient

@@ -50,8 +50,12 @@ def client_app(
     def roster(message: Message, context: Context) -> Message:
         population = str(message.content.config_records["config"].get("population", ""))
         hosted = clients(context, population) if callable(clients) else clients
-        content = RecordDict({"roster": _roster(hosted, context)})
-        return Message(content, reply_to=message)
+        if isinstance(hosted, int):
+            answer = ConfigRecord({"clients": hosted})
+        else:
+            own = [_partition_id(context)] if hosted is None else list(map(int, hosted))
+            answer = ConfigRecord({"own": own})
+        return Message(RecordDict({"roster": answer}), reply_to=message)
 
     app.train()(handle)
     app.evaluate()(handle)
@@ -74,7 +78,6 @@ def _check_hosting(client_fn: ClientFn, clients: Hosted) -> None:
 
 
 def _arguments(client_fn: ClientFn) -> int:
-    """Return how many arguments `client_fn` demands."""
     return sum(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
@@ -94,14 +97,6 @@ def _call(
     if not isinstance(client, NumPyClient):
         raise SettingsError(f"client_fn returned a {type(client).__name__}, not a NumPyClient")
     return client
-
-
-def _roster(hosted: int | Sequence[int] | None, context: Context) -> ConfigRecord:
-    """Return a node's answer to the roster query."""
-    if isinstance(hosted, int):
-        return ConfigRecord({"clients": hosted})
-    own = [_partition_id(context)] if hosted is None else [int(client) for client in hosted]
-    return ConfigRecord({"own": own})
 
 
 def _partition_id(context: Context) -> int:

@@ -3,8 +3,7 @@
 import numpy as np
 import torch
 
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 
 
 class FedDynClient(StatefulClient):

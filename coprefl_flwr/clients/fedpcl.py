@@ -1,6 +1,6 @@
 """FedPCL's client: its own head, trained against the prototypes of all clients."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,8 +9,7 @@ from torch.nn.functional import normalize, one_hot
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective, class_means
@@ -28,15 +27,10 @@ class FedPCLClient(StatefulClient):
     `model` is the head: it takes features and gives z, which is scaled to length 1 here; without
     that exp(z . c / 0.07) overflows. `fit` is sent the global set of prototypes, and in the record
     "local" every client's; it returns the client's own set. tau and the loss are the request's
-    "temperature" and "fedpcl-variant".
-
-    Parameters
-    ----------
-    noise : Noise, optional
-        Noise that is added to the prototypes before they are sent.
+    "temperature" and "fedpcl-variant". `noise` is added to the prototypes before they are sent.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"state", "initial", "noise"})
+    needs = frozenset({"state", "initial", "noise"})
 
     def __init__(
         self, model: nn.Module, train: Samples, *, noise: Noise | None = None, **more: Any
@@ -76,11 +70,10 @@ class FedPCLClient(StatefulClient):
 
     def objective(self, shared: Arrays, local: dict[str, Any], config: Config) -> Objective:
         """Return the loss of a batch, given the global set and every client's prototypes."""
-        temperature = float(config["temperature"])
+        temperature, variant = float(config["temperature"]), str(config["fedpcl-variant"])
         everyone = np.stack(list(local.values()))
         groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
-        groups["both"] = [*groups["global"], *groups["local"]]
-        variant = str(config["fedpcl-variant"])
+        groups["both"] = groups["global"] + groups["local"]
         chosen = [torch.as_tensor(group, device=self.device) for group in groups[variant]]
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
 
@@ -108,14 +101,9 @@ class FedPCLClient(StatefulClient):
 
 
 class Similarity(nn.Module):
-    """Scores classes by the dot product of z, at length 1, with their prototypes.
+    """Scores classes by the dot product of z, at length 1, with their prototypes, `rows`, (C, d).
 
-    Parameters
-    ----------
-    rows : Tensor
-        A prototype a class, (C, d).
-    exists : Tensor
-        Which classes have one, bool (C,).
+    `exists`, bool (C,), tells which classes have one.
     """
 
     def __init__(self, rows: Tensor, exists: Tensor) -> None:
@@ -142,16 +130,8 @@ def prototype_contrast(
     -1/m sum_p log[exp(z . C_p^(y) / tau) / sum_{a != y} exp(z . C_p^(a) / tau)]: as printed, the
     denominator has the other classes only, so the loss may be negative.
 
-    Parameters
-    ----------
-    z : Tensor
-        Representations, (b, d).
-    targets : Tensor
-        Labels, int64 (b,), of classes that exist.
-    sets : Tensor
-        Prototypes, (m, C, d).
-    exists : Tensor
-        Which classes anybody holds, bool (C,); the others are no negatives.
+    z is (b, d); `targets`, int64 (b,), are of classes that exist; `sets` are prototypes, (m, C, d).
+    `exists`, bool (C,), tells which classes anybody holds; the others are no negatives.
     """
     scores = torch.einsum("bd,pcd->bpc", z, sets.to(z.dtype)) / temperature
     own = one_hot(targets, len(exists)).bool()

@@ -5,8 +5,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients.fedpcl import FAR, prototype_set
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning import class_means
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
 

@@ -1,8 +1,7 @@
 """FedRep's client: its own head first, then the body that everybody shares."""
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import first_names, load_arrays, model_arrays
 
@@ -29,11 +28,8 @@ class FedRepClient(StatefulClient):
                 p.requires_grad_(True)
         arrays = model_arrays(self.model)
         self.state.write(config, {name: arrays[name] for name in own})
-        return (
-            [array for name, array in arrays.items() if name not in own],
-            len(self.train),
-            {"loss": loss},
-        )
+        body = [array for name, array in arrays.items() if name not in own]
+        return body, len(self.train), {"loss": loss}
 
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of the body under its own head, n and {"correct"}."""
@@ -47,9 +43,8 @@ class FedRepClient(StatefulClient):
         own = {name: kept[name] for name in names[len(parameters) :]}
         for name, first in first_names(self.model).items():
             if (name in own) != (first in own):
-                raise SettingsError(
-                    f"'{name}' and '{first}' are tied: FedRep cannot keep one and share the other"
-                )
+                tied = f"'{name}' and '{first}' are tied"
+                raise SettingsError(f"{tied}: FedRep cannot keep one and share the other")
         body = dict(zip(names[: len(parameters)], parameters, strict=True))
         load_arrays(self.model, body | own)
         return own

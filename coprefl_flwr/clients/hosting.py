@@ -31,9 +31,8 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
         rule = parse(str(config.pop("combine")))
         reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule)
         return Message(protocol.hosted_reply(reply), reply_to=message)
-    client = make_client(None, config)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
-    arrays, metrics = run(client, method, sent, {**config, **own_id})
+    arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
     return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
 
 
@@ -61,9 +60,7 @@ def run_all(
             if reply.metrics and arrays.keys() != first.keys():
                 raise ValueError("the arrays returned are not those that other clients returned")
             if chained:
-                rule.coefficients(
-                    metrics
-                )  # No accumulator does: it fails a client without samples.
+                rule.coefficients(metrics)  # As `add` does: it fails a client without samples.
                 start = cast_like(arrays, sent)
             else:
                 accumulator.add(client_id, arrays, metrics)
@@ -75,7 +72,7 @@ def run_all(
                 first = {name: array.copy() for name, array in arrays.items()}
             reply.metrics[client_id] = metrics
     if rule.sums and reply.metrics:
-        sums = {"last": start} if chained else dict(accumulator.sums)
+        sums = {"last": start} if chained else accumulator.sums
         reply.records = {protocol.ARRAYS: first} if len(reply.metrics) == 1 else sums
     return reply
 
@@ -98,10 +95,7 @@ def run(
 ) -> tuple[Arrays, dict[str, float]]:
     """Call a client's method and return its named arrays and its metrics.
 
-    Raises
-    ------
-    ValueError
-        If the client has no such method, or what it returned is not what a NumPyClient returns.
+    Raises a ValueError if there is no such method, or it does not return what a NumPyClient does.
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
@@ -112,11 +106,9 @@ def run(
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
     first, num_examples, extra = outcome
     metrics = {**extra, "num-examples": num_examples}
-    arrays: Arrays = {}
+    arrays = {} if method == "evaluate" else named(first, sent)
     if method == "evaluate":
         metrics["loss"] = float(first)
-    else:
-        arrays = named(first, sent)
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")

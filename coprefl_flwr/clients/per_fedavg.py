@@ -6,12 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
-from coprefl_flwr.learning import (
-    EVALUATION_BATCH,
-    endless_batches,
-    loss_and_gradient,
-    torch_seeded,
-)
+from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gradient, torch_seeded
 
 DELTA = 1e-3
 """Step of the finite difference that stands for the Hessian's product (HF)."""
@@ -34,10 +29,8 @@ class PerFedAvgClient(TorchClient):
         key = self.key(config, "batches")
         self.model.train()
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
-        stream = endless_batches(
-            len(samples), self.training.samples_per_step, seeds.generator(*key)
-        )
-        losses = []
+        size, losses = self.training.samples_per_step, []
+        stream = endless_batches(len(samples), size, seeds.generator(*key))
         with torch_seeded(*key):
             for number in range(self.training.steps(len(samples))):
                 first = samples.batch(next(stream), self.device)
@@ -98,7 +91,5 @@ class PerFedAvgClient(TorchClient):
         with torch.no_grad():
             for p, before in zip(trained, start, strict=True):
                 p.copy_(before)
-        gradient = [
-            torch.zeros_like(p) if g is None else g for p, g in zip(trained, found, strict=True)
-        ]
-        return loss.detach(), gradient
+        both = zip(trained, found, strict=True)
+        return loss.detach(), [torch.zeros_like(p) if g is None else g for p, g in both]

@@ -4,8 +4,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.learning import torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 

@@ -4,8 +4,7 @@ import numpy as np
 import torch
 
 from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, loss_and_gradient
@@ -34,13 +33,12 @@ class SCAFFOLDClient(StatefulClient):
         correction = {name: control[name] - own[name] for name in names}
         loss = self.train_corrected(samples, config, correction)
         if renewed is None:
-            trained = model_arrays(self.model)
-            scale = displacement_per_gradient(
-                self.training, len(samples), int(config["server-round"])
-            )
+            trained, server_round = model_arrays(self.model), int(config["server-round"])
+            scale = displacement_per_gradient(self.training, len(samples), server_round)
             renewed = {
                 name: own[name] - control[name] + (start[name] - trained[name]) / scale
-                for name in (self.trained_names() if scale else ())
+                for name, p in self.model.named_parameters(remove_duplicate=False)
+                if scale and p.requires_grad
             }
         after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
         self.state.write(config, after)

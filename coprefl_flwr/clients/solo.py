@@ -1,7 +1,6 @@
 """Solo's client: local training of a model that is never sent."""
 
-from coprefl_flwr.clients.stateful import StatefulClient
-from coprefl_flwr.clients.torch_client import Config, Parameters
+from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.models import load_arrays, model_arrays
 
 

@@ -1,4 +1,4 @@
-"""A client that trains a PyTorch model by local SGD."""
+"""A client that trains a PyTorch model by local SGD, and one that keeps something besides."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -9,6 +9,8 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
@@ -31,20 +33,8 @@ class TorchClient(NumPyClient):
     """Local SGD on a client's training samples; evaluation on its test samples.
 
     A client of a method is a subclass; its own options are the entries of `options`, and keyword
-    arguments of its constructor.
-
-    Parameters
-    ----------
-    model : nn.Module
-        May be shared by all clients of a process: every call loads the weights it was sent.
-    train : Samples
-        What the client trains on.
-    test : Samples, optional
-        What it evaluates on.
-    training : LocalTraining
-        Steps or epochs, batch size, learning rate and the like.
-    device : torch.device, optional
-        Defaults to the GPU if the process sees one.
+    arguments of its constructor. `model` may be shared by all clients of a process: every call
+    loads the weights it was sent. `device` is the GPU if none is given and the process sees one.
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
@@ -115,11 +105,6 @@ class TorchClient(NumPyClient):
         """Return the trainable parameters by name, tied weights once, by their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    def trained_names(self) -> list[str]:
-        """Return the names of the trainable parameters, of tied weights every one."""
-        named = self.model.named_parameters(remove_duplicate=False)
-        return [name for name, p in named if p.requires_grad]
-
     def evaluate(self, parameters: Parameters, config: Config) -> tuple[float, int, Config]:
         """Return the mean loss of `parameters` on the test samples, n and {"correct"}."""
         self.load(parameters)
@@ -149,3 +134,34 @@ class TorchClient(NumPyClient):
             int(config.get("client", 0)),
             purpose,
         )
+
+
+class StatefulClient(TorchClient):
+    """A client with a state of its own, in files (see `coprefl_flwr.client_state`).
+
+    `state` is `ClientState(folder)`, on a disk that outlives the process. `initial` is, for methods
+    whose state is weights of the client's own, what these begin with: `model` may be shared by
+    clients, so its weights cannot be taken.
+    """
+
+    needs = frozenset({"state", "initial"})
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Samples,
+        *,
+        state: ClientState,
+        initial: Arrays | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(model, train, **more)
+        self.state = state
+        self.initial = initial
+
+    def own_weights(self, config: Config) -> Arrays:
+        """Return the weights that stay with the client, `initial` while it has no state."""
+        found = self.state.read(config) or self.initial
+        if not found:
+            raise SettingsError(f"{type(self).__name__} keeps weights of its own: give it initial")
+        return found

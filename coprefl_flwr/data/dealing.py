@@ -69,11 +69,9 @@ def dirichlet_counts(
 
 def _suffice(domains: Sequence[Domain], counts: Counts) -> bool:
     """Tell whether each source has the samples that its clients are to train on."""
-    return all(
-        (np.bincount(domain.samples.labels, minlength=counts.shape[1]) >= wanted).all()
-        for number, domain in enumerate(domains)
-        for wanted in [counts[number :: len(domains)].sum(axis=0)]
-    )
+    held = [np.bincount(one.samples.labels, minlength=counts.shape[1]) for one in domains]
+    wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
+    return bool((np.stack(held) >= np.stack(wanted)).all())
 
 
 def deal(
@@ -89,24 +87,23 @@ def deal(
         How many it is tested on for each of these, or fewer, in proportion, where its source has
         not as many.
     """
-    held: dict[int, tuple[Samples, Samples]] = {}
-    for number, domain in enumerate(domains):
-        clients = range(number, len(counts), len(domains))
-        shares = _of_domain(domain, counts[number :: len(domains)], ratio, (*key, number))
-        held |= dict(zip(clients, shares, strict=True))
-    return [held[client] for client in range(len(counts))]
+    n = len(domains)
+    dealt = [
+        _of_domain(domain, counts[number::n], ratio, (*key, number))
+        for number, domain in enumerate(domains)
+    ]
+    return [dealt[client % n][client // n] for client in range(len(counts))]
 
 
 def _of_domain(
     domain: Domain, counts: Counts, ratio: float, key: tuple[str | int, ...]
 ) -> list[tuple[Samples, Samples]]:
     """Deal one source's samples out to its clients, a class at a time."""
-    labels = domain.samples.labels
     train: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
     test: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
-    for label in range(counts.shape[1]):
-        there = seeds.generator(*key, label).permutation(np.flatnonzero(labels == label))
-        wanted = counts[:, label]
+    for label, wanted in enumerate(counts.T):
+        of_class = np.flatnonzero(domain.samples.labels == label)
+        there = seeds.generator(*key, label).permutation(of_class)
         if wanted.sum() > len(there):
             raise SettingsError(
                 f"{domain.name} has {len(there)} samples of class {label}, its clients are to "
@@ -117,13 +114,15 @@ def _of_domain(
             )
         left = len(there) - wanted.sum()
         tested = np.floor(wanted * min(ratio, left / max(wanted.sum(), 1)) + 1e-9).astype(np.int64)
-        ends = np.cumsum(np.concatenate([wanted, tested]))[:-1]
-        parts = np.split(there[: wanted.sum() + tested.sum()], ends)
-        for client in range(len(counts)):
-            train[client].append(parts[client])
+        parts = np.split(there, np.cumsum(np.concatenate([wanted, tested])))
+        for client, own in enumerate(train):
+            own.append(parts[client])
             test[client].append(parts[len(counts) + client])
-    taken = [
-        [domain.samples.take(np.sort(np.concatenate(part))) for part in parts]
-        for parts in (train, test)
+    return [
+        (_taken(domain.samples, one), _taken(domain.samples, other))
+        for one, other in zip(train, test, strict=True)
     ]
-    return list(zip(*taken, strict=True))
+
+
+def _taken(samples: Samples, parts: Sequence[npt.NDArray[np.int64]]) -> Samples:
+    return samples.take(np.sort(np.concatenate(parts)))

@@ -124,13 +124,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class Datasets:
-    """The datasets of both phases, and their division into classes and domains.
-
-    Parameters
-    ----------
-    seed : int
-        What drawn classes and samples are a function of.
-    """
+    """The datasets of both phases, and their division into classes and domains, drawn by `seed`."""
 
     settings: DataSettings
     seed: int
@@ -163,21 +157,22 @@ class Datasets:
     def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
         """Return two datasets with as many channels, the second normalised as the first.
 
-        The mean and deviation of the pre-training's pixels are part of the starting model: its
-        first layer was trained on such inputs.
+        The starting model's first layer was trained on inputs that were normalised so.
         """
-        names = (
-            f"task-dataset = '{self.settings.task_dataset}' and dataset = '{self.settings.dataset}'"
-        )
+        chosen = self.settings
+        names = f"task-dataset = '{chosen.task_dataset}' and dataset = '{chosen.dataset}'"
         if not (isinstance(source, ImageDataset) and isinstance(other, ImageDataset)):
-            raise SettingsError(f"{names}: both must be images, as texts have no tasks")
+            raise SettingsError(
+                f"{names}: both must be images, as texts have no tasks", "task-dataset"
+            )
         if {source.shape[0], other.shape[0]} == {1, 3}:
             source, other = source.in_colour(), other.in_colour()
         if source.shape != other.shape:
             shapes = ["x".join(map(str, one.shape)) for one in (other, source)]
             raise SettingsError(
                 f"{names}: images are {shapes[0]} and {shapes[1]} (channels, height, width); set "
-                "image-size to make them alike"
+                "image-size to make them alike",
+                "task-dataset",
             )
         return source, other.normalised_as(source)
 
@@ -193,10 +188,9 @@ class Datasets:
 
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The classes of the pre-training and of the tasks, each ascending.
+        """The classes of both phases, ascending: numbers of each phase's own dataset.
 
-        They are numbers of each phase's own dataset, and may be the same where datasets or domains
-        differ.
+        They may be the same where datasets or domains differ.
         """
         chosen, key = self.settings, (self.seed, "class-split")
         if chosen.has_task_dataset:
@@ -206,8 +200,7 @@ class Datasets:
                 choose_classes("pretraining-classes", pretraining, counts[0], seed_key=key),
                 choose_classes("downstream-classes", downstream, counts[1], seed_key=key),
             )
-        pretraining_domains, task_domains = self.domains
-        disjoint = bool(pretraining_domains) and not set(pretraining_domains) & set(task_domains)
+        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
             len(self.pretraining.classes),
             downstream=chosen.downstream_classes,
@@ -227,14 +220,15 @@ class Datasets:
 
     def of_pretraining(self) -> Samples:
         """Return all samples of the pre-training, labelled by the positions of their classes."""
-        source, classes, domains = self.pretraining, self.classes[0], self.domains[0]
-        rows = np.setdiff1d(rows_of(source, classes, domains), self._divided[1])
-        return Samples(source, rows, relabel(source.labels[rows], classes))
+        return self._samples(0, self.classes[0])
 
     def of_task(self, classes: tuple[int, ...]) -> Samples:
         """Return all samples of a task with these classes, labelled by their positions."""
-        source = self.tasks
-        rows = np.setdiff1d(rows_of(source, classes, self.domains[1]), self._divided[0])
+        return self._samples(1, classes)
+
+    def _samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
+        source, others = self.loaded[phase], self._divided[1 - phase]
+        rows = np.setdiff1d(rows_of(source, classes, self.domains[phase]), others)
         return Samples(source, rows, relabel(source.labels[rows], classes))
 
     @functools.cached_property
@@ -244,18 +238,17 @@ class Datasets:
         Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
         """
         none = np.empty(0, dtype=np.int64)
-        of_pretraining, of_tasks = [none], [none]
+        divided = [(none, none)]
         domains = tuple(set.intersection(*map(set, self.domains)))
         if self.settings.task_reserve and not self.settings.has_task_dataset:
             for number in sorted(set(self.classes[0]) & set(self.classes[1])):
                 rows = rows_of(self.pretraining, (number,), domains)
-                if not len(rows):
-                    continue  # The phases have domains of their own.
-                rng = seeds.generator(self.seed, "task-reserve", number)
-                reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
-                of_pretraining.append(rows[others])
-                of_tasks.append(rows[reserved])
-        return np.concatenate(of_pretraining), np.concatenate(of_tasks)
+                if len(rows):  # None where the phases have domains of their own.
+                    rng = seeds.generator(self.seed, "task-reserve", number)
+                    reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
+                    divided.append((rows[others], rows[reserved]))
+        of_pretraining, of_tasks = map(np.concatenate, zip(*divided, strict=True))
+        return of_pretraining, of_tasks
 
 
 def rows_of(source: Dataset, classes: tuple[int, ...], domains: tuple[int, ...]) -> Rows:

@@ -61,15 +61,11 @@ def features_of(
 
     Parameters
     ----------
-    samples : Samples
-        Samples of an `ImageDataset`.
-    encoders : Sequence[Encoder]
-        Where there are several, each must give vectors; they are concatenated (FedPCL, eq. 2).
-    file : Path, optional
-        An .npy file to keep the features in, so that no other process need compute them again. If
-        it exists already, it is read. None keeps the features in memory only.
-    change : Change, optional
-        Applied to the images, all at once.
+    samples : of an `ImageDataset`
+    encoders : where there are several, each must give vectors (FedPCL, eq. 2)
+    file : an .npy file to keep the features in, which is read if it exists, so that no other
+        process need compute them again; None keeps them in memory only
+    change : applied to the images, all at once
     """
     if file is not None and file.is_file():
         values = _stored(file)

@@ -6,6 +6,9 @@ network reaches about 90 %, and it has as many classes as CIFAR-100. Seven of th
 drawn in four styles, which serve as domains, as photos and sketches do in PACS.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -44,12 +47,8 @@ def glyphs() -> ImageDataset:
 
     The last 20 of each class are the test part.
     """
-    images = np.concatenate([_draw_class(label) for label in range(CLASSES)])
-    labels = np.repeat(np.arange(CLASSES), SAMPLES_PER_CLASS)
-    names = [f"glyph-{label:02d}" for label in range(CLASSES)]
-    test = np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, CLASSES)
-    pixels = torch.from_numpy(images)[:, None]
-    return ImageDataset.of("dataset 'glyphs'", pixels, labels, names, test=test)
+    drawn = [_draw_class(label) for label in range(CLASSES)]
+    return _dataset("dataset 'glyphs'", drawn, CLASSES)
 
 
 def glyphs_in_domains() -> ImageDataset:
@@ -57,22 +56,24 @@ def glyphs_in_domains() -> ImageDataset:
 
     120 of each class in each style, all different; the last 20 are the test part.
     """
-    drawn = [
-        in_style(style, _draw_class(label, style))
-        for style in STYLES
-        for label in range(_CLASSES_IN_DOMAINS)
-    ]
-    cells = np.arange(len(drawn)).repeat(SAMPLES_PER_CLASS)
-    names = [f"glyph-{label:02d}" for label in range(_CLASSES_IN_DOMAINS)]
-    test = np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, len(drawn))
+    classes = range(_CLASSES_IN_DOMAINS)
+    drawn = [in_style(style, _draw_class(label, style)) for style in STYLES for label in classes]
+    domains = np.repeat(np.arange(len(STYLES)), len(classes) * SAMPLES_PER_CLASS)
+    columns = {"domains": domains, "domain_names": STYLES}
+    return _dataset("dataset 'glyphs:domains'", drawn, len(classes), **columns)
+
+
+def _dataset(
+    source: str, drawn: Sequence[npt.NDArray[np.uint8]], classes: int, **columns: Any
+) -> ImageDataset:
+    """Return the images of class 0, 1, ... `classes` - 1, and of class 0 again and so on."""
     return ImageDataset.of(
-        "dataset 'glyphs:domains'",
+        source,
         torch.from_numpy(np.concatenate(drawn))[:, None],
-        cells % _CLASSES_IN_DOMAINS,
-        names,
-        test=test,
-        domains=cells // _CLASSES_IN_DOMAINS,
-        domain_names=STYLES,
+        np.repeat(np.arange(len(drawn)) % classes, SAMPLES_PER_CLASS),
+        [f"glyph-{label:02d}" for label in range(classes)],
+        test=np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, len(drawn)),
+        **columns,
     )
 
 

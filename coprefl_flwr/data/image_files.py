@@ -1,27 +1,55 @@
-"""Image files, read into one array."""
+"""Image files, read into one dataset."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coprefl_flwr.data.images import ImageDataset, of_rows
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError
 
 
-def read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
+def read_dataset(
+    root: Path,
+    layout: str,
+    files: Sequence[Path],
+    labels: Sequence[int],
+    classes: Sequence[str],
+    reduction: Reduction,
+    domain_names: Sequence[str] | None = None,
+    **columns: npt.NDArray[Any] | None,
+) -> ImageDataset:
+    """Return the images of a folder's files that the reduction keeps; no others are decoded.
+
+    Labels and `columns`, which `ImageDataset.of` takes, have a value for each file. Raises a
+    SettingsError if there are no files, one cannot be read, or they differ in size and are not
+    resized.
+    """
+    if not files:
+        raise SettingsError(f"{root}: no images found; the layout is {layout}")
+    numbers = np.array(labels, dtype=np.int64)
+    rows = reduction.rows(numbers)
+    return ImageDataset.of(
+        str(root),
+        _read_images([files[row] for row in rows], reduction),
+        numbers[rows],
+        classes,
+        domain_names=domain_names,
+        **of_rows(rows, **columns),
+    )
+
+
+def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
     """Return uint8 (len(files), C, H, W), in colour unless every image is grey.
 
     Each is resized as soon as it is read, as ImageNet in full size would not fit into memory.
-
-    Raises
-    ------
-    SettingsError
-        If a file cannot be read, or the sizes differ and no `image_size` is set.
     """
     (width, height), grey = _common_format(files, any_size=reduction.image_size > 0)
     side = reduction.image_size
@@ -38,7 +66,7 @@ def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int,
     """Return (width, height) of the first file, and whether all are grey."""
     from PIL import Image
 
-    first: tuple[int, int] | None = None
+    sizes: list[tuple[int, int]] = []
     grey = True
     for file in files:
         try:
@@ -48,15 +76,14 @@ def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int,
             raise SettingsError(f"{file}: not a readable image ({error})") from error
         if mode.startswith(("I", "F")):
             raise SettingsError(f"{file}: has pixels of mode {mode}; allowed are 8-bit images")
-        first = first or size
-        if size != first and not any_size:
+        sizes.append(size)
+        if size != sizes[0] and not any_size:
             raise SettingsError(
-                f"{file}: is {size[0]}x{size[1]} but {files[0]} is {first[0]}x{first[1]}; "
+                f"{file}: is {size[0]}x{size[1]} but {files[0]} is {sizes[0][0]}x{sizes[0][1]}; "
                 "all images must have one size: set image-size"
             )
         grey = grey and mode in ("1", "L", "LA")
-    assert first is not None  # the caller has at least one file
-    return first, grey
+    return sizes[0], grey
 
 
 def _read_image(file: Path, grey: bool, reduction: Reduction) -> Tensor:

@@ -14,18 +14,10 @@ from coprefl_flwr.errors import SettingsError
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """A `Dataset` of images.
+    """A `Dataset` of images, uint8 (N, C, H, W).
 
-    Attributes
-    ----------
-    images : uint8 (N, C, H, W)
-    labels : int64 (N,), in 0..len(classes)-1
-    classes : names of the classes
-    mean, std : float32 (C,), what images / 255 are normalised by
-    groups : int64 (N,), the number of the person each image is from, or None
-    test : bool (N,), whether an image is in the source's own test part, or None
-    domains : int64 (N,), in 0..len(domain_names)-1, or None
-    domain_names : names of the domains, or ()
+    `mean` and `std` are float32 (C,), what images / 255 are normalised by. The other attributes are
+    those of every `Dataset`.
     """
 
     images: Tensor
@@ -53,24 +45,22 @@ class ImageDataset:
     ) -> "ImageDataset":
         """Check the parts and compute mean and std; names that are None become "0", "1", ...
 
-        Raises
-        ------
-        SettingsError
-            Beginning with `source`, if images are not uint8 (N, C, H, W), labels not N integers in
-            0..len(classes)-1, groups not N integers, or domains not N integers in
-            0..len(domain_names)-1.
+        Raises a SettingsError that begins with `source` where one is not as a `Dataset` has it.
         """
         if images.dtype != torch.uint8 or images.ndim != 4 or not 0 < images.shape[1] <= 4:
+            dtype = str(images.dtype).removeprefix("torch.")
             raise SettingsError(
-                f"{source}: images are {str(images.dtype).removeprefix('torch.')} of shape "
-                f"(N, C, H, W) = {tuple(images.shape)}; allowed are uint8 with 1 to 4 channels"
+                f"{source}: images are {dtype} of shape (N, C, H, W) = {tuple(images.shape)}; "
+                "allowed are uint8 with 1 to 4 channels"
             )
-        _check_column(source, "labels", labels, len(images))
-        for name, column in (("groups", groups), ("domains", domains)):
+        for name, column in (("labels", labels), ("groups", groups), ("domains", domains)):
             if column is not None:
                 _check_column(source, name, column, len(images))
         if not images.numel():
             raise SettingsError(f"{source}: there are no images")
+        named: tuple[str, ...] = ()
+        if domains is not None:
+            named = _names(source, "domains", "domain names", domains, domain_names)
         return cls(
             images.contiguous(),
             labels.astype(np.int64),
@@ -79,9 +69,7 @@ class ImageDataset:
             groups=None if groups is None else groups.astype(np.int64),
             test=test,
             domains=None if domains is None else domains.astype(np.int64),
-            domain_names=()
-            if domains is None
-            else _names(source, "domains", "domain names", domains, domain_names),
+            domain_names=named,
         )
 
     @property
@@ -90,10 +78,7 @@ class ImageDataset:
         return tuple(self.images.shape[1:])
 
     def in_colour(self) -> "ImageDataset":
-        """Return the dataset with grey images as three equal channels, without a copy of them.
-
-        Images of another number of channels are returned as they are.
-        """
+        """Return the dataset with its images, if grey, as three equal channels, without a copy."""
         if self.shape[0] != 1:
             return self
         channels = self.images.expand(-1, 3, -1, -1)
@@ -115,10 +100,14 @@ class ImageDataset:
         CPU).
         """
         images = self.images[torch.from_numpy(rows)].to(device)
-        mean = self.mean.to(device)[:, None, None]
-        std = self.std.to(device)[:, None, None]
+        mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
         images = images.float().contiguous(memory_format=torch.channels_last)
         return images.div_(255).sub_(mean).div_(std)
+
+
+def of_rows(rows: npt.NDArray[np.int64], **columns: npt.NDArray[Any] | None) -> dict[str, Any]:
+    """Return the values of `rows` in each column; a column that is None stays so."""
+    return {name: None if one is None else one[rows] for name, one in columns.items()}
 
 
 def _check_column(source: str, name: str, column: npt.NDArray[Any], n: int) -> None:
@@ -130,11 +119,7 @@ def _check_column(source: str, name: str, column: npt.NDArray[Any], n: int) -> N
 
 
 def _names(
-    source: str,
-    what: str,
-    named: str,
-    numbers: npt.NDArray[Any],
-    names: Sequence[str] | None,
+    source: str, what: str, named: str, numbers: npt.NDArray[Any], names: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Return the names, by default the numbers; all numbers must lie in 0..len(names)-1."""
     lowest, highest = int(numbers.min()), int(numbers.max())
@@ -148,7 +133,7 @@ def _names(
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and std of images / 255 per channel, exact, without a float copy of the images."""
+    """Return mean and std of images / 255 by channel, exact, without a float copy of them."""
     values = torch.arange(256, dtype=torch.float64) / 255
     means, stds = [], []
     for channel in images.unbind(dim=1):

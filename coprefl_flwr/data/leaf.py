@@ -35,24 +35,23 @@ def load_leaf(root: Path) -> ImageDataset:
     SettingsError
         If a file cannot be read, or does not hold this.
     """
-    writers: list[str] = []
-    images, labels, test = [], [], []
-    for part in ("train", "test"):
-        for file in sorted((root / part).glob("*.json")):
-            for writer, pixels, characters in _writers(file):
-                writers += [writer] * len(characters)
-                images.append(pixels)
-                labels.append(characters)
-                test += [part == "test"] * len(characters)
-    if not writers:
+    found = [
+        (*held, part == "test")
+        for part in ("train", "test")
+        for file in sorted((root / part).glob("*.json"))
+        for held in _writers(file)
+    ]
+    if not found:
         raise SettingsError(f"{root}: its .json files hold no samples")
+    writers, images, labels, test = zip(*found, strict=True)
+    sizes = list(map(len, labels))
     return ImageDataset.of(
         str(root),
         torch.from_numpy(np.concatenate(images)).reshape(-1, 1, _SIDE, _SIDE),
         np.concatenate(labels),
         _CLASSES,
-        groups=np.unique(writers, return_inverse=True)[1],
-        test=np.array(test) if any((root / "test").glob("*.json")) else None,
+        groups=np.repeat(np.unique(writers, return_inverse=True)[1], sizes),
+        test=np.repeat(test, sizes) if any((root / "test").glob("*.json")) else None,
     )
 
 
@@ -63,28 +62,24 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
     except (OSError, ValueError) as error:
         raise SettingsError(f"{file}: not readable as JSON ({error})") from error
     if not isinstance(stored, dict) or not isinstance(stored.get("users"), list):
-        raise SettingsError(
-            f"{file}: does not hold what LEAF writes, {{users: [...], user_data: {{...}}}}"
-        )
+        form = "{users: [...], user_data: {...}}"
+        raise SettingsError(f"{file}: does not hold what LEAF writes, {form}")
     for writer in stored["users"]:
+        refused = SettingsError(
+            f"{file}: user_data of {writer!r} must be x, lists of {_SIDE**2} numbers in 0..1, and "
+            "as many whole numbers y"
+        )
         try:
             data = stored["user_data"][writer]
             images = np.array(data["x"], dtype=np.float64)
             labels = np.array(data["y"])
         except (KeyError, TypeError, ValueError) as error:
-            raise SettingsError(_bad_writer(file, writer)) from error
+            raise refused from error
         if images.size == labels.size == 0:
             continue
         fits = labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer)
         fits = fits and images.shape == (len(labels), _SIDE**2)
         # A NaN fails both comparisons, so it is refused too.
         if not fits or not ((images >= 0) & (images <= 1)).all():
-            raise SettingsError(_bad_writer(file, writer))
+            raise refused
         yield writer, np.rint(255 * images).astype(np.uint8), labels
-
-
-def _bad_writer(file: Path, writer: object) -> str:
-    return (
-        f"{file}: user_data of {writer!r} must be x, lists of {_SIDE**2} numbers in 0..1, and as "
-        "many whole numbers y"
-    )

@@ -1,10 +1,9 @@
 """A dataset from its name; the last few are kept in memory."""
 
 import functools
-from difflib import get_close_matches
 from pathlib import Path
 
-from coprefl_flwr.data.folders import load_folder
+from coprefl_flwr.data.folders import is_tiny_imagenet, load_folder, load_tiny_imagenet
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
@@ -13,8 +12,8 @@ from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.data.text import load_text
-from coprefl_flwr.data.tiny_imagenet import is_tiny_imagenet, load_tiny_imagenet
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
 _NAMES = (*_EMBEDDED, *PUBLISHED)
@@ -39,7 +38,7 @@ def load_dataset(
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`)
         - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
-        - Tiny-ImageNet's folder (`tiny_imagenet.load_tiny_imagenet`)
+        - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
     data_dir : where torchvision keeps its files and downloads them to if they are missing;
@@ -72,7 +71,9 @@ def load_dataset(
 def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
     path = Path(name).expanduser()
     if name and name not in _NAMES and path.is_dir():
-        return _folder(path, reduction)
+        if is_leaf(path):
+            return reduction.of(str(path), load_leaf(path))
+        return (load_tiny_imagenet if is_tiny_imagenet(path) else load_folder)(path, reduction)
     whole = _whole(name, data_dir)
     if reduction == Reduction():
         return whole
@@ -81,14 +82,6 @@ def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
             f"dataset '{name}': image-size and samples-per-class are for images, and it is a text"
         )
     return reduction.of(f"dataset '{name}'", whole)
-
-
-def _folder(path: Path, reduction: Reduction) -> ImageDataset:
-    if is_leaf(path):
-        return reduction.of(str(path), load_leaf(path))
-    if is_tiny_imagenet(path):
-        return load_tiny_imagenet(path, reduction)
-    return load_folder(path, reduction)
 
 
 @functools.lru_cache(maxsize=2)
@@ -105,16 +98,9 @@ def _whole(name: str, data_dir: Path) -> Dataset:
     file, _, labels = name.rpartition(":")
     if file.endswith(".npz") and Path(file).expanduser().is_file():
         return load_npz(Path(file).expanduser(), labels)
-    raise SettingsError(_not_found(name, path))
-
-
-def _not_found(name: str, path: Path) -> str:
-    allowed = f"{', '.join(_NAMES)}, the path of an .npz or a .txt file, or of a folder"
+    paths = "the path of an .npz or a .txt file, or of a folder"
     if path.is_file():
-        return f"dataset '{name}': the file is neither .npz nor .txt; allowed are {allowed}"
+        raise SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")
     if path.suffix.startswith((".npz", ".txt")) or len(path.parts) > 1:
-        return f"dataset '{name}': the path does not exist; allowed are {allowed}"
-    spelled = {known.lower(): known for known in _NAMES}
-    near = get_close_matches(name.lower(), spelled, n=1)
-    hint = f" (nearest: {spelled[near[0]]})" if near else ""
-    return f"dataset '{name}' is not known{hint}; allowed are {allowed}"
+        raise SettingsError(f"dataset '{name}': the path does not exist; allowed is {paths}")
+    raise SettingsError(f"{unknown('dataset', name, _NAMES)} (or {paths})")

@@ -1,7 +1,6 @@
 """Images and their labels in one NumPy file."""
 
 import zipfile
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
 
@@ -24,10 +24,16 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
-    if labels != "labels":
-        _check_name(path, labels, _label_names(arrays, parts))
+    known = ["labels", *_other_labels(arrays, parts)]
+    if labels not in known:
+        raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
     names = "classes" if labels == "labels" else f"{labels}_classes"
-    groups, domains = (_column_if_any(path, arrays, parts, name) for name in ("groups", "domains"))
+    groups, domains = (
+        _column(path, arrays, parts, name)
+        if any(f"{part}{name}" in arrays for part in parts)
+        else None
+        for name in ("groups", "domains")
+    )
     is_test = [part == "test_" for part in parts]
     return ImageDataset.of(
         str(path),
@@ -90,36 +96,15 @@ def _column(path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str) -> n
     return np.concatenate(flat)
 
 
-def _column_if_any(
-    path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str
-) -> npt.NDArray[Any] | None:
-    """Return `name` of all parts; None where no part has it."""
-    found = any(f"{part}{name}" in arrays for part in parts)
-    return _column(path, arrays, parts, name) if found else None
-
-
-def _label_names(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
+def _other_labels(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
     """Return the names, apart from "labels", under which each part has an integer per image."""
 
     def labels_a_part(part: str, name: str) -> bool:
         column, n = arrays.get(f"{part}{name}"), len(arrays[f"{part}images"])
-        return (
-            column is not None
-            and np.issubdtype(column.dtype, np.integer)
-            and column.shape in ((n,), (n, 1))
-        )
+        if column is None or not np.issubdtype(column.dtype, np.integer):
+            return False
+        return column.shape in ((n,), (n, 1))
 
     names = {key.removeprefix(parts[0]) for key in arrays if key.startswith(parts[0])}
     names -= {"images", "labels"}
     return sorted(name for name in names if all(labels_a_part(part, name) for part in parts))
-
-
-def _check_name(path: Path, name: str, known: list[str]) -> None:
-    if name in known:
-        return
-    near = get_close_matches(name, known, n=1)
-    hint = f" (nearest: {near[0]})" if near else ""
-    raise SettingsError(
-        f"{path}: has no labels called '{name}'{hint}; besides labels it has "
-        + (", ".join(known) or "none")
-    )

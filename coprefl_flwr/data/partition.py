@@ -1,8 +1,6 @@
 """Partitions of samples over clients, by the partitioners of Flower Datasets."""
 
 import warnings
-from collections.abc import Iterator
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +8,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -33,11 +32,10 @@ def partition(
     min_samples: int = 10,
     groups: npt.NDArray[np.int64] | None = None,
 ) -> list[_Positions]:
-    """Spread the positions of `labels` over `clients`.
+    """Spread the positions of `labels`, integers (n,), over `clients`.
 
     Parameters
     ----------
-    labels : integers (n,)
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
@@ -62,94 +60,71 @@ def partition(
         If a setting is out of range, none of 100 draws gives each client `min_samples`, or too few
         groups hold as many.
     """
-    labels = np.asarray(labels)
-    if scheme == "natural":
-        return _natural(len(labels), groups, clients, (*seed_key, "partition"), min_samples)
-    _check(labels, clients, scheme, alpha, classes_per_client, min_samples)
-    draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
-    cause: ValueError | None = None
-    for draw in range(draws):
-        key = (*seed_key, "partition", draw)
-        try:
-            return _draw(labels, clients, scheme, alpha, classes_per_client, key, min_samples)
-        except ValueError as error:
-            # Raised by us, or by the library where a draw cannot be partitioned.
-            cause = error
+    if scheme not in SCHEMES:
+        raise SettingsError(unknown("partition", scheme, SCHEMES))
+    labels, key = np.asarray(labels), (*seed_key, "partition")
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
     }
-    raise SettingsError(
+    what = (
         f"partition '{scheme}'{shape.get(scheme, '')} of {len(labels)} samples among {clients} "
-        f"clients: no draw out of {draws} left each client {max(min_samples, 1)} or more; "
-        "use fewer clients, a smaller minimum"
-        + (" or a larger alpha" if scheme == "dirichlet" else " or another partition")
+        "clients"
+    )
+    if clients < 1:
+        raise SettingsError(f"{what}: at least 1 is needed")
+    if scheme == "natural":
+        numbers = _large_groups(what, len(labels), groups, clients, min_samples)
+        drawn = seeds.generator(*key, "groups").choice(numbers, clients, replace=False)
+        return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
+    if scheme == "dirichlet" and not 0 < alpha < np.inf:
+        raise SettingsError(f"{what}: alpha must be above 0")
+    classes, fewest = len(np.unique(labels)), max(min_samples, 1)
+    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
+        raise SettingsError(f"{what}: 1 to {classes} are possible, the classes there are")
+    if len(labels) < clients * fewest:
+        raise SettingsError(
+            f"{what}: at least {clients * fewest} samples are needed, {fewest} each"
+        )
+    draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
+    cause: ValueError | None = None
+    for draw in range(draws):
+        order = seeds.generator(*key, draw, "order").permutation(len(labels))
+        if scheme == "iid":
+            order = _dealt(order, labels, clients)
+        seed = seeds.integer(*key, draw)
+        try:
+            partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seed)
+            return _parts(labels, order, partitioner, clients, min_samples)
+        except ValueError as error:
+            # Raised by us, or by the library where a draw cannot be partitioned.
+            cause = error
+    other = "a larger alpha" if scheme == "dirichlet" else "another partition"
+    raise SettingsError(
+        f"{what}: no draw out of {draws} left each client {fewest} or more; use fewer clients, a "
+        f"smaller minimum or {other}"
     ) from cause
 
 
-def _natural(
-    n: int,
-    groups: npt.NDArray[np.int64] | None,
-    clients: int,
-    key: tuple[str | int, ...],
-    min_samples: int,
-) -> list[_Positions]:
-    """Draw `clients` of the groups of n samples that are large enough: the positions of each."""
-    _check_clients(clients)
+def _large_groups(
+    what: str, n: int, groups: npt.NDArray[np.int64] | None, clients: int, min_samples: int
+) -> _Positions:
+    """Return the numbers of the groups of n samples that are large enough to be a client."""
     if groups is None:
         raise SettingsError(
-            "partition 'natural': the dataset does not name groups; FEMNIST in LEAF's files, a "
-            ".txt of what people say, QMNIST, and an .npz with groups do"
+            f"{what}: the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what "
+            "people say, QMNIST, and an .npz with groups do"
         )
     if len(groups) != n:
-        raise SettingsError(
-            f"partition 'natural' of {n} samples: there are {len(groups)} groups; one "
-            "number per sample is needed"
-        )
+        raise SettingsError(f"{what}: there are {len(groups)} groups; one per sample is needed")
     numbers, sizes = np.unique(groups, return_counts=True)
-    large = numbers[sizes >= min_samples]
+    large: _Positions = numbers[sizes >= min_samples]
     if len(large) < clients:
         raise SettingsError(
-            f"partition 'natural' among {clients} clients: only {len(large)} of {len(numbers)} "
-            f"groups hold {min_samples} samples or more; use fewer clients or a smaller minimum"
+            f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
+            "more; use fewer clients or a smaller minimum"
         )
-    drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
-    return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
-
-
-def _draw(
-    labels: npt.NDArray[Any],
-    clients: int,
-    scheme: str,
-    alpha: float,
-    classes_per_client: int,
-    key: tuple[str | int, ...],
-    min_samples: int,
-) -> list[_Positions]:
-    """Draw one partition; raises a ValueError if a client has too few samples."""
-    # Imported here: it takes seconds, which only programs that partition should wait for.
-    from datasets import Dataset
-
-    order = seeds.generator(*key, "order").permutation(len(labels))
-    if scheme == "iid":
-        order = _dealt(order, labels, clients)
-    partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seeds.integer(*key))
-    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
-    parts: list[_Positions] = []
-    with warnings.catch_warnings():
-        # The library warns of unused classes, which `partition` documents.
-        warnings.simplefilter("ignore")
-        for part in _loaded(partitioner, clients):
-            if len(part) < min_samples:
-                raise ValueError(f"client {len(parts)} is left with {len(part)} samples")
-            parts.append(part)
-    return parts
-
-
-def _loaded(partitioner: "Partitioner", clients: int) -> Iterator[_Positions]:
-    for client in range(clients):
-        rows = partitioner.load_partition(client)["index"]
-        yield np.sort(np.array(rows[:], dtype=np.int64))
+    return large
 
 
 def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positions:
@@ -165,69 +140,42 @@ def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positi
 def _partitioner(
     scheme: str, clients: int, alpha: float, classes_per_client: int, seed: int
 ) -> "Partitioner":
+    # Imported here: it takes seconds, which only programs that partition should wait for.
     from flwr_datasets import partitioner as library
 
-    if scheme == "dirichlet":
+    by_class = {"partition_by": "label", "shuffle": False, "seed": seed}
+    options: dict[str, dict[str, Any]] = {
         # The library's own search for a large enough partition gives up after ten draws.
-        return library.DirichletPartitioner(
-            clients,
-            "label",
-            alpha=float(alpha),
-            min_partition_size=0,
-            self_balancing=False,
-            shuffle=False,
-            seed=seed,
-        )
-    if scheme == "pathological":
-        return library.PathologicalPartitioner(
-            clients,
-            "label",
-            classes_per_client,
+        "dirichlet": {**by_class, "alpha": float(alpha), "min_partition_size": 0},
+        "pathological": {
+            **by_class,
+            "num_classes_per_partition": classes_per_client,
             # Unlike "random", it leaves no class out where there are enough clients.
-            class_assignment_mode="first-deterministic",
-            shuffle=False,
-            seed=seed,
-        )
-    by_size: dict[str, type[Partitioner]] = {
-        "iid": library.IidPartitioner,
-        "linear": library.LinearPartitioner,
-        "square": library.SquarePartitioner,
-        "exponential": library.ExponentialPartitioner,
+            "class_assignment_mode": "first-deterministic",
+        },
     }
-    return by_size[scheme](clients)
+    kind: type[Partitioner] = getattr(library, f"{scheme.capitalize()}Partitioner")
+    return kind(num_partitions=clients, **options.get(scheme, {}))
 
 
-def _check(
+def _parts(
     labels: npt.NDArray[Any],
+    order: _Positions,
+    partitioner: "Partitioner",
     clients: int,
-    scheme: str,
-    alpha: float,
-    classes_per_client: int,
     min_samples: int,
-) -> None:
-    if scheme not in SCHEMES:
-        near = get_close_matches(str(scheme).lower(), SCHEMES, n=1)
-        hint = f" (nearest: {near[0]})" if near else ""
-        raise SettingsError(
-            f"partition '{scheme}' is not known{hint}; allowed are {', '.join(SCHEMES)}"
-        )
-    _check_clients(clients)
-    if scheme == "dirichlet" and not 0 < alpha < np.inf:
-        raise SettingsError(f"partition 'dirichlet' with alpha {alpha:g}: alpha must be above 0")
-    classes = len(np.unique(labels))
-    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
-        raise SettingsError(
-            f"partition 'pathological' with {classes_per_client} classes per client: "
-            f"1 to {classes} are possible, the classes there are"
-        )
-    needed = clients * max(min_samples, 1)
-    if len(labels) < needed:
-        raise SettingsError(
-            f"partition '{scheme}' of {len(labels)} samples among {clients} clients: "
-            f"at least {needed} samples are needed, {max(min_samples, 1)} each"
-        )
+) -> list[_Positions]:
+    """Partition the positions in this order; ValueError if a client has too few samples."""
+    from datasets import Dataset
 
-
-def _check_clients(clients: int) -> None:
-    if clients < 1:
-        raise SettingsError(f"partition among {clients} clients: at least 1 is needed")
+    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
+    parts: list[_Positions] = []
+    with warnings.catch_warnings():
+        # The library warns of unused classes, which `partition` documents.
+        warnings.simplefilter("ignore")
+        for client in range(clients):
+            rows = partitioner.load_partition(client)["index"]
+            parts.append(np.sort(np.array(rows[:], dtype=np.int64)))
+            if len(parts[-1]) < min_samples:
+                raise ValueError(f"client {client} is left with {len(parts[-1])} samples")
+    return parts

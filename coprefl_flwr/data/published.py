@@ -27,8 +27,7 @@ _FILES = {
     "USPS": "usps.bz2 and usps.t.bz2",
 }
 _COARSE = "CIFAR100:coarse"
-_BYCLASS = "EMNIST:byclass"
-PUBLISHED = (*_FILES, _COARSE, _BYCLASS)
+PUBLISHED = (*_FILES, _COARSE, "EMNIST:byclass")
 
 # Which of a QMNIST target's eight numbers are the digit and the writer.
 _QMNIST_DIGIT, _QMNIST_WRITER = 0, 2
@@ -55,25 +54,20 @@ def load_published(name: str, data_dir: Path) -> ImageDataset:
     """Load the dataset called `name`, one of PUBLISHED, downloading it where it is missing.
 
     QMNIST's groups are its writers. CIFAR-100 with coarse labels shares the images of the fine one.
-    "EMNIST:byclass" and "EMNIST" are the same; EMNIST's merged classes are not offered.
-
-    Raises
-    ------
-    SettingsError
-        If the download fails; the message says where to put the files by hand.
+    "EMNIST:byclass" and "EMNIST" are the same; EMNIST's merged classes are not offered. Raises a
+    SettingsError if the download fails; its line says where to put the files by hand.
     """
     if name == _COARSE:
         fine = load_published("CIFAR100", data_dir)
         superclass_of = np.array(_SUPERCLASS_OF, dtype=np.int64)
         return replace(fine, labels=superclass_of[fine.labels], classes=_SUPERCLASSES)
-    if name == _BYCLASS:
+    if name == "EMNIST:byclass":
         return load_published("EMNIST", data_dir)
     try:
         parts = [_part(name, data_dir, train) for train in (True, False)]
     except ImportError as error:
-        raise SettingsError(
-            f"dataset '{name}' needs a package: pip install {error.name}"
-        ) from error
+        line = f"dataset '{name}' needs a package: pip install {error.name}"
+        raise SettingsError(line) from error
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(

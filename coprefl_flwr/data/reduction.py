@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.images import ImageDataset, of_rows
 
 # Images are resized as float32, four times their bytes, so not all at once.
 _AT_ONCE = 1000
@@ -19,10 +19,8 @@ _AT_ONCE = 1000
 class Reduction:
     """What is kept of a dataset of images; 0 keeps everything.
 
-    Parameters
-    ----------
-    image_size : side in pixels of the square images
-    samples_per_class : most samples of a class, drawn by `seed`; a smaller class is kept whole
+    Images become squares of `image_size` pixels a side. A class has at most `samples_per_class`
+    samples, drawn by `seed`; a smaller one is kept whole.
     """
 
     image_size: int = 0
@@ -47,8 +45,7 @@ class Reduction:
     def resized(self, images: Tensor) -> Tensor:
         """Return uint8 (..., C, H, W) as uint8 (..., C, image_size, image_size).
 
-        The same as torchvision's Resize, bilinear with antialiasing, of the shorter side, and
-        CenterCrop.
+        As torchvision's Resize (bilinear, antialiased, of the shorter side) and CenterCrop do.
         """
         size = self.image_size
         if not size or images.shape[-2:] == (size, size):
@@ -56,9 +53,8 @@ class Reduction:
         # Importing torchvision costs seconds, and the glyphs do without.
         from torchvision.transforms import functional
 
-        resized: Tensor = functional.center_crop(
-            functional.resize(images, [size], antialias=True), [size, size]
-        )
+        shorter = functional.resize(images, [size], antialias=True)
+        resized: Tensor = functional.center_crop(shorter, [size, size])
         return resized
 
     def of(self, source: str, dataset: ImageDataset) -> ImageDataset:
@@ -70,14 +66,11 @@ class Reduction:
             self.resized(dataset.images[torch.from_numpy(rows[first : first + _AT_ONCE])])
             for first in range(0, len(rows), _AT_ONCE)
         ]
-        groups, test, domains = dataset.groups, dataset.test, dataset.domains
         return ImageDataset.of(
             source,
             torch.cat(parts),
             dataset.labels[rows],
             dataset.classes,
-            groups=None if groups is None else groups[rows],
-            test=None if test is None else test[rows],
-            domains=None if domains is None else domains[rows],
             domain_names=dataset.domain_names,
+            **of_rows(rows, groups=dataset.groups, test=dataset.test, domains=dataset.domains),
         )

@@ -39,28 +39,22 @@ def split_classes(
     SettingsError
         Text of another form, a class out of range, lists that overlap, or a phase without classes.
     """
-    listed = _listed("downstream-classes", downstream, num_classes, _FORMS)
-    reserved = _listed("pretraining-classes", pretraining, num_classes, _FORMS) or ()
-    if listed is None:
-        left = _without(range(num_classes), reserved)
-        listed = _drawn("downstream-classes", downstream, left, (*seed_key, "downstream"))
-    left = _without(range(num_classes), listed)
-    if pretraining.strip() and not reserved:
-        reserved = _drawn("pretraining-classes", pretraining, left, (*seed_key, "pretraining"))
-    pretrained = reserved or left
+    what = "pretraining-classes"
+    reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
+    left = _without(num_classes, reserved)
+    listed = _chosen("downstream-classes", downstream, num_classes, left, seed_key)
+    pretrained = left = _without(num_classes, listed)
+    if pretraining.strip():
+        pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
     if not pretrained:
-        raise SettingsError(
-            f"pretraining-classes = '{pretraining}': none are left, as all {num_classes} classes "
-            "are downstream",
-            "pretraining-classes",
-            "downstream-classes",
-        )
+        why = f"none are left, as all {num_classes} classes are downstream"
+        raise _refused(what, pretraining, why)
     shared = sorted(set(pretrained) & set(listed))
     if shared and not allow_overlap:
         raise SettingsError(
-            f"pretraining-classes = '{pretraining}' and downstream-classes = '{downstream}' share "
+            f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share "
             f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed",
-            "pretraining-classes",
+            what,
             "downstream-classes",
         )
     return pretrained, listed
@@ -69,59 +63,43 @@ def split_classes(
 def choose_classes(
     what: str, text: str, num_classes: int, *, seed_key: tuple[str | int, ...]
 ) -> tuple[int, ...]:
-    """Return classes out of 0..num_classes-1, sorted, for a dataset that one phase has alone.
+    """Return classes, sorted, for a dataset that one phase has alone.
 
-    Parameters
-    ----------
-    what : the setting, which an error message begins with
-    text : "20" is that many classes, drawn by `seed_key`; "list:3,7,80-99" names the classes; ""
-        is all
-
-    Raises
-    ------
-    SettingsError
-        Text of another form, or a class out of range.
+    `what` is the setting, and `text` is as in `split_classes`, where "" is all; so are the errors.
     """
+    everything = tuple(range(num_classes))
     if not text.strip():
-        return tuple(range(num_classes))
-    listed = _listed(what, text, num_classes, _FORMS)
-    key = (*seed_key, what.removesuffix("-classes"))
-    return listed or _drawn(what, text, range(num_classes), key)
+        return everything
+    return _chosen(what, text, num_classes, everything, seed_key)
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
-    """Return numbers of domains, sorted.
+    """Return numbers of domains, sorted, of those that `names` has, the dataset's.
 
-    Parameters
-    ----------
-    what : the setting, which an error message begins with
-    text : "photo cartoon" names the domains; "list:0-2" gives their numbers; "" is all
-    names : names of the domains there are; empty where the dataset names none
-
-    Raises
-    ------
-    SettingsError
-        An unknown name, a number out of range, or any text where there are no domains.
+    Of the setting `what`, "photo cartoon" names the domains, "list:0-2" gives their numbers, and ""
+    is all. Raises a SettingsError for an unknown name, a number out of range, or any text where
+    there are no domains.
     """
     if not text.strip():
         return tuple(range(len(names)))
     if not names:
-        raise SettingsError(
-            f"{what} = '{text}': the dataset has no domains; glyphs:domains, a folder of "
-            "domain/class/file, and an .npz with domains do",
-            what,
-        )
+        others = "glyphs:domains, a folder of domain/class/file, and an .npz with domains do"
+        raise _refused(what, text, f"the dataset has no domains; {others}")
     listed = _listed(what, text, len(names), f"names of domains, or {_LIST}")
     if listed is not None:
         return listed
     for name in text.split():
         if name not in names:
-            raise SettingsError(f"{what} = '{text}': {unknown('domain', name, list(names))}", what)
+            raise _refused(what, text, unknown("domain", name, names))
     return tuple(sorted({names.index(name) for name in text.split()}))
 
 
-def _without(classes: Sequence[int], taken: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(classes) - set(taken)))
+def _refused(what: str, text: str, why: str) -> SettingsError:
+    return SettingsError(f"{what} = '{text}': {why}", what)
+
+
+def _without(num_classes: int, taken: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(range(num_classes)) - set(taken)))
 
 
 def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
@@ -132,31 +110,30 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     for item in text.strip().removeprefix("list:").split(","):
         bounds = re.fullmatch(r"\s*(\d+)\s*(?:-\s*(\d+)\s*)?", item)
         if bounds is None:
-            problem = f"{what} = '{text}': '{item}' is no number or range; use {forms}"
-            raise SettingsError(problem, what)
+            raise _refused(what, text, f"'{item}' is no number or range; use {forms}")
         first, last = int(bounds[1]), int(bounds[2] or bounds[1])
         if first > last or last >= count:
-            problem = f"{what} = '{text}': '{item}' must rise and lie in 0..{count - 1}"
-            raise SettingsError(problem, what)
+            raise _refused(what, text, f"'{item}' must rise and lie in 0..{count - 1}")
         found += range(first, last + 1)
     if len(set(found)) < len(found):
         twice = next(c for c in found if found.count(c) > 1)
-        raise SettingsError(f"{what} = '{text}': {twice} is named twice", what)
+        raise _refused(what, text, f"{twice} is named twice")
     return tuple(sorted(found))
 
 
-def _drawn(
-    what: str, text: str, pool: Sequence[int], key: tuple[str | int, ...]
+def _chosen(
+    what: str, text: str, num_classes: int, pool: Sequence[int], key: tuple[str | int, ...]
 ) -> tuple[int, ...]:
-    """Draw as many classes as `text` says from `pool`."""
+    """Return the classes that a list names, or draw as many from `pool` as `text` says."""
+    listed = _listed(what, text, num_classes, _FORMS)
+    if listed is not None:
+        return listed
     if re.fullmatch(r"\s*\d+\s*", text) is None:
-        raise SettingsError(f"{what} = '{text}' cannot be read; use {_FORMS}", what)
-    count = int(text)
-    if not 1 <= count <= len(pool):
-        problem = f"{what} = '{text}': 1 to {len(pool)} can be drawn, the classes left"
-        raise SettingsError(problem, what)
-    order = seeds.generator(*key, "classes").permutation(len(pool))
-    return tuple(sorted(pool[i] for i in order[:count]))
+        raise _refused(what, text, f"cannot be read; use {_FORMS}")
+    if not 1 <= int(text) <= len(pool):
+        raise _refused(what, text, f"1 to {len(pool)} can be drawn, the classes left")
+    rng = seeds.generator(*key, what.removesuffix("-classes"), "classes")
+    return tuple(sorted(pool[i] for i in rng.permutation(len(pool))[: int(text)]))
 
 
 def split_in_two(

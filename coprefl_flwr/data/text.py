@@ -27,16 +27,9 @@ _PARTS = 5  # The last one is for testing.
 class TextDataset:
     """A `Dataset` of windows on a text; the label of a window is the character that follows it.
 
-    Attributes
-    ----------
-    text : uint8 (T,), positions in CHARACTERS
-    starts : int64 (N,), where in the text each window begins
-    length : characters of a window
-    labels : int64 (N,), positions in CHARACTERS
-    classes : CHARACTERS, whichever of them occur
-    groups : int64 (N,), the speakers, numbered as they first speak
-    test : bool (N,), the last fifth of each speaker's windows
-    domains, domain_names : None and (), as texts have none
+    The text is uint8 (T,), as positions in CHARACTERS, which are the classes whichever of them
+    occur. Windows begin at `starts`, int64 (N,). Groups are the speakers, numbered as they first
+    speak; the last fifth of each speaker's windows is the test part.
     """
 
     text: npt.NDArray[np.uint8]
@@ -51,26 +44,18 @@ class TextDataset:
 
     @classmethod
     def of(cls, source: str, text: str, *, length: int = _LENGTH, stride: int = 1) -> "TextDataset":
-        r"""Cut windows out of what each speaker of `text` says.
+        r"""Cut windows of `length` characters out of what each speaker of `text` says.
 
-        Parameters
-        ----------
-        source : what an error message begins with
-        text : blocks separated by an empty line, the first line of each `NAME:`. The lines of a
-            block are joined by a space, the blocks of a speaker by "\n", in their order.
-        length : characters of a window
-        stride : characters from one window to the next of the same speaker; LEAF has 1
+        The text is blocks separated by an empty line, the first line of each `NAME:`. The lines of
+        a block are joined by a space, the blocks of a speaker by "\n", in their order. A speaker's
+        windows begin `stride` characters apart; LEAF has 1.
 
-        Notes
-        -----
         The last fifth of a speaker's windows are for testing. Those among them that share a
         character with the last training window or its label are left out, so a speaker with few
         windows has none for testing. One with too little text for a window has no samples.
 
-        Raises
-        ------
-        SettingsError
-            If a block has no name, or no speaker says more than `length` characters.
+        Raises a SettingsError that begins with `source` if a block has no name, or no speaker says
+        more than `length` characters.
         """
         if min(length, stride) < 1:
             raise SettingsError(

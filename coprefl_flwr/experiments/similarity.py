@@ -1,9 +1,9 @@
-"""`python -m coprefl_flwr.experiments.similarity`: see `coprefl_flwr.report.similarity`."""
+"""`python -m coprefl_flwr.experiments.similarity`: see `coprefl_flwr.report.figures.similarity`."""
 
 import sys
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.similarity import main
+from coprefl_flwr.report.figures.similarity import main
 
 if __name__ == "__main__":
     try:

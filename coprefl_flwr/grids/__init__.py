@@ -1,5 +1,3 @@
 """Grids, on which the exchanges run, beside Flower's own."""
 
-from coprefl_flwr.grids.local import LocalGrid
-
-__all__ = ["LocalGrid"]
+from coprefl_flwr.grids.local import LocalGrid as LocalGrid

@@ -16,30 +16,18 @@ from coprefl_flwr.flower import enter_run, name_message
 
 logger = logging.getLogger("flwr.coprefl")
 
-CLIENTAPP_RAISED = 2
-"""Flower's error code for an exception in a ClientApp."""
-
 ClientAppFn = Callable[[Message, Context], Message]
 
 
 class LocalGrid(Grid):
     """Runs a `ClientApp` on nodes that are contexts of this process, one message at a time.
 
-    Parameters
-    ----------
-    client_app : Callable[[Message, Context], Message]
-        The `ClientApp`.
-    nodes : int
-        Number of nodes; node i has `partition-id` i of `num-partitions`, as in a simulation.
-    run_config : Mapping, optional
-        What the ClientApp sees as `context.run_config`.
+    Node i of `nodes` has `partition-id` i of `num-partitions`, as in a simulation; the ClientApp
+    sees `run_config` as `context.run_config`.
     """
 
     def __init__(
-        self,
-        client_app: ClientAppFn,
-        nodes: int = 1,
-        run_config: Mapping[str, Any] | None = None,
+        self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None
     ) -> None:
         self._client_app = client_app
         self._contexts = {
@@ -89,10 +77,9 @@ class LocalGrid(Grid):
         """Run the ClientApp on each message now; return the messages' ids."""
         ids = []
         for message in messages:
-            message_id = str(next(self._message_ids))
-            name_message(message, message_id)
-            self._replies[message_id] = self._handle(message)
-            ids.append(message_id)
+            ids.append(str(next(self._message_ids)))
+            name_message(message, ids[-1])
+            self._replies[ids[-1]] = self._handle(message)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
@@ -111,5 +98,5 @@ class LocalGrid(Grid):
             return self._client_app(message, context)
         except Exception as error:  # As in Flower, an exception is an error reply.
             logger.debug("%s", traceback.format_exc())
-            reason = f"{type(error)}:<{str(error)!r}>"
-            return Message(Error(CLIENTAPP_RAISED, reason), reply_to=message)
+            # 2 is Flower's code for it.
+            return Message(Error(2, f"{type(error)}:<{str(error)!r}>"), reply_to=message)

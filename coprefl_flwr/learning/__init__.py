@@ -7,53 +7,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coprefl_flwr.learning.device import default_device, placed
-    from coprefl_flwr.learning.measures import (
-        EVALUATION_BATCH,
-        LossAndGradient,
-        LossFn,
-        class_means,
-        differentiable,
-        evaluate,
-        loss_and_gradient,
-    )
-    from coprefl_flwr.learning.server_data import ServerData
-    from coprefl_flwr.learning.training import (
-        AdamTraining,
-        LocalTraining,
-        Objective,
-        endless_batches,
-        local_sgd,
-        shuffled_batches,
-        torch_seeded,
-    )
-
-__all__ = [
-    "EVALUATION_BATCH",
-    "AdamTraining",
-    "LocalTraining",
-    "LossAndGradient",
-    "LossFn",
-    "Objective",
-    "ServerData",
-    "class_means",
-    "default_device",
-    "differentiable",
-    "endless_batches",
-    "evaluate",
-    "local_sgd",
-    "loss_and_gradient",
-    "placed",
-    "shuffled_batches",
-    "torch_seeded",
-]
+    from coprefl_flwr.learning.device import default_device as default_device
+    from coprefl_flwr.learning.device import placed as placed
+    from coprefl_flwr.learning.measures import EVALUATION_BATCH as EVALUATION_BATCH
+    from coprefl_flwr.learning.measures import LossAndGradient as LossAndGradient
+    from coprefl_flwr.learning.measures import LossFn as LossFn
+    from coprefl_flwr.learning.measures import class_means as class_means
+    from coprefl_flwr.learning.measures import differentiable as differentiable
+    from coprefl_flwr.learning.measures import evaluate as evaluate
+    from coprefl_flwr.learning.measures import loss_and_gradient as loss_and_gradient
+    from coprefl_flwr.learning.server_data import ServerData as ServerData
+    from coprefl_flwr.learning.training import AdamTraining as AdamTraining
+    from coprefl_flwr.learning.training import LocalTraining as LocalTraining
+    from coprefl_flwr.learning.training import Objective as Objective
+    from coprefl_flwr.learning.training import endless_batches as endless_batches
+    from coprefl_flwr.learning.training import local_sgd as local_sgd
+    from coprefl_flwr.learning.training import shuffled_batches as shuffled_batches
+    from coprefl_flwr.learning.training import torch_seeded as torch_seeded
 
 
 def __getattr__(name: str) -> Any:
     """Load what is named from the module that has it."""
-    if name in __all__:
-        for module in ("training", "measures", "device", "server_data"):
-            found = importlib.import_module(f"{__name__}.{module}")
-            if name in vars(found):
-                return vars(found)[name]
+    for module in ("training", "measures", "device", "server_data"):
+        found = vars(importlib.import_module(f"{__name__}.{module}"))
+        if name in found and not name.startswith("_"):
+            return found[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,9 +35,7 @@ class LossAndGradient:
 
 
 def loss_and_gradient(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = cross_entropy,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
 ) -> LossAndGradient:
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
@@ -67,9 +65,7 @@ def loss_and_gradient(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module,
-    batches: Iterable[tuple[Tensor, Tensor]],
-    loss_fn: LossFn = cross_entropy,
+    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
     model.eval()
@@ -90,17 +86,9 @@ def class_means(
 ) -> Arrays:
     """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
 
-    Parameters
-    ----------
-    represent : Callable
-        Gives z, (b, d), of a batch; in eval mode, or z would depend on the batch.
-    like : Arrays
-        A set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return.
-
-    Returns
-    -------
-    Arrays
-        A set of prototypes, with zeros for a class without samples.
+    `represent` gives z, (b, d), of a batch; in eval mode, or z would depend on the batch. `like` is
+    a set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return; a class
+    without samples has zeros.
     """
     classes, size = like["prototypes"].shape
     sums = torch.zeros(classes, size, dtype=torch.float64, device=device)

@@ -14,7 +14,6 @@ where m is the number of query replies that came back.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,11 +29,7 @@ def meta_loss(losses: Losses, gamma: float) -> float:
 
 
 def meta_gradient(
-    gradient: Mapping[str, npt.NDArray[Any]],
-    loss_gradient: Mapping[str, npt.NDArray[Any]],
-    losses: Losses,
-    gamma: float,
-    reference: float,
+    gradient: Arrays, loss_gradient: Arrays, losses: Losses, gamma: float, reference: float
 ) -> Arrays:
     """Return grad L_meta from the two moments of the clients' gradients, exactly.
 
@@ -43,13 +38,7 @@ def meta_gradient(
         grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - (mean L - r) G1).
 
     A reference near the mean loss keeps the difference in the bracket free of cancellation.
-
-    Parameters
-    ----------
-    gradient, loss_gradient : Mapping[str, NDArray]
-        G1 and G2 by parameter name, float64.
-    losses : NDArray[float64]
-        Query losses L_j, shape (m,).
+    `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the L_j, shape (m,).
     """
     spread = (1 - gamma) * 2 / len(losses)
     shift = losses.mean() - reference
@@ -60,7 +49,7 @@ def meta_gradient(
 
 
 def meta_step(
-    arrays: Mapping[str, npt.NDArray[Any]],
+    arrays: Arrays,
     sums: Mapping[str, Arrays],
     losses: Losses,
     *,
@@ -85,11 +74,7 @@ def meta_metrics(losses: Losses, gamma: float) -> dict[str, float]:
     }
 
 
-def descend(
-    arrays: Mapping[str, npt.NDArray[Any]],
-    gradient: Mapping[str, npt.NDArray[Any]],
-    learning_rate: float,
-) -> Arrays:
+def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:
     """Return arrays - learning_rate * gradient, computed in float64; buffers stay as they are."""
     return {
         name: cast(np.float64(array) - learning_rate * gradient[name], array.dtype)

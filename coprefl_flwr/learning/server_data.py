@@ -27,14 +27,8 @@ from coprefl_flwr.seeds import generator
 class ServerData:
     """The server's dataset D^s and a network to compute on it with.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Its weights are overwritten at every call.
-    samples : Samples
-        D^s, with the labels of the pre-training.
-    device : torch.device, optional
-        Defaults to the GPU if the process sees one.
+    Every call overwrites the weights of `model`; `samples` have the labels of the pre-training.
+    `device` is the GPU if none is given and the process sees one.
     """
 
     def __init__(

@@ -32,10 +32,7 @@ class LocalTraining:
     """
 
     local_steps: int | None = option(
-        None,
-        "SGD steps per participation; not set: 5, or local-epochs",
-        unit="steps",
-        minimum=0,
+        None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=0
     )
     local_epochs: int | None = option(
         None, "passes over the local data per participation", unit="epochs", minimum=0
@@ -64,10 +61,8 @@ class LocalTraining:
         """Check the options; steps and epochs cannot both be set."""
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
-            raise SettingsError(
-                f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}: "
-                "set one of them, not both"
-            )
+            both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
+            raise SettingsError(f"{both}: set one of them, not both")
 
     @property
     def samples_per_step(self) -> int:
@@ -76,8 +71,6 @@ class LocalTraining:
 
     def schedule(self, n: int, rng: np.random.Generator) -> Iterator[npt.NDArray[np.int64]]:
         """Yield the positions of one batch a step, each epoch in a new random order."""
-        if n == 0:
-            raise ValueError("no samples to train on")
         return itertools.islice(endless_batches(n, self.samples_per_step, rng), self.steps(n))
 
     def steps(self, n: int) -> int:
@@ -94,13 +87,12 @@ class LocalTraining:
     def clip(self, model: nn.Module) -> None:
         """Scale the gradients down to the largest norm, if one is set."""
         if self.clip_norm is not None:
-            trained = [p for p in model.parameters() if p.requires_grad]
-            nn.utils.clip_grad_norm_(trained, self.clip_norm)
+            nn.utils.clip_grad_norm_(_trained(model), self.clip_norm)
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a fresh optimiser for round `server_round`."""
         return torch.optim.SGD(
-            [p for p in model.parameters() if p.requires_grad],
+            _trained(model),
             lr=self.rate(server_round),
             momentum=self.momentum,
             weight_decay=self.weight_decay or 0.0,
@@ -119,11 +111,12 @@ class AdamTraining(LocalTraining):
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a fresh Adam for round `server_round`."""
-        return torch.optim.Adam(
-            [p for p in model.parameters() if p.requires_grad],
-            lr=self.rate(server_round),
-            weight_decay=1e-4 if self.weight_decay is None else self.weight_decay,
-        )
+        decay = 1e-4 if self.weight_decay is None else self.weight_decay
+        return torch.optim.Adam(_trained(model), lr=self.rate(server_round), weight_decay=decay)
+
+
+def _trained(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
 
 
 def shuffled_batches(
@@ -141,8 +134,8 @@ def endless_batches(
     """Yield the positions of one batch after the other, each epoch in a new random order."""
     if n == 0:
         raise ValueError("no samples to train on")
-    while True:
-        yield from shuffled_batches(n, batch_size, rng)
+    epochs = (shuffled_batches(n, batch_size, rng) for _ in itertools.count())
+    return itertools.chain.from_iterable(epochs)
 
 
 @contextmanager
@@ -172,27 +165,20 @@ def local_sgd(
 ) -> float:
     """Train `model` in place by SGD and return the mean loss of the steps' batches.
 
-    Algorithm 1 lines 7 and 8: Phi_j <- Phi_j - eta grad L_S(Phi_j).
-
-    Parameters
-    ----------
-    objective : Objective, optional
-        What is minimised; by default the cross-entropy of the model's outputs.
-    correct : Callable, optional
-        Called before every step, and may change the gradients (a proximal term, a control variate).
+    Algorithm 1 lines 7 and 8: Phi_j <- Phi_j - eta grad L_S(Phi_j). `objective` is minimised, the
+    cross-entropy of the model's outputs if there is none; `correct` is called before every step,
+    and may change the gradients (a proximal term, a control variate).
     """
-    if objective is None:
-
-        def objective(inputs: Tensor, targets: Tensor) -> Tensor:
-            return cross_entropy(model(inputs), targets)
-
     model.train()
     optimiser = training.optimiser(model, server_round)
     losses = []
     for positions in training.schedule(len(samples), rng):
         inputs, targets = samples.batch(positions, device)
         optimiser.zero_grad(set_to_none=True)
-        loss = objective(inputs, targets)
+        if objective is None:
+            loss = cross_entropy(model(inputs), targets)
+        else:
+            loss = objective(inputs, targets)
         torch.autograd.backward(loss)
         if correct is not None:
             correct()

@@ -1,6 +1,5 @@
 """The weights of a model as NumPy arrays, named and ordered as in its `state_dict()`."""
 
-import difflib
 from collections.abc import Mapping
 
 import numpy as np
@@ -40,11 +39,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
     Nothing is reallocated, so an optimiser that holds the parameters stays good. A value of
     another dtype is cast to the model's, as `load_state_dict` does. The order does not matter.
-
-    Raises
-    ------
-    SettingsError
-        If names or shapes are not the model's; the model is then unchanged.
+    Raises a SettingsError if names or shapes are not the model's; the model is then unchanged.
     """
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
@@ -58,26 +53,11 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 def with_fresh_head(
     start: Mapping[str, np.ndarray], model: nn.Module, head: frozenset[str]
 ) -> dict[str, np.ndarray]:
-    """Return the arrays of `start` under the freshly seeded head of `model`.
+    """Return copies of the arrays of `start` under the freshly seeded `head` of `model`.
 
-    Parameters
-    ----------
-    start : Mapping[str, np.ndarray]
-        The starting model; its own head, for another number of classes, may be missing.
-    model : nn.Module
-        The model of the downstream task, whose `head` arrays are taken.
-    head : frozenset[str]
-        The names that `head_names` found.
-
-    Returns
-    -------
-    dict[str, np.ndarray]
-        Copies, in the order of `model.state_dict()`.
-
-    Raises
-    ------
-    SettingsError
-        If an array of `start` outside the head is missing, unknown or of another shape.
+    They are in the order of `model.state_dict()`. The head of `start` itself, for another number of
+    classes, may be missing. Raises a SettingsError if an array of `start` outside the head is
+    missing, unknown or of another shape.
     """
     fresh = model_arrays(model)
     body = {name: array for name, array in start.items() if name not in head}
@@ -88,21 +68,12 @@ def with_fresh_head(
 def _check_same_model(
     arrays: Mapping[str, np.ndarray], model: Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]
 ) -> None:
-    for name, expected in model.items():
-        if name not in arrays:
-            nearest = difflib.get_close_matches(name, arrays, n=1)
-            raise SettingsError(
-                f"a checkpoint of another model: it has no array {name!r}"
-                + (f"; nearest: {nearest[0]!r}" if nearest else "")
-            )
-        shape = tuple(np.shape(arrays[name]))
-        if shape != tuple(expected.shape):
-            raise SettingsError(
-                f"a checkpoint of another model: {name!r} has shape {shape}, "
-                f"this model's has {tuple(expected.shape)}"
-            )
-    for name in arrays:
-        if name not in model:
-            raise SettingsError(
-                f"a checkpoint of another model: it has {name!r}, which this model has not"
-            )
+    missing = [f"it has no array {name!r}" for name in model if name not in arrays]
+    others = [f"it has {name!r}, which this model has not" for name in arrays if name not in model]
+    wrong = missing[:1] + others[:1] or [
+        f"{name!r} has shape {np.shape(arrays[name])}, this model's has {tuple(expected.shape)}"
+        for name, expected in model.items()
+        if np.shape(arrays[name]) != tuple(expected.shape)
+    ]
+    if wrong:
+        raise SettingsError(f"a checkpoint of another model: {'; '.join(wrong[:2])}")

@@ -4,7 +4,6 @@ A backbone's features are what enters the linear layer it calls last; how many t
 from the network.
 """
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,15 +18,16 @@ from torch.nn.functional import interpolate
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import load_arrays
 from coprefl_flwr.models.build import build_model
-from coprefl_flwr.models.representation import outputs_and_representation
+from coprefl_flwr.models.network import outputs_and_representation
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
+from coprefl_flwr.options import unknown
 
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""
 
-FORMS = (
-    "the folder or model.safetensors of a model this package made, a torchvision model such as "
-    "resnet18, or resnet18=FILE for weights of your own"
+_FORMS = (
+    "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
+    "weights of your own"
 )
 
 
@@ -35,16 +35,12 @@ FORMS = (
 class Backbone:
     """A frozen network and the images it was trained on.
 
-    Parameters
+    Attributes
     ----------
-    network : nn.Module
-        In eval mode, its parameters without gradients.
-    shape : tuple[int, int, int]
-        (channels, height, width) of its images, 1 or 3 channels.
-    mean, std : Tensor
-        Mean and standard deviation of its images, from 0 to 1, (channels,).
-    size : int
-        Numbers in a feature.
+    network : in eval mode, its parameters without gradients
+    shape : (channels, height, width) of its images, 1 or 3 channels
+    mean, std : of its images, from 0 to 1, float32 (channels,)
+    size : numbers in a feature
     """
 
     network: nn.Module
@@ -59,10 +55,7 @@ class Backbone:
     ) -> "Backbone":
         """Freeze a network, and find the size of its features with an empty image."""
         if len(shape) != 3 or shape[0] not in (1, 3):
-            raise SettingsError(
-                f"backbone '{name}' takes inputs of shape {tuple(shape)}; images of 1 or 3 "
-                "channels are needed"
-            )
+            raise _refused(name, f"takes {tuple(shape)}; images of 1 or 3 channels are needed")
         network.eval().requires_grad_(False)
         with torch.no_grad():
             _, features = outputs_and_representation(network, torch.zeros(1, *shape))
@@ -102,13 +95,10 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
 def load_backbone(name: str) -> Backbone:
     """Return the frozen network that `name` stands for.
 
-    Parameters
-    ----------
-    name : str
-        "resnet18", a torchvision model with the weights torchvision has for it, downloaded where
-        they are missing; "resnet18=FILE", with those of a file (.pth, .pt or .safetensors), whose
-        images are taken to be of the size and normalisation of torchvision's; or the path of a
-        model that `save_model` wrote, its folder or the file in it.
+    "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
+    are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
+    taken to be of the size and normalisation of torchvision's; and a path is that of a model that
+    `save_model` wrote, its folder or the file in it.
 
     Raises
     ------
@@ -117,32 +107,35 @@ def load_backbone(name: str) -> Backbone:
     """
     architecture, equals, file = name.partition("=")
     path = Path(name).expanduser()
-    if path.exists() and not equals:
+    if not equals and (path.exists() or len(path.parts) > 1):
         return _saved(name, path)
     # torchvision takes two seconds to import.
     from torchvision import models
 
     known = models.list_models(module=models)
     if architecture not in known:
-        near = difflib.get_close_matches(architecture, known, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else "no such path and no such model;"
-        raise SettingsError(f"backbone '{name}': {hint} allowed are {FORMS}")
+        line = unknown("backbone", architecture, known)
+        raise SettingsError(f"{line} ({_FORMS})", "backbones")
     weights = models.get_model_weights(architecture).DEFAULT
     how = weights.transforms()
     shape = (3, *(how.crop_size * 2)[:2])
-    network = _from_file(name, file) if equals else _downloaded(name, weights)
+    network = _from_file(name, architecture, file) if equals else _downloaded(name, weights)
     return Backbone.of(name, network, shape, how.mean, how.std)
+
+
+def _refused(name: str, why: str) -> SettingsError:
+    return SettingsError(f"backbone '{name}': {why}", "backbones")
 
 
 def _saved(name: str, path: Path) -> Backbone:
     """Return a model of this package's, by its folder or the weights in it."""
     if path.is_file() and path.name != WEIGHTS:
-        raise SettingsError(f"backbone '{name}': a file {path.name}; allowed are {FORMS}")
-    arrays, about = load_saved_model(path if path.is_dir() else path.parent)
-    missing = [key for key in ("model", "num-classes", "input-shape", "norm") if key not in about]
-    if missing or "pixel-mean" not in about:
-        lacks = missing[0] if missing else "pixel-mean: it was not trained on images"
-        raise SettingsError(f"backbone '{name}': its model.json has no {lacks}")
+        raise _refused(name, f"a file {path.name}; {_FORMS}")
+    arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
+    for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean"):
+        if key not in about:
+            why = ": it was not trained on images" if key == "pixel-mean" else ""
+            raise _refused(name, f"its model.json has no {key}{why}")
     shape = tuple(about["input-shape"])
     network = build_model(about["model"], about["num-classes"], shape, about["norm"])
     load_arrays(network, arrays)
@@ -156,41 +149,39 @@ def _downloaded(name: str, weights: Any) -> nn.Module:
     try:
         network: nn.Module = models.get_model(name, weights=weights)
     except OSError as error:
-        raise SettingsError(
-            f"backbone '{name}': its weights could not be downloaded ({error}); put "
-            f"{weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
-        ) from error
+        by_hand = f"put {weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
+        why = f"its weights could not be downloaded ({error}); {by_hand}"
+        raise _refused(name, why) from error
     return network
 
 
-def _from_file(name: str, file: str) -> nn.Module:
+def _from_file(name: str, architecture: str, file: str) -> nn.Module:
     """Return a torchvision model with the weights of a file, and as many classes as these have."""
     from torchvision import models
 
-    architecture = name.partition("=")[0]
     tensors = _tensors(name, Path(file).expanduser())
     with torch.device("meta"):
         layers = models.get_model(architecture, weights=None).named_modules()
     linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]
     if not linear:
-        raise SettingsError(f"backbone '{name}': {architecture} has no nn.Linear, so no features")
-    head = linear[-1]
-    if f"{head}.weight" not in tensors:
-        raise SettingsError(f"backbone '{name}': the file has no array '{head}.weight'")
+        raise _refused(name, f"{architecture} has no nn.Linear, so no features")
+    head = f"{linear[-1]}.weight"
+    if head not in tensors:
+        raise _refused(name, f"the file has no array '{head}'")
     network: nn.Module = models.get_model(
-        architecture, weights=None, num_classes=len(tensors[f"{head}.weight"])
+        architecture, weights=None, num_classes=len(tensors[head])
     )
     try:
         load_arrays(network, {n: np.asarray(tensor) for n, tensor in tensors.items()})
     except SettingsError as error:
-        raise SettingsError(f"backbone '{name}': {error}") from error
+        raise _refused(name, str(error)) from error
     return network
 
 
 def _tensors(name: str, file: Path) -> dict[str, Tensor]:
     """Return the tensors of a file of weights; nothing in it is executed."""
     if not file.is_file():
-        raise SettingsError(f"backbone '{name}': there is no file {file}")
+        raise _refused(name, f"there is no file {file}")
     try:
         if file.suffix == ".safetensors":
             found: dict[str, Tensor] = load_file(file)
@@ -198,7 +189,7 @@ def _tensors(name: str, file: Path) -> dict[str, Tensor]:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # Whatever the file holds, the user is told in one line.
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SettingsError(f"backbone '{name}': {file} cannot be read ({line})") from error
+        raise _refused(name, f"{file} cannot be read ({line})") from error
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
-        raise SettingsError(f"backbone '{name}': {file} holds no state_dict")
+        raise _refused(name, f"{file} holds no state_dict")
     return found

@@ -1,9 +1,8 @@
 """A model from its name: one of the papers' networks, or a function of the user's own."""
 
-import difflib
 import importlib
-import inspect
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -12,6 +11,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.models.recurrent import CharLSTM
 from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
+from coprefl_flwr.options import unknown
 
 NORMS = ("batch", "group")
 # The smallest height and width, in pixels, that leave a feature map of at least one pixel.
@@ -24,6 +24,12 @@ SMALLEST_SIDE = {
     "femnist-cnn-linear": 4,
 }
 TEXT_MODEL = "char-lstm"
+_SMALL = {
+    "lenet5": lenet5,
+    "fashion-mnist-cnn": fashion_mnist_cnn,
+    "femnist-cnn": femnist_cnn,
+    "femnist-cnn-linear": femnist_cnn_linear,
+}
 
 
 def build_model(
@@ -39,19 +45,14 @@ def build_model(
 
     Parameters
     ----------
-    name : str
-        "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn", "femnist-cnn-linear",
-        "char-lstm", or "module:function" for a user's own model: the function is called with
-        `num_classes`, returns a `torch.nn.Module`, and draws its weights from torch's generator.
-    num_classes : int
-        Number of outputs, at least 2.
-    input_shape : tuple[int, ...]
-        (channels, height, width) of one image, or (length,) of one text, as a `Dataset` has it; not
-        used for a user's own model.
-    norm : str
-        "batch" or "group"; only the ResNets take notice of it.
-    seed_key : tuple[str | int, ...]
-        What the initial weights are a function of.
+    name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
+        "femnist-cnn-linear", "char-lstm", or "module:function" for a user's own model: the function
+        is called with `num_classes`, returns a `torch.nn.Module`, and draws its weights from
+        torch's generator
+    num_classes : number of outputs, at least 2
+    input_shape : (channels, height, width) of one image, or (length,) of one text, as a `Dataset`
+        has it; not used for a user's own model
+    norm : "batch" or "group"; only the ResNets take notice of it
 
     Raises
     ------
@@ -61,15 +62,20 @@ def build_model(
     if num_classes < 2:
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
     if norm not in NORMS:
-        raise SettingsError(
-            f"norm is {norm!r}; it must be one of {', '.join(NORMS)}{_nearest(norm, NORMS)}"
-        )
-    # Not torch.manual_seed: it would also seed the caller's GPUs, which are not forked here.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seeds.integer(*seed_key))
+        raise SettingsError(unknown("norm", norm, NORMS), "norm")
+    with seeded(seed_key):
         if ":" in name:
             return _own_model(name, num_classes)
         return _known_model(name, num_classes, input_shape, norm)
+
+
+@contextmanager
+def seeded(key: tuple[str | int, ...]) -> Iterator[None]:
+    """Draw weights on the CPU as a function of `key`, and leave the random state as it was."""
+    # Not torch.manual_seed: it would also seed the caller's GPUs, which are not forked here.
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seeds.integer(*key))
+        yield
 
 
 @concerning("model")
@@ -81,24 +87,27 @@ def head_names(
     This is the layer that a downstream task replaces. It is found by building the model for two
     numbers of classes, so it holds for a user's own model too.
 
-    Raises
-    ------
-    SettingsError
-        If no shape depends on the number of classes, or the names themselves do.
+    Raises a SettingsError if no shape depends on the number of classes, or the names themselves do.
     """
-    shapes = _shapes(build_model(name, num_classes, input_shape, norm))
-    others = _shapes(build_model(name, num_classes + 1, input_shape, norm))
+    shapes, others = (
+        {array: tensor.shape for array, tensor in model.state_dict().items()}
+        for model in (
+            build_model(name, n, input_shape, norm) for n in (num_classes, num_classes + 1)
+        )
+    )
     differing = sorted(shapes.keys() ^ others.keys())
     if differing:
         raise SettingsError(
             f"model {name!r} has other arrays for {num_classes} than for {num_classes + 1} "
-            f"classes (first: {differing[0]!r}); only their shapes may differ"
+            f"classes (first: {differing[0]!r}); only their shapes may differ",
+            "model",
         )
     head = frozenset(array for array in shapes if shapes[array] != others[array])
     if not head:
         raise SettingsError(
             f"model {name!r} has no array whose shape depends on the number of classes; "
-            "one is needed as the head that a downstream task replaces"
+            "one is needed as the head that a downstream task replaces",
+            "model",
         )
     return head
 
@@ -106,83 +115,54 @@ def head_names(
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
     known = (*SMALLEST_SIDE, TEXT_MODEL)
     if name not in known:
-        raise SettingsError(
-            f"model is {name!r}; it must be one of {', '.join(known)}, or module:function for "
-            f"your own{_nearest(name, known)}"
-        )
+        line = unknown("model", name, known)
+        raise SettingsError(f"{line} (a model of your own is module:function)", "model")
+    _check_shape(name, input_shape)
     if name == TEXT_MODEL:
-        _check_text_shape(input_shape)
         return CharLSTM(num_classes)
-    image_shape = _image_shape(name, input_shape)
-    small = {
-        "lenet5": lenet5,
-        "fashion-mnist-cnn": fashion_mnist_cnn,
-        "femnist-cnn": femnist_cnn,
-        "femnist-cnn-linear": femnist_cnn_linear,
-    }
-    if name in small:
-        return small[name](num_classes, image_shape)
+    if name in _SMALL:
+        return _SMALL[name](num_classes, input_shape)
     # torchvision takes two seconds to import, which in a deployment every message would pay.
     from coprefl_flwr.models.resnet import resnet8, resnet18
 
     residual = {"resnet8": resnet8, "resnet18": resnet18}
-    return residual[name](num_classes, image_shape, norm)
+    return residual[name](num_classes, input_shape, norm)
 
 
-def _check_text_shape(input_shape: tuple[int, ...]) -> None:
-    if len(input_shape) != 1 or input_shape[0] < 1:
-        raise SettingsError(
-            f"input shape is {input_shape}; {TEXT_MODEL} takes (length,), a text of at least 1 "
-            f"character; models of images are {', '.join(SMALLEST_SIDE)}"
-        )
-
-
-def _image_shape(name: str, input_shape: tuple[int, ...]) -> tuple[int, int, int]:
-    smallest = SMALLEST_SIDE[name]
-    if len(input_shape) != 3 or input_shape[0] < 1 or min(input_shape[1:]) < smallest:
-        raise SettingsError(
-            f"input shape is {input_shape}; {name} takes (channels, height, width), an image with "
-            f"at least 1 channel and {smallest} x {smallest} pixels; for text there is {TEXT_MODEL}"
-        )
-    channels, height, width = input_shape
-    return channels, height, width
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if name == TEXT_MODEL:
+        fits = len(shape) == 1 and shape[0] >= 1
+        takes = "(length,), a text of at least 1 character; models of images are "
+        takes += ", ".join(SMALLEST_SIDE)
+    else:
+        side = SMALLEST_SIDE[name]
+        fits = len(shape) == 3 and shape[0] >= 1 and min(shape[1:]) >= side
+        takes = "(channels, height, width), an image with at least 1 channel and "
+        takes += f"{side} x {side} pixels; for text there is {TEXT_MODEL}"
+    if not fits:
+        raise SettingsError(f"input shape is {shape}; {name} takes {takes}", "model")
 
 
 def _own_model(name: str, num_classes: int) -> nn.Module:
+    def refused(why: str) -> SettingsError:
+        return SettingsError(f"model is {name!r}; {why}", "model")
+
     module_name, _, function_name = name.partition(":")
     if not function_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise SettingsError(f"model is {name!r}; your own model is written module:function")
+        raise refused("your own model is written module:function")
     try:
         module = importlib.import_module(module_name)
     except (ImportError, SyntaxError) as error:
-        raise SettingsError(
-            f"model is {name!r}; module {module_name!r} cannot be imported: {error}"
-        ) from error
+        raise refused(f"module {module_name!r} cannot be imported: {error}") from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        functions = [key for key, _ in inspect.getmembers(module, callable) if key[0] != "_"]
-        raise SettingsError(
-            f"model is {name!r}; module {module_name!r} has no function {function_name!r}"
-            f"{_nearest(function_name, functions)}"
-        )
+        public = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"]
+        raise refused(f"module {module_name!r}: {unknown('function', function_name, public)}")
+    called = f"{function_name}({num_classes})"
     try:
         model = function(num_classes)
     except TypeError as error:
-        raise SettingsError(
-            f"model is {name!r}; {function_name}({num_classes}) failed: {error}"
-        ) from error
+        raise refused(f"{called} failed: {error}") from error
     if not isinstance(model, nn.Module):
-        raise SettingsError(
-            f"model is {name!r}; {function_name}({num_classes}) must return a torch.nn.Module, "
-            f"not {type(model).__name__}"
-        )
+        raise refused(f"{called} must return a torch.nn.Module, not {type(model).__name__}")
     return model
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-    return f"; nearest: {nearest[0]}" if nearest else ""
-
-
-def _shapes(model: nn.Module) -> dict[str, torch.Size]:
-    return {name: tensor.shape for name, tensor in model.state_dict().items()}

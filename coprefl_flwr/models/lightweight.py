@@ -2,15 +2,12 @@
 
 from collections import OrderedDict
 
-import torch
 from torch import nn
 
-from coprefl_flwr import seeds
+from coprefl_flwr.models.build import seeded
 
 WIDTH = 256
 """Numbers in a fused representation z (FedPCL, section 5.1)."""
-
-HEAD_NORMS = ("none", "batch")
 
 
 def projection_head(
@@ -21,8 +18,7 @@ def projection_head(
     Table 7 has the BatchNorm, the authors' code has not. The weights are a function of `seed_key`.
     Takes (b, features) float32, gives z, (b, 256), which the client scales to length 1.
     """
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seeds.integer(*seed_key))
+    with seeded(seed_key):
         return nn.Sequential(OrderedDict(_projection(features, norm)))
 
 
@@ -36,14 +32,11 @@ def lightweight_model(
 
     Takes (b, features) float32, gives (b, num_classes) logits.
     """
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seeds.integer(*seed_key))
+    with seeded(seed_key):
         layers = _projection(features, norm)
         return nn.Sequential(OrderedDict(layers | {"classifier": nn.Linear(WIDTH, num_classes)}))
 
 
 def _projection(features: int, norm: str) -> dict[str, nn.Module]:
     layers: dict[str, nn.Module] = {"projection": nn.Linear(features, WIDTH), "relu": nn.ReLU()}
-    if norm == "batch":
-        layers["norm"] = nn.BatchNorm1d(WIDTH)
-    return layers
+    return layers | ({"norm": nn.BatchNorm1d(WIDTH)} if norm == "batch" else {})

@@ -1,32 +1,46 @@
-"""A network with what a method may ask of it before the first round."""
+"""A network's representation, and what else a method may ask of it before the first round."""
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import model_arrays
-from coprefl_flwr.models.representation import outputs_and_representation
+
+
+def outputs_and_representation(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a network's outputs, and what entered the last linear layer that it called, (b, d).
+
+    Raises a SettingsError if the network calls no `nn.Linear`.
+    """
+    entered: list[Tensor] = []
+
+    def keep(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        entered.append(arguments[0])
+
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_pre_hook(keep) for module in linear]
+    try:
+        outputs = model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not entered:
+        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no representation")
+    return outputs, entered[-1].flatten(start_dim=1)
 
 
 @dataclass(eq=False)
 class Network:
     """A module, and what it was before anything was loaded into it.
 
-    Parameters
-    ----------
-    name : str
-        As error messages call it.
-    module : nn.Module
-        May be shared by all clients of a process, which load their weights into it.
-    num_classes : int
-        Classes of the data.
-    input_shape : tuple[int, ...]
-        Of one sample.
-    head : frozenset[str]
-        Names of the arrays of the last layer.
+    Error messages call it by its `name`; `head` are the names of the arrays of its last layer, and
+    `input_shape` is that of one sample. The module may be shared by all clients of a process, which
+    load their weights into it.
     """
 
     name: str
@@ -40,14 +54,14 @@ class Network:
         self.arrays: Arrays = model_arrays(self.module)
 
     @functools.cached_property
+    @torch.no_grad()
     def outputs(self) -> int:
         """How many numbers it gives for a sample."""
-        with torch.no_grad():
-            return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
+        return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
 
     @functools.cached_property
+    @torch.no_grad()
     def representation(self) -> int:
         """How many numbers enter its last linear layer."""
-        with torch.no_grad():
-            sample = torch.zeros(1, *self.input_shape)
-            return int(outputs_and_representation(self.module.eval(), sample)[1].shape[1])
+        sample = torch.zeros(1, *self.input_shape)
+        return int(outputs_and_representation(self.module.eval(), sample)[1].shape[1])

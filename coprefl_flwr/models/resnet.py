@@ -1,4 +1,7 @@
-"""ResNets for small images (He et al. 2016), with batch or group normalisation."""
+"""ResNets for small images (He et al. 2016), with batch or group normalisation.
+
+They take (batch, channels, height, width) float32 and give (batch, num_classes) logits.
+"""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -7,23 +10,22 @@ import torchvision
 from torch import nn
 from torchvision.models.resnet import BasicBlock
 
-CHANNELS_PER_GROUP = 16
+_Norm = Callable[[int], nn.Module]
 
 
-def group_norm(channels: int) -> nn.Module:
+def _group_norm(channels: int) -> nn.Module:
     """Return group normalisation in groups of 16 channels (Wu & He 2018); it has no buffers."""
-    return nn.GroupNorm(channels // CHANNELS_PER_GROUP, channels)
+    return nn.GroupNorm(channels // 16, channels)
 
 
-_NORMS: dict[str, Callable[[int], nn.Module]] = {"batch": nn.BatchNorm2d, "group": group_norm}
+_NORMS: dict[str, _Norm] = {"batch": nn.BatchNorm2d, "group": _group_norm}
 
 
-def resnet18(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> nn.Module:
+def resnet18(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
     """Return torchvision's ResNet-18 with the CIFAR stem.
 
     The first convolution is 3x3 with stride 1 and no pooling follows it: ImageNet's stem would
-    leave a 32-pixel image 8 pixels wide before the first block. Takes (batch, channels, height,
-    width) float32, gives (batch, num_classes) logits.
+    leave a 32-pixel image 8 pixels wide before the first block.
     """
     model: nn.Module = torchvision.models.resnet18(num_classes=num_classes, norm_layer=_NORMS[norm])
     model.conv1 = nn.Conv2d(image_shape[0], 64, kernel_size=3, padding=1, bias=False)
@@ -32,11 +34,10 @@ def resnet18(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> 
     return model
 
 
-def resnet8(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> nn.Module:
+def resnet8(num_classes: int, image_shape: tuple[int, ...], norm: str) -> nn.Module:
     """Return CyclicFL's ResNet-8: a 3x3 stem and three basic blocks of 16, 32 and 64 channels.
 
-    Layers are named as in torchvision's ResNets. Takes (batch, channels, height, width) float32,
-    gives (batch, num_classes) logits.
+    Layers are named as in torchvision's ResNets.
     """
     norm_layer = _NORMS[norm]
     layers: dict[str, nn.Module] = {
@@ -57,16 +58,10 @@ def resnet8(num_classes: int, image_shape: tuple[int, int, int], norm: str) -> n
     return model
 
 
-def _halving_block(
-    channels_in: int, channels_out: int, norm_layer: Callable[[int], nn.Module]
-) -> nn.Module:
-    shortcut = nn.Sequential(
-        nn.Conv2d(channels_in, channels_out, kernel_size=1, stride=2, bias=False),
-        norm_layer(channels_out),
-    )
-    block: nn.Module = BasicBlock(
-        channels_in, channels_out, stride=2, downsample=shortcut, norm_layer=norm_layer
-    )
+def _halving_block(inputs: int, outputs: int, norm: _Norm) -> nn.Module:
+    convolution = nn.Conv2d(inputs, outputs, kernel_size=1, stride=2, bias=False)
+    shortcut = nn.Sequential(convolution, norm(outputs))
+    block: nn.Module = BasicBlock(inputs, outputs, 2, shortcut, norm_layer=norm)
     return block
 
 

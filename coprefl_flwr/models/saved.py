@@ -16,19 +16,11 @@ ABOUT = "model.json"
 
 
 def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
-    """Write the weights and how they were made; the same input gives the same bytes.
+    """Write the weights, in their order, and how they were made, which is anything JSON can hold.
 
-    Where `model.safetensors` exists, both files are complete and belong together, whenever the
-    program was stopped.
-
-    Parameters
-    ----------
-    folder : Path
-        Made where missing; a model already in it is replaced.
-    arrays : dict[str, np.ndarray]
-        As `model_arrays` returns them; their order is kept.
-    about : dict[str, Any]
-        Anything that JSON can hold.
+    The same input gives the same bytes. A model already in the folder is replaced; where
+    `model.safetensors` exists, both files are complete and belong together, whenever the program
+    was stopped.
     """
     # safetensors sorts by dtype and name, and writes a strided array's memory as it lies.
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
@@ -46,10 +38,7 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
 def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return what `save_model` was given: the arrays, in their order, and how they were made.
 
-    Raises
-    ------
-    SettingsError
-        If the folder holds no complete model, or one of the two files cannot be read.
+    Raises a SettingsError if the folder holds no complete model, or a file cannot be read.
     """
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():

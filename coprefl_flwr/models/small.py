@@ -1,105 +1,61 @@
-"""Small convolutional networks without normalisation."""
+"""Small convolutional networks without normalisation.
+
+All have two convolutions, ReLU and 2x2 max-pooling after each, and then linear layers. They take
+(batch, channels, height, width) float32 and give (batch, num_classes) logits. CoPreFL (appendix
+D.4) and CyclicFL (section IV.A) give no widths but LeNet-5's; the others are ours or LEAF's.
+"""
 
 from collections import OrderedDict
 
 from torch import nn
 
+_Shape = tuple[int, ...]
 
-def lenet5(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
-    """Return LeNet-5 as in CyclicFL: two convolutional and three fully connected layers.
 
-    5x5 convolutions of 6 and 16 channels without padding, ReLU and 2x2 max-pooling after each,
-    then 120 and 84 units. Takes (batch, channels, height, width) float32, gives
-    (batch, num_classes) logits.
-    """
-    channels, height, width = image_shape
-    features = 16 * _unpadded_side(height) * _unpadded_side(width)
-    layers: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(channels, 6, kernel_size=5),
-        "relu1": nn.ReLU(inplace=True),
-        "pool1": nn.MaxPool2d(2),
-        "conv2": nn.Conv2d(6, 16, kernel_size=5),
-        "relu2": nn.ReLU(inplace=True),
-        "pool2": nn.MaxPool2d(2),
-        "flatten": nn.Flatten(),
-        "fc1": nn.Linear(features, 120),
-        "relu3": nn.ReLU(inplace=True),
-        "fc2": nn.Linear(120, 84),
-        "relu4": nn.ReLU(inplace=True),
-        "fc3": nn.Linear(84, num_classes),
-    }
+def lenet5(num_classes: int, image_shape: _Shape) -> nn.Module:
+    """Return LeNet-5 as in CyclicFL."""
+    return _network(image_shape, (6, 16), (120, 84, num_classes), kernel=5)
+
+
+def femnist_cnn(num_classes: int, image_shape: _Shape) -> nn.Module:
+    """Return CoPreFL's FEMNIST network, of two linear layers; the widths are ours."""
+    return _network(image_shape, (32, 64), (128, num_classes), kernel=3, padding=1)
+
+
+def femnist_cnn_linear(num_classes: int, image_shape: _Shape) -> nn.Module:
+    """Return CyclicFL's FEMNIST network, of one linear layer; the widths are LEAF's."""
+    return _network(image_shape, (32, 64), (num_classes,), kernel=5, padding=2)
+
+
+def fashion_mnist_cnn(num_classes: int, image_shape: _Shape) -> nn.Module:
+    """Return CyclicFL's Fashion-MNIST network, with dropout of half the features; widths ours."""
+    return _network(image_shape, (10, 20), (50, num_classes), kernel=5, dropout=0.5)
+
+
+def _network(
+    image_shape: _Shape,
+    channels: tuple[int, int],
+    units: tuple[int, ...],
+    *,
+    kernel: int,
+    padding: int = 0,
+    dropout: float = 0.0,
+) -> nn.Module:
+    """Return convolutions of `channels` and linear layers of `units`; the last ones are classes."""
+    layers: dict[str, nn.Module] = {}
+    width, *sides = image_shape
+    for number, out in enumerate(channels, start=1):
+        layers[f"conv{number}"] = nn.Conv2d(width, out, kernel, padding=padding)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        width, sides = out, [(side + 2 * padding - kernel + 1) // 2 for side in sides]
+    layers["flatten"] = nn.Flatten()
+    if dropout:
+        layers["dropout"] = nn.Dropout(dropout)
+    width *= sides[0] * sides[1]
+    for number, out in enumerate(units, start=1):
+        layers[f"fc{number}" if len(units) > 1 else "fc"] = nn.Linear(width, out)
+        if number < len(units):
+            layers[f"relu{len(channels) + number}"] = nn.ReLU(inplace=True)
+        width = out
     return nn.Sequential(OrderedDict(layers))
-
-
-def femnist_cnn(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
-    """Return CoPreFL's FEMNIST network: two 3x3 convolutional and two linear layers.
-
-    The paper (appendix D.4) gives no widths; ours are 32 and 64 channels with padding 1, ReLU and
-    2x2 max-pooling after each, and 128 units. Takes (batch, channels, height, width) float32,
-    gives (batch, num_classes) logits.
-    """
-    channels, height, width = image_shape
-    layers: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(channels, 32, kernel_size=3, padding=1),
-        "relu1": nn.ReLU(inplace=True),
-        "pool1": nn.MaxPool2d(2),
-        "conv2": nn.Conv2d(32, 64, kernel_size=3, padding=1),
-        "relu2": nn.ReLU(inplace=True),
-        "pool2": nn.MaxPool2d(2),
-        "flatten": nn.Flatten(),
-        "fc1": nn.Linear(64 * (height // 4) * (width // 4), 128),
-        "relu3": nn.ReLU(inplace=True),
-        "fc2": nn.Linear(128, num_classes),
-    }
-    return nn.Sequential(OrderedDict(layers))
-
-
-def femnist_cnn_linear(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
-    """Return CyclicFL's FEMNIST network: two convolutional layers and one linear layer.
-
-    The paper (section IV.A) gives no widths; ours are those of LEAF's FEMNIST network, 5x5
-    convolutions of 32 and 64 channels with padding 2, ReLU and 2x2 max-pooling after each. Takes
-    (batch, channels, height, width) float32, gives (batch, num_classes) logits.
-    """
-    channels, height, width = image_shape
-    layers: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(channels, 32, kernel_size=5, padding=2),
-        "relu1": nn.ReLU(inplace=True),
-        "pool1": nn.MaxPool2d(2),
-        "conv2": nn.Conv2d(32, 64, kernel_size=5, padding=2),
-        "relu2": nn.ReLU(inplace=True),
-        "pool2": nn.MaxPool2d(2),
-        "flatten": nn.Flatten(),
-        "fc": nn.Linear(64 * (height // 4) * (width // 4), num_classes),
-    }
-    return nn.Sequential(OrderedDict(layers))
-
-
-def fashion_mnist_cnn(num_classes: int, image_shape: tuple[int, int, int]) -> nn.Module:
-    """Return CyclicFL's Fashion-MNIST network: two convolutional, a dropout, two linear layers.
-
-    The paper (section IV.A) gives no widths; ours are 5x5 convolutions of 10 and 20 channels
-    without padding, ReLU and 2x2 max-pooling after each, dropout of half the features, and 50
-    units. Takes (batch, channels, height, width) float32, gives (batch, num_classes) logits.
-    """
-    channels, height, width = image_shape
-    features = 20 * _unpadded_side(height) * _unpadded_side(width)
-    layers: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(channels, 10, kernel_size=5),
-        "relu1": nn.ReLU(inplace=True),
-        "pool1": nn.MaxPool2d(2),
-        "conv2": nn.Conv2d(10, 20, kernel_size=5),
-        "relu2": nn.ReLU(inplace=True),
-        "pool2": nn.MaxPool2d(2),
-        "flatten": nn.Flatten(),
-        "dropout": nn.Dropout(0.5),
-        "fc1": nn.Linear(features, 50),
-        "relu3": nn.ReLU(inplace=True),
-        "fc2": nn.Linear(50, num_classes),
-    }
-    return nn.Sequential(OrderedDict(layers))
-
-
-def _unpadded_side(pixels: int) -> int:
-    """Return what two unpadded 5x5 convolutions, each pooled 2x2, leave of a side."""
-    return ((pixels - 4) // 2 - 4) // 2

@@ -19,8 +19,8 @@ from coprefl_flwr.recipes.sweep import Contest, Failures, contests
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
 from coprefl_flwr.report.figures import Similarity
+from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame, task_metrics
-from coprefl_flwr.report.similarity import LOCAL, similarity
 from coprefl_flwr.report.starts import pretraining_summary
 from coprefl_flwr.studies.stage import Stage
 

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Better = Literal["higher", "lower"] | None  # which values are marked as best; None: neither
+
 
 @dataclass(frozen=True)
 class Column:
     """How a metric is shown."""
 
     title: str  # as a heading, with the unit
-    better: Literal["higher", "lower"] | None = "higher"  # which values are marked as best
+    better: Better = "higher"
     decimals: int = 2  # shown after the point
     tested: bool = True  # a quality whose differences are tested, not a cost or a count
 

@@ -13,6 +13,7 @@ from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.report.figures import Landscape, Similarity
 
 FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity")
+Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +51,8 @@ class Measured:
 class Comparison:
     """One table: lines, each with a value of every metric for every unit.
 
-    `paper` is label (or name, where lines share a label) -> metric -> (mean, standard deviation).
-
-    Raises
-    ------
-    SettingsError
-        If a part does not fit the others.
+    `paper` is by label, or by name where lines share a label. Raises `SettingsError` if a part does
+    not fit the others.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
@@ -64,7 +61,7 @@ class Comparison:
     units: Sequence[str]  # what the values are of, e.g. "seed 0, task 0"
     measured: Sequence[Measured]  # each with a name of its own
     reference: str  # name of what the others are tested against, or its label (the first with it)
-    paper: Mapping[str, Mapping[str, tuple[float, float | None]]] = field(default_factory=dict)
+    paper: Mapping[str, Printed] = field(default_factory=dict)
     source: str = ""  # where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per run that failed
 
@@ -81,20 +78,17 @@ class Comparison:
         for row in self.measured:
             if names.count(row.name) > 1:
                 raise SettingsError(f"{where} has two rows {row.name!r}; allowed: one each")
-            self._check_values(row)
+            for metric in self.metrics:
+                found = len(row.values.get(metric, ()))
+                if found != len(self.units):
+                    raise SettingsError(
+                        f"{where}, row {row.name!r} has {found} values of {metric}; "
+                        f"allowed: one for each of the {len(self.units)} units"
+                    )
         labels = [row.label for row in self.measured]
         if self.reference not in names + labels:
             known = unknown("reference", self.reference, list(dict.fromkeys(names + labels)))
             raise SettingsError(f"{where}: {known}")
-
-    def _check_values(self, row: Measured) -> None:
-        for metric in self.metrics:
-            found = len(row.values.get(metric, ()))
-            if found != len(self.units):
-                raise SettingsError(
-                    f"comparison {self.name!r}, row {row.name!r} has {found} values of {metric}; "
-                    f"allowed: one for each of the {len(self.units)} units"
-                )
 
     @property
     def tested_against(self) -> Measured:
@@ -102,10 +96,14 @@ class Comparison:
         exact = [row for row in self.measured if row.name == self.reference]
         return (exact or [row for row in self.measured if row.label == self.reference])[0]
 
-    def paper_of(self, row: Measured) -> Mapping[str, tuple[float, float | None]]:
+    def short_name(self, row: Measured) -> str:
+        """Return a row's label, but its name where other rows have that label too."""
+        labels = [other.label for other in self.measured]
+        return row.label if labels.count(row.label) == 1 else row.name
+
+    def paper_of(self, row: Measured) -> Printed:
         """Return the paper's figures for a row, by metric."""
-        alone = [other.label for other in self.measured].count(row.label) == 1
-        return self.paper.get(row.name) or (self.paper.get(row.label, {}) if alone else {})
+        return self.paper.get(row.name) or self.paper.get(self.short_name(row), {})
 
 
 @dataclass(frozen=True)

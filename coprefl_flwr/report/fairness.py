@@ -1,7 +1,8 @@
 """How well, and how evenly, a model serves the clients of one task.
 
 The metrics of CoPreFL's evaluation (AAAI text, Section 4.1, and its appendix). Accuracies are
-percentages, one per client, and every client counts the same however many samples it has.
+percentages, one per client, and every client counts the same however many samples it has. Variance
+is that of the population of clients.
 """
 
 import math
@@ -14,36 +15,21 @@ import numpy.typing as npt
 from coprefl_flwr.errors import SettingsError
 
 
-def mean(accuracies: npt.ArrayLike) -> float:
-    """Return the unweighted mean over clients, in percent."""
-    return float(np.mean(_checked(accuracies)))
-
-
-def variance(accuracies: npt.ArrayLike) -> float:
-    """Return the population variance over clients, in percent squared."""
-    return float(np.var(_checked(accuracies)))
-
-
-def std(accuracies: npt.ArrayLike) -> float:
-    """Return the population standard deviation over clients, in percent."""
-    return float(np.std(_checked(accuracies)))
-
-
 def worst(accuracies: npt.ArrayLike, share: float) -> float:
     """Return the mean of the lowest ceil(share * |G|) accuracies ("Lowest k %"), in percent."""
-    values = np.sort(_checked(accuracies))
+    values = np.sort(np.asarray(accuracies, dtype=np.float64))
     return float(np.mean(values[: _count(share, values.size)]))
 
 
 def best(accuracies: npt.ArrayLike, share: float) -> float:
     """Return the mean of the highest ceil(share * |G|) accuracies, in percent."""
-    values = np.sort(_checked(accuracies))
+    values = np.sort(np.asarray(accuracies, dtype=np.float64))
     return float(np.mean(values[-_count(share, values.size) :]))
 
 
-METRICS: dict[str, Callable[[npt.ArrayLike], float]] = {
-    "accuracy": mean,
-    "variance": variance,
+METRICS: dict[str, Callable[[npt.NDArray[np.float64]], float]] = {
+    "accuracy": lambda accuracies: float(np.mean(accuracies)),
+    "variance": lambda accuracies: float(np.var(accuracies)),
     **{f"worst-{percent}%": partial(worst, share=percent / 100) for percent in (10, 20, 30, 40)},
     "best-10%": partial(best, share=0.1),
 }
@@ -52,7 +38,14 @@ METRICS: dict[str, Callable[[npt.ArrayLike], float]] = {
 
 def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     """Return every metric of `METRICS` for the clients of one task, in that order."""
-    return {name: measure(accuracies) for name, measure in METRICS.items()}
+    values = np.asarray(accuracies, dtype=np.float64)
+    if values.ndim != 1 or values.size == 0:
+        raise SettingsError(
+            f"accuracies have shape {values.shape}; allowed: one number per client, at least one"
+        )
+    for outside in values[~((values >= 0) & (values <= 100))]:
+        raise SettingsError(f"an accuracy is {outside}; allowed: percentages from 0 to 100")
+    return {name: measure(values) for name, measure in METRICS.items()}
 
 
 def _count(share: float, clients: int) -> int:
@@ -61,15 +54,3 @@ def _count(share: float, clients: int) -> int:
         raise SettingsError(f"share of clients is {share}; allowed: above 0, up to 1")
     # 0.07 * 100 is 7.000000000000001 in floating point, and its ceiling 8.
     return max(1, math.ceil(round(share * clients, 9)))
-
-
-def _checked(accuracies: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    values = np.asarray(accuracies, dtype=np.float64)
-    if values.ndim != 1 or values.size == 0:
-        raise SettingsError(
-            f"accuracies have shape {values.shape}; allowed: one number per client, at least one"
-        )
-    outside = values[~((values >= 0) & (values <= 100))]
-    if outside.size:
-        raise SettingsError(f"an accuracy is {outside[0]}; allowed: percentages from 0 to 100")
-    return values

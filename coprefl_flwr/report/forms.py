@@ -1,10 +1,9 @@
-"""The forms a table is written in: plain text, Markdown, LaTeX. That of a page is in `page`."""
+"""The forms a table is written in: plain text, Markdown, LaTeX. That of a page is in `writing`."""
 
-import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from coprefl_flwr.report.table import Line, Number, Part, Table, number
+from coprefl_flwr.report.table import PARTS, Line, Number, Table
 
 TEXT_WIDTH = 100
 """Most characters of a line of plain text."""
@@ -19,7 +18,7 @@ def plain(table: Table) -> str:
     """
     lines = [line for line in table.lines if any("here" in cell for cell in line.cells)]
     columns = [
-        _column(title, [number(line, at, "here") for line in lines], table.marks)
+        _column(title, [line.number(at, "here") for line in lines], table.marks)
         for at, title in enumerate(table.titles)
     ]
     text = [table.title, ""] if table.title else []
@@ -36,8 +35,9 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
     std_width = max(len(one.std) for one in numbers)
     texts = [title + " " * marks]
     for one in numbers:
-        gap = " " * (std_width + 3) * (std_width > 0)
-        deviation = f" ± {one.std:>{std_width}}" if one.std else gap
+        deviation = (
+            f" ± {one.std:>{std_width}}" if one.std else " " * (3 + std_width if std_width else 0)
+        )
         texts.append(f"{one.mean:>{mean_width}}{deviation}{'*' if one.best else ' ' * marks}")
     width = max(map(len, texts))
     return [text.rjust(width) for text in texts]
@@ -76,37 +76,32 @@ def markdown(*tables: Table) -> str:
 
 
 def _in_markdown(table: Table) -> str:
-    parts = [(at, part) for at, of_title in enumerate(table.parts) for part in of_title]
-    titles = [table.titles[at] if part == "here" else part for at, part in parts]
-    lines = [f"## {in_markdown(table.title)}", ""] if table.title else []
-    lines += [
-        _bars([in_markdown(title) for title in [*table.names, *titles]]),
-        "|" + ":--|" * len(table.names) + "--:|" * len(parts),
-    ]
+    columns = table.columns
+    titles = [table.titles[at] if part == "here" else part for at, part in columns]
+    lines = [f"## {_escaped(table.title)}", ""] if table.title else []
+    lines += [_bars(map(_escaped, [*table.names, *titles]))]
+    lines += ["|" + ":--|" * len(table.names) + "--:|" * len(titles)]
     for line in table.lines:
-        cells = [_bold(in_markdown(n.text), n) for n in (number(line, *part) for part in parts)]
-        lines.append(_bars([*map(in_markdown, line.names), *cells]))
+        numbers = [line.number(*column) for column in columns]
+        cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in numbers]
+        lines.append(_bars([*map(_escaped, line.names), *cells]))
     if table.notes:
-        lines += ["", in_markdown(table.note("bold"))]
+        lines += ["", _escaped(table.note("bold"))]
     if table.failed:
-        lines += ["", "Failed:", "", *(f"- {in_markdown(line)}" for line in table.failed)]
+        lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in table.failed)]
     return "\n".join(lines) + "\n"
 
 
-def _bars(cells: Sequence[str]) -> str:
+def _bars(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
-def _bold(text: str, shown: Number) -> str:
-    return f"**{text}**" if shown.best else text
-
-
-def in_markdown(text: str) -> str:
+def _escaped(text: str) -> str:
     """Return a text that Markdown shows as it is, in a table too."""
-    return re.sub(r"([\\`*_\[\]<>&|~#])", r"\\\1", text)
+    return text.translate({ord(character): f"\\{character}" for character in "\\`*_[]<>&|~#"})
 
 
-_LATEX = {
+_LATEX = str.maketrans({
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
@@ -114,7 +109,7 @@ _LATEX = {
     "–": "--", "−": "$-$", "×": r"$\times$",  # noqa: RUF001
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$",  # noqa: RUF001
     "μ": r"$\mu$", "η": r"$\eta$", "ζ": r"$\zeta$",
-}  # fmt: skip
+})  # fmt: skip
 
 
 def latex(table: Table) -> str:
@@ -131,12 +126,12 @@ def latex(table: Table) -> str:
     lines = [
         r"\begin{table}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{in_latex(caption)}}}",
+        rf"\caption{{{_typeset(caption)}}}",
         # Not escaped: a label is never typeset, and the name holds nothing that LaTeX acts on.
         rf"\label{{tab:{table.label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
         r"\toprule",
-        _ampersands([in_latex(title) for title in [*table.names, *table.titles]]),
+        _ampersands([_typeset(title) for title in [*table.names, *table.titles]]),
         r"\midrule",
         *body,
         r"\bottomrule",
@@ -148,14 +143,14 @@ def latex(table: Table) -> str:
 
 def _block(table: Table, line: Line) -> list[str]:
     """Return the measured line, and those of the paper's numbers and of p where there are any."""
-    here = [number(line, at, "here") for at in range(len(table.titles))]
-    cells = [rf"\textbf{{{in_latex(n.text)}}}" if n.best else in_latex(n.text) for n in here]
-    block = [_ampersands([*map(in_latex, line.names), *cells])]
-    others: tuple[Part, ...] = ("paper", "p")
-    for part in others:
-        texts = [in_latex(number(line, at, part).text) for at in range(len(table.titles))]
-        if any(texts):
-            block.append(_ampersands([rf"\quad {part}", *[""] * (len(line.names) - 1), *texts]))
+    block = []
+    for part in PARTS:
+        numbers = [line.number(at, part) for at in range(len(table.titles))]
+        texts = [rf"\textbf{{{_typeset(n.text)}}}" if n.best else _typeset(n.text) for n in numbers]
+        below = [rf"\quad {part}", *[""] * (len(line.names) - 1)]
+        if any(texts):  # Dashes where nothing was measured.
+            names = map(_typeset, line.names) if part == "here" else below
+            block.append(_ampersands([*names, *texts]))
     return block
 
 
@@ -163,6 +158,6 @@ def _ampersands(cells: Sequence[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 
-def in_latex(text: str) -> str:
+def _typeset(text: str) -> str:
     """Return a text that LaTeX prints as it is."""
-    return re.sub("|".join(map(re.escape, _LATEX)), lambda found: _LATEX[found[0]], text)
+    return text.translate(_LATEX)

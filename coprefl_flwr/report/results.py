@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import pandas as pd
@@ -36,10 +37,9 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "client": (int,),
     "n": (int,),
     "correct": (int,),
-    "loss": (int, float),
+    "loss": (NoneType, int, float),
     "domain": (str,),
 }
-_OPTIONAL = ("domain",)
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -57,11 +57,7 @@ def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
 
     Raises `SettingsError` for a row that `read_rows` would refuse.
     """
-    records = list(_records(rows))
-    for record in records:
-        _check(record)
-        record["loss"] = record["loss"] if math.isfinite(record["loss"]) else None
-    _write_lines(path, records)
+    _write_lines(path, [_checked(record) for record in _records(rows, keep="loss")])
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
@@ -69,23 +65,18 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
     Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
     """
-    rows = _read(Path(path), "result rows", _check_read)
-    return pd.DataFrame(rows, columns=None if rows else list(_KINDS))
+    rows = _read(Path(path), "result rows", _checked)
+    return pd.DataFrame(rows, columns=None if rows else list(_KINDS)).astype({"loss": float})
 
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
     """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
-    records = list(_records(rounds, keep="task"))
-    for record in records:
-        for key, value in record.items():
-            if pd.isna(value) or value in (math.inf, -math.inf):
-                record[key] = None
-    _write_lines(path, records)
+    _write_lines(path, _records(rounds, keep="task"))
 
 
 def read_rounds(path: str | Path) -> pd.DataFrame:
     """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
-    return frame(_read(Path(path), "rounds"))
+    return frame(_read(Path(path), "rounds", dict))
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
@@ -96,8 +87,8 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows.empty:
         raise SettingsError("there are 0 result rows; allowed: at least one")
-    for record in _records(rows):
-        _check(record)
+    for record in _records(rows, keep="loss"):
+        _checked(record)
     key = ["start", "task", "client"]
     for _, row in rows[rows.duplicated(key)].iterrows():
         raise SettingsError(
@@ -124,14 +115,13 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
     deviation they report: this is the sample one (ddof=1), nan when there is one task only.
     """
-    found = []
-    for start, tasks in task_metrics(rows).groupby("start", sort=False):
-        entry: dict[str, Any] = {"start": start, "tasks": len(tasks)}
-        for metric in METRICS:
-            over_tasks = summarise(tasks[metric].tolist())
-            entry |= {metric: over_tasks.mean, f"{metric} std": over_tasks.std}
-        found.append(entry)
-    return pd.DataFrame(found)
+    tasks = task_metrics(rows).groupby("start", sort=False)
+    found = tasks.size().rename("tasks").reset_index()
+    for metric in METRICS:
+        over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
+        found[metric] = [one.mean for one in over_tasks]
+        found[f"{metric} std"] = [one.std for one in over_tasks]
+    return found
 
 
 def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
@@ -139,19 +129,22 @@ def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
     write_atomically(path, summary(rows).to_csv(index=False, lineterminator="\n").encode())
 
 
-def _records(found: pd.DataFrame, keep: str = "loss") -> Iterator[dict[str, Any]]:
+def _records(found: pd.DataFrame, keep: str) -> Iterator[dict[str, Any]]:
     """Yield rows in Python's own types without what is missing, but for the column `keep`."""
     for record in found.to_dict("records"):
         yield {str(k): v for k, v in record.items() if k == keep or not pd.isna(v)}
 
 
 def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    lines = [json.dumps(r, ensure_ascii=False, allow_nan=False) + "\n" for r in records]
+    """Write JSON Lines, atomically; what is missing or infinite becomes null."""
+    absent = (math.inf, -math.inf)
+    rows = [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in records]
+    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
     write_atomically(path, "".join(lines).encode())
 
 
 def _read(
-    path: Path, what: str, check: Callable[[dict[str, Any]], None] | None = None
+    path: Path, what: str, checked: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Return the objects of a file, each checked; what is wrong is named with its line's number."""
     if not path.is_file():
@@ -163,36 +156,28 @@ def _read(
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         try:
             if line.strip():
-                rows.append(json.loads(line))
-                if not isinstance(rows[-1], dict):
-                    raise SettingsError(f"a row is {rows[-1]!r}; allowed: an object")
-                if check:
-                    check(rows[-1])
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise SettingsError(f"a row is {row!r}; allowed: an object")
+                rows.append(checked(row))
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: {error}") from error
     return rows
 
 
-def _check_read(row: dict[str, Any]) -> None:
-    """Check a client's row as it was read, where nan had to be written as null."""
-    if row.get("loss", 0) is None:
-        row["loss"] = math.nan
-    _check(row)
-
-
-def _check(row: Mapping[str, Any]) -> None:
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's row, or raise a SettingsError if it cannot be right."""
     for key in row:
         if key not in _KINDS:
             raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
     for key, kinds in _KINDS.items():
-        if key not in row:
-            if key in _OPTIONAL:
-                continue
+        if key not in row and key != "domain":
             raise SettingsError(f"a row has no {key!r}; it has {', '.join(row) or 'no key'}")
-        value = row[key]
+        value = row.get(key, "")
         if not isinstance(value, kinds) or isinstance(value, bool):
             raise SettingsError(f"{key!r} of a row is {value!r}; allowed: {kinds[-1].__name__}")
     if row["n"] < 1:
         raise SettingsError(f"'n' of a row is {row['n']}; allowed: at least one test sample")
     if not 0 <= row["correct"] <= row["n"]:
         raise SettingsError(f"'correct' of a row is {row['correct']}; allowed: 0 to n = {row['n']}")
+    return row

@@ -1,8 +1,7 @@
 """The tables of a study of starting points: their worth, and their pre-training."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import pandas as pd
 
@@ -26,6 +25,7 @@ _PRETRAINING = {
     "Models sent": ("models", ",.0f"),
     "MB sent": ("megabytes", ",.0f"),
 }
+_ENTRY = ["start", "rounds", "models", "megabytes", "final", "best", "best-round", "catches-up"]
 
 
 def summary_table(rows: pd.DataFrame) -> Table:
@@ -61,73 +61,47 @@ def _over_tasks(rows: pd.DataFrame) -> str:
 def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     """Return what the pre-training came to, a row per start in order of first appearance.
 
-    Parameters
-    ----------
-    rounds : pd.DataFrame
-        Rows of rounds (`results`); those of the downstream tasks are left out.
-
-    Returns
-    -------
-    Columns "start", "rounds", "models" and "megabytes" (sent down and up), and where the model was
-    tested "final", "best" (accuracies in percent), "best-round", and for a start such as
-    "cyclic+fedavg" "catches-up": the first round as good as the best of "fedavg" alone, infinity
-    for never. What a start has not is nan.
+    `rounds` are rows of rounds (`results`); those of the downstream tasks are left out. Columns are
+    "start", "rounds", "models" and "megabytes" (sent down and up), and where the model was tested
+    "final", "best" (accuracies in percent), "best-round", and for a start such as "cyclic+fedavg"
+    "catches-up": the first round as good as the best of "fedavg" alone, infinity for never. What a
+    start has not is nan.
     """
-    columns = ["start", "rounds", "models", "megabytes", "final", "best", "best-round"]
-    if rounds.empty:
-        return pd.DataFrame(columns=[*columns, "catches-up"])
-    of_starts = rounds[rounds["phase"] == "pretraining"].groupby("start", sort=False)
-    by_start = {str(start): rows for start, rows in of_starts}
-    found = pd.DataFrame([_entry(*item) for item in by_start.items()], columns=columns)
-    best = dict(zip(found["start"], found["best"], strict=True))
-    found["catches-up"] = [
-        _first_as_good(_tested(rows), best.get(_plain(start, list(by_start)) or "", math.nan))
+    sent = [f"{what}-{way}" for what in ("models", "bytes") for way in ("down", "up")]
+    rounds = rounds.reindex(columns=["phase", "start", "round", "server-accuracy", *sent])
+    rounds = rounds[rounds["phase"] == "pretraining"].astype({"server-accuracy": float})
+    by_start = {str(start): rows for start, rows in rounds.groupby("start", sort=False)}
+    tested = {
+        start: rows.set_index("round")["server-accuracy"].dropna()
         for start, rows in by_start.items()
-    ]
-    return found
+    }
+    entries = []
+    for start, rows in by_start.items():
+        traffic = rows[sent].astype(float).fillna(0)
+        entry = {
+            "start": start, "rounds": len(rows),
+            "models": math.fsum(traffic[sent[:2]].sum(axis=1)),
+            "megabytes": math.fsum(traffic[sent[2:]].sum(axis=1)) / 1e6,
+            "catches-up": _catches_up(start, tested),
+        }  # fmt: skip
+        accuracy = tested[start]
+        if len(accuracy):
+            final = accuracy[accuracy.index.max()]
+            entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
+        entries.append(entry)
+    return pd.DataFrame(entries, columns=_ENTRY)
 
 
-def _plain(start: str, starts: Sequence[str]) -> str | None:
-    """Return the start that is the last phase of `start` alone, if there is just one such."""
+def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
+    """Return the first round as good as the best of the start's last phase alone; nan for none."""
     _, plus, last = start.rpartition("+")
     method = last.partition(":")[0]
-    alike = [name for name in starts if "+" not in name and name.partition(":")[0] == method]
-    if not plus or last in alike:
-        return last if plus else None
-    return alike[0] if len(alike) == 1 else None
-
-
-def _first_as_good(tested: "pd.Series[float]", best: float) -> float:
-    """Return the first round with an accuracy of at least `best`; nan where there is no `best`."""
-    if math.isnan(best):
+    alike = [name for name in tested if "+" not in name and name.partition(":")[0] == method]
+    plain = [last] if last in alike else alike
+    if not plus or len(plain) != 1 or tested[plain[0]].empty:
         return math.nan
-    return float(min(tested.index[tested >= best], default=math.inf))
-
-
-def _entry(start: str, rows: pd.DataFrame) -> dict[str, Any]:
-    entry: dict[str, Any] = {
-        "start": start,
-        "rounds": len(rows),
-        "models": _sent(rows, "models"),
-        "megabytes": _sent(rows, "bytes") / 1e6,
-    }
-    tested = _tested(rows)
-    if len(tested):
-        best = tested.index[tested == tested.max()][0]  # the first, where several are
-        entry |= {"final": tested[tested.index.max()], "best": tested.max(), "best-round": best}
-    return entry
-
-
-def _sent(rows: pd.DataFrame, what: str) -> float:
-    """Return what was sent both ways in all rounds."""
-    ways = rows.reindex(columns=[f"{what}-down", f"{what}-up"]).astype(float).fillna(0)
-    return math.fsum(ways.sum(axis=1))
-
-
-def _tested(rows: pd.DataFrame) -> "pd.Series[float]":
-    """Return the test accuracies in percent, by round."""
-    found = rows.reindex(columns=["round", "server-accuracy"]).astype({"server-accuracy": float})
-    return found.set_index("round")["server-accuracy"].dropna()
+    good = tested[start] >= tested[plain[0]].max()
+    return float(min(good.index[good], default=math.inf))
 
 
 def pretraining_table(entries: pd.DataFrame) -> Table:

@@ -1,28 +1,20 @@
 """Means over units, and whether two rows of a table differ by more than chance."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """Mean and sample standard deviation (ddof=1; nan for one value) of the n values there are."""
 
     mean: float
     std: float
     n: int
-
-
-@dataclass(frozen=True)
-class Paired:
-    """Row less reference over the n units that both have, and the p-value of a paired t-test."""
-
-    difference: Summary
-    p: float
 
 
 def summarise(values: Sequence[float]) -> Summary:
@@ -35,31 +27,27 @@ def summarise(values: Sequence[float]) -> Summary:
     return Summary(mean, float(np.std(found, ddof=1)) if spread else math.nan, found.size)
 
 
-def paired(values: Sequence[float], reference: Sequence[float]) -> Paired:
-    """Test two-sidedly whether the mean difference over common units is 0.
+def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary, float]:
+    """Return values less reference over the units that both have, and p of a paired t-test.
 
-    The p-value is nan with fewer than two common units, and where all differences are the same to
-    rounding: the test has no spread to measure the mean with.
+    The p-value, of the two-sided test whether the mean difference is 0, is nan with fewer than two
+    common units, and where all differences are the same to rounding: the test has no spread to
+    measure the mean with.
     """
     pairs = np.array([values, reference], dtype=np.float64)
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]
-    differences = pairs[0] - pairs[1]
-    summary = summarise(differences.tolist())
-    if summary.n < 2 or summary.std <= 1e-12 * float(np.max(np.abs(pairs))):
-        return Paired(summary, math.nan)
-    return Paired(summary, float(stats.ttest_rel(*pairs).pvalue))
+    difference = summarise((pairs[0] - pairs[1]).tolist())
+    if difference.n < 2 or difference.std <= 1e-12 * float(np.max(np.abs(pairs))):
+        return difference, math.nan
+    return difference, float(stats.ttest_rel(*pairs).pvalue)
 
 
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
     """Return Holm's step-down adjustment of p-values; those that are nan are no tests.
 
     The i-th smallest of m is multiplied by m - i + 1, and none is less than the one before it
     (Holm, A simple sequentially rejective multiple test procedure, 1979).
     """
-    tested = sorted((p, name) for name, p in p_values.items() if not math.isnan(p))
-    adjusted = dict.fromkeys(p_values, math.nan)
-    largest = 0.0
-    for position, (p, name) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - position) * p))
-        adjusted[name] = largest
-    return adjusted
+    tested = p_values.dropna().sort_values()
+    adjusted = (tested * range(len(tested), 0, -1)).clip(upper=1).cummax()
+    return adjusted.reindex(p_values.index)

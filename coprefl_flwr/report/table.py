@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coprefl_flwr.report.columns import Better
 from coprefl_flwr.report.statistics import Summary
 
 Part = Literal["here", "paper", "p"]
 PARTS: tuple[Part, ...] = ("here", "paper", "p")
 """What can stand below a heading: what was measured here, what the paper printed, a p-value."""
 
-Better = Literal["higher", "lower"] | None  # which values are marked; None: neither
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
 MARK = "{mark}"
 """Stands in a note for how a form marks the best numbers: "bold" or "*"."""
@@ -39,6 +39,10 @@ class Line:
     cells: Sequence[Mapping[Part, Number]]
     reference: bool = False  # whether the other lines are tested against this one
 
+    def number(self, at: int, part: Part) -> Number:
+        """Return what stands in a cell: a dash where nothing was measured."""
+        return self.cells[at].get(part, Number(NONE if part == "here" else ""))
+
 
 @dataclass(frozen=True)
 class Note:
@@ -64,20 +68,19 @@ class Table:
     @property
     def parts(self) -> list[list[Part]]:
         """For each heading, what stands below it in some line: "here" always."""
-        columns = [[line.cells[at] for line in self.lines] for at in range(len(self.titles))]
         return [
-            [part for part in PARTS if part == "here" or any(part in cell for cell in cells)]
-            for cells in columns
+            [p for p in PARTS if p == "here" or any(p in line.cells[at] for line in self.lines)]
+            for at in range(len(self.titles))
         ]
+
+    @property
+    def columns(self) -> list[tuple[int, Part]]:
+        """The columns of numbers: which heading they are below, and their part."""
+        return [(at, part) for at, parts in enumerate(self.parts) for part in parts]
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
         """Return the notes on these parts as one text; `mark` says how the best are marked."""
         return " ".join(n.text.replace(MARK, mark) for n in self.notes if n.part in parts)
-
-
-def number(line: Line, at: int, part: Part) -> Number:
-    """Return what stands in a cell: a dash where nothing was measured."""
-    return line.cells[at].get(part, Number(NONE if part == "here" else ""))
 
 
 def shown(value: float, spec: str) -> str:
@@ -89,8 +92,9 @@ def shown(value: float, spec: str) -> str:
 
 def mean_and_std(found: Summary, spec: str, best: bool = False) -> Number:
     """Return a summary as shown."""
-    std = "" if math.isnan(found.std) else shown(found.std, spec)
-    return Number(shown(found.mean, spec), std, best)
+    return Number(
+        shown(found.mean, spec), "" if math.isnan(found.std) else shown(found.std, spec), best
+    )
 
 
 def best_of(values: Sequence[float], better: Better) -> set[int]:
@@ -114,7 +118,5 @@ def column_of(found: Sequence[Summary], spec: str, better: Better = "higher") ->
 
 def of_columns(names: Sequence[str], columns: Sequence[Sequence[Number]]) -> list[Line]:
     """Return a line for each name, with what is measured only."""
-    return [
-        Line([name], [{"here": column[index]} for column in columns])
-        for index, name in enumerate(names)
-    ]
+    rows = zip(names, *columns, strict=True)
+    return [Line([name], [{"here": number} for number in numbers]) for name, *numbers in rows]

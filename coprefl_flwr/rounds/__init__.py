@@ -1,1 +1,19 @@
-"""How a round runs: the base class of strategies, and what brings their exchanges to clients."""
+"""How a round runs: the base class of strategies, and what brings their exchanges to clients.
+
+A method is written with the names below.
+"""
+
+from coprefl_flwr.rounds.combine import Accumulator as Accumulator
+from coprefl_flwr.rounds.combine import Chain as Chain
+from coprefl_flwr.rounds.combine import LossMoments as LossMoments
+from coprefl_flwr.rounds.combine import Mean as Mean
+from coprefl_flwr.rounds.combine import Nothing as Nothing
+from coprefl_flwr.rounds.combine import PerClient as PerClient
+from coprefl_flwr.rounds.combine import Total as Total
+from coprefl_flwr.rounds.exchange import Exchange as Exchange
+from coprefl_flwr.rounds.exchange import Replies as Replies
+from coprefl_flwr.rounds.exchange import joined as joined
+from coprefl_flwr.rounds.network import Network as Network
+from coprefl_flwr.rounds.strategy import Round as Round
+from coprefl_flwr.rounds.strategy import RoundReport as RoundReport
+from coprefl_flwr.rounds.strategy import RoundStrategy as RoundStrategy

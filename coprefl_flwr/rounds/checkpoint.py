@@ -40,12 +40,10 @@ class History:
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
-        found: dict[str, float] = self.train.get(server_round, {}) | self.traffic.get(
-            server_round, {}
-        )
-        for where, rounds in (("evaluate", self.evaluate), ("server", self.server)):
-            values = rounds.get(server_round, {})
-            found |= {f"{where}-{name}": value for name, value in values.items()}
+        found: dict[str, float] = {}
+        measured = (self.train, self.traffic, self.evaluate, self.server)
+        for mark, rounds in zip(("", "", "evaluate-", "server-"), measured, strict=True):
+            found |= {f"{mark}{name}": v for name, v in rounds.get(server_round, {}).items()}
         return found
 
     def rounds(self) -> dict[int, dict[str, float]]:
@@ -89,11 +87,8 @@ def continue_from(
 ) -> Checkpoint:
     """Return where a run begins: at `initial` in round 0, or at its checkpoint.
 
-    Raises
-    ------
-    SettingsError
-        If a checkpoint would be overwritten, has another model or other options, or is past
-        `num_rounds`; or if an option cannot be written into one.
+    Raises a SettingsError if a checkpoint would be overwritten, has another model or other options,
+    or is past `num_rounds`; or if an option cannot be written into one.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
@@ -115,10 +110,8 @@ def continue_from(
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_nodes", "max_failed_rounds")
         if not free and kept.options.get(name) != value:
-            raise SettingsError(
-                f"{path} is a checkpoint of another run: its {name} is "
-                f"{kept.options.get(name)!r}, here it is {value!r}"
-            )
+            both = f"its {name} is {kept.options.get(name)!r}, here it is {value!r}"
+            raise SettingsError(f"{path} is a checkpoint of another run: {both}")
     logger.info("resumed from %s after round %s", path, kept.round)
     return kept
 
@@ -159,13 +152,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint.
-
-    Raises
-    ------
-    SettingsError
-        If the file is not a checkpoint of this package.
-    """
+    """Read a checkpoint; raise a SettingsError if the file is not one of this package."""
     try:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["checkpoint"])
@@ -184,9 +171,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:
     """Return the state: numbers as they are, arrays by the names that stand for them."""
-    return {
-        key: {name: tensors[f"state/{number}/{name}"] for name in value}
-        if isinstance(value, list)
-        else float(value)
-        for number, (key, value) in enumerate(kept.items())
-    }
+    state: State = {}
+    for number, (key, value) in enumerate(kept.items()):
+        arrays = isinstance(value, list)
+        state[key] = {n: tensors[f"state/{number}/{n}"] for n in value} if arrays else float(value)
+    return state

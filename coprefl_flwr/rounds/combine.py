@@ -37,10 +37,7 @@ class Rule:
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return {name of the sum: coefficient} of a client that measured `metrics`.
 
-        Raises
-        ------
-        ValueError
-            If a metric that the rule needs is missing or not finite.
+        Raises a ValueError if a metric that the rule needs is missing or not finite.
         """
         raise NotImplementedError
 
@@ -59,7 +56,7 @@ class Mean(Rule):
     Buffers (BatchNorm's statistics) are weighted by num-examples whatever the weight is.
     """
 
-    name: ClassVar[str] = "mean"
+    name = "mean"
     weight: str = "num-examples"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
@@ -71,12 +68,11 @@ class Mean(Rule):
         return _positive(metrics, "num-examples")
 
 
-@dataclass(frozen=True)
 class Total(Rule):
     """Plain sum of the clients' arrays."""
 
-    name: ClassVar[str] = "total"
-    partial: ClassVar[bool] = True
+    name = "total"
+    partial = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return 1 for every client."""
@@ -91,8 +87,8 @@ class LossMoments(Rule):
     node that hosts a client sees that client's gradient.
     """
 
-    name: ClassVar[str] = "loss-moments"
-    partial: ClassVar[bool] = True
+    name = "loss-moments"
+    partial = True
     reference: float = 0.0
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
@@ -100,19 +96,17 @@ class LossMoments(Rule):
         return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss") - self.reference}
 
 
-@dataclass(frozen=True)
 class PerClient(Rule):
     """Every client's arrays separately, in sums named by the client id."""
 
-    name: ClassVar[str] = "per-client"
-    partial: ClassVar[bool] = True
+    name = "per-client"
+    partial = True
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return the one sum that holds this client alone."""
         return {str(int(measured(metrics, "client"))): 1.0}
 
 
-@dataclass(frozen=True)
 class Chain(Rule):
     """The arrays go from one client to the next, in the order in which the clients are named.
 
@@ -120,7 +114,7 @@ class Chain(Rule):
     on one node (see `RoundStrategy.segments`), which returns the last client's arrays.
     """
 
-    name: ClassVar[str] = "chain"
+    name = "chain"
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return 1: the only arrays in the sum are the last client's; it must have samples."""
@@ -128,12 +122,11 @@ class Chain(Rule):
         return {"last": 1.0}
 
 
-@dataclass(frozen=True)
 class Nothing(Rule):
     """No arrays, only what the clients measured (an evaluation)."""
 
-    name: ClassVar[str] = "nothing"
-    sums: ClassVar[bool] = False
+    name = "nothing"
+    sums = False
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
         """Return no sum; the metrics' means over clients need a positive num-examples."""
@@ -145,9 +138,9 @@ def parse(text: str) -> Rule:
     """Return the rule that `str(rule)` described."""
     name, colon, value = text.partition(":")
     if name == Mean.name and colon:
-        return Mean(weight=value)
+        return Mean(value)
     if name == LossMoments.name and colon:
-        return LossMoments(reference=float(value))
+        return LossMoments(float(value))
     for rule in (Total, PerClient, Chain, Nothing):
         if rule.name == text:
             return rule()
@@ -201,8 +194,7 @@ class Accumulator:
             if key in sums:
                 add_scaled(sums[key], array, factor)
             else:
-                first = np.multiply(array, factor, dtype=np.float64, order="C")
-                sums[key] = np.asarray(first)
+                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64, order="C"))
 
 
 def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:

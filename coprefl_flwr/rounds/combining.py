@@ -3,12 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-import numpy as np
-
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, mismatch
-from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean, Metrics, Rule, measured
+from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.protocol import NodeReply
+from coprefl_flwr.rounds.protocol import NodeReply, table
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -66,35 +64,18 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     for reply in replies:
         if len(reply.metrics) == 1 and rule.sums:
             (client,) = reply.clients
-            (arrays,) = reply.records.values()
-            accumulator.add(client, arrays, reply.metrics[client])
+            (only,) = reply.records.values()
+            accumulator.add(client, only, reply.metrics[client])
         elif rule.sums:
             accumulator.merge(reply.records)
     per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
-    clients = tuple(sorted(per_client))
-    names = sorted({name for metrics in per_client.values() for name in metrics})
-    metrics = {
-        name: np.array([per_client[client].get(name, np.nan) for client in clients])
-        for name in names
-    }
-    arrays = {}
-    if isinstance(rule, Mean) and clients:
-        arrays = mean(accumulator.sums["sum"], rule, list(per_client.values()), exchange.arrays)
-    if isinstance(rule, Chain) and clients:
-        arrays = cast_like(accumulator.sums["last"], exchange.arrays)
-    return Replies(
-        clients, metrics, arrays, {name: dict(s) for name, s in accumulator.sums.items()}
-    )
-
-
-def mean(total: Arrays, rule: Mean, measurements: Sequence[Metrics], template: Arrays) -> Arrays:
-    """Return the weighted mean from the weighted sum, in the dtypes and order of `template`."""
-    weight = sum(rule.coefficients(metrics)["sum"] for metrics in measurements)
-    samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in measurements)
-    return cast_like(
-        {
-            n: array / (samples if is_buffer(n, template[n]) else weight)
-            for n, array in total.items()
-        },
-        template,
-    )
+    arrays: Arrays = {}
+    if isinstance(rule, Mean) and per_client:
+        weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
+        samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
+        for name, total in accumulator.sums["sum"].items():
+            arrays[name] = total / (samples if is_buffer(name, exchange.arrays[name]) else weight)
+    if isinstance(rule, Chain) and per_client:
+        arrays = accumulator.sums["last"]
+    arrays = cast_like(arrays, exchange.arrays)
+    return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)

@@ -38,6 +38,7 @@ logger = logging.getLogger("flwr.coprefl")
 
 Metrics = dict[str, float]
 Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+Asked = Generator[Exchange, Replies, Replies]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -56,49 +57,36 @@ class RoundReport:
 Hook = Callable[[RoundReport], None]
 
 
+@dataclass(eq=False)
 class Engine:
-    """Runs the rounds of one strategy, once.
+    """Runs the rounds of one strategy, once; but for the first two, the fields are as in `start`.
 
-    Parameters
-    ----------
-    strategy : RoundStrategy
-        The method. Inside one of Flower's wrappers its `start` is never called; the engine then
-        runs without checkpoint and hooks.
+    Inside one of Flower's wrappers `start` is never called, and there are no checkpoint and hooks.
     """
 
-    def __init__(self, strategy: "RoundStrategy") -> None:
-        self.strategy = strategy
+    strategy: "RoundStrategy"
+    started: bool = False
+    num_rounds: int = 0
+    timeout: float = 3600.0
+    evaluate_fn: EvaluateFn | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 1
+    hooks: Sequence[Hook] = ()
+
+    def __post_init__(self) -> None:
+        """Begin without anything of a run."""
         self.state: State = {}
         self.history = History()
         self.versions = Versions()
         self.evaluation: Replies | None = None
         self.arrays: Arrays = {}
-        self.round = self.attempt = 0
+        self.round = self.attempt = self._offset = 0
         self._transport: Transport | None = None
-        self._started = False
-        self._timeout = 3600.0
-        self._offset = self._last_round = 0
-        self._evaluate_fn: EvaluateFn | None = None
-        self._hooks: Sequence[Hook] = ()
-        self._checkpoint: Path | None = None
-        self._checkpoint_every = 1
-        self._round_began = 0.0
 
-    def begin(
-        self,
-        num_rounds: int,
-        timeout: float,
-        evaluate_fn: EvaluateFn | None,
-        hooks: Sequence[Hook],
-    ) -> None:
-        """Take in how `start` was called."""
-        self._started, self._last_round, self._timeout = True, num_rounds, timeout
-        self._evaluate_fn, self._hooks = evaluate_fn, hooks
-
-    def keep(self, initial: Arrays, path: str | Path | None, *, every: int, resume: bool) -> None:
+    def begin(self, initial: Arrays, resume: bool) -> None:
         """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
-        kept = continue_from(path, resume, initial, self.strategy.options(), self._last_round)
-        self._checkpoint, self._checkpoint_every = Path(path) if path else None, every
+        options = self.strategy.options()
+        kept = continue_from(self.checkpoint, resume, initial, options, self.num_rounds)
         self.arrays, self._offset = kept.arrays, kept.round
         self.history, self.state = kept.history, kept.state
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
@@ -106,7 +94,7 @@ class Engine:
     @property
     def rounds_left(self) -> int:
         """How many rounds the run still has before it."""
-        return max(self._last_round - self._offset, 0)
+        return max(self.num_rounds - self._offset, 0)
 
     @property
     def link(self) -> Transport:
@@ -135,7 +123,7 @@ class Engine:
         self._config = dict(config)
         self.link.traffic = Traffic(size(self.arrays))
         messages = self._start_attempt(0)
-        if not self._started and self.link.roster.shared is not None:
+        if not self.started and self.link.roster.shared is not None:
             raise SettingsError(
                 "inside a wrapper such as Flower's DifferentialPrivacy every node must be one "
                 "client, but these nodes add up the results of the several that they host"
@@ -153,9 +141,8 @@ class Engine:
                 self.state = self._state_before
                 logger.warning("round %s, attempt %s failed: %s", self.round, attempt, failure)
                 if attempt == most:
-                    raise RunFailedError(
-                        f"round {self.round} failed {attempt} times in a row, last: {failure}"
-                    ) from failure
+                    failed = f"round {self.round} failed {attempt} times in a row"
+                    raise RunFailedError(f"{failed}, last: {failure}") from failure
                 replies = self._send(self._start_attempt(attempt))
         self.arrays = arrays
         self.versions.commit(self._wrote_state, self.round, self.attempt)
@@ -171,11 +158,11 @@ class Engine:
         absolute = server_round + self._offset
         self.evaluation = None
         every = self.strategy.evaluate_every
-        if not every or (absolute % every and absolute != self._last_round):
+        if not every or (absolute % every and absolute != self.num_rounds):
             return []
         exchange = self.strategy.evaluation_exchange(from_record(arrays), self.link.clients())
         self.round, self.attempt = absolute, 0
-        return self.link.prepare(exchange, self._message_config(dict(config)), self.versions.of)
+        return self._prepare(exchange, dict(config))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -191,16 +178,16 @@ class Engine:
                 record = MetricRecord(dict(metrics))
             except RoundFailedError as failure:
                 logger.warning("round %s, evaluation failed: %s", self.round, failure)
-        if not self._evaluate_fn:
+        if not self.evaluate_fn:
             self._after_round(server_round + self._offset)
         return record
 
     def evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Call the user's `evaluate_fn` with absolute rounds, not again before a resumed one."""
         absolute = server_round + self._offset
-        if self._evaluate_fn is None or (server_round == 0 and self._offset):
+        if self.evaluate_fn is None or (server_round == 0 and self._offset):
             return None
-        metrics = self._evaluate_fn(absolute, arrays)
+        metrics = self.evaluate_fn(absolute, arrays)
         if metrics is not None:
             self.history.server[absolute] = dict(metrics)
         if server_round:
@@ -214,29 +201,34 @@ class Engine:
         strategy = self.strategy
         if self._transport is not None and self._transport.grid is grid:
             return
-        if not self._started and not strategy.wrappable:
+        if not self.started and not strategy.wrappable:
             raise SettingsError(
                 f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
                 "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
                 "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
             )
         self._transport = Transport(
-            grid, self._timeout, strategy.min_nodes, strategy.min_replies, strategy.population
+            grid, self.timeout, strategy.min_nodes, strategy.min_replies, strategy.population
         )
 
     def _start_attempt(self, attempt: int) -> list[Message]:
-        """Start the program; a program that ends before its first exchange sends nothing."""
+        """Start the round's program and return the messages of its first exchange."""
         self.attempt = attempt
         self._state_before = copy.deepcopy(self.state)
         self._wrote_state: set[int] = set()
         self._program = self.strategy.round(self.round, self.arrays)
         self._returned: tuple[Arrays, Metrics] | None = None
+        return self._advance(None)
+
+    def _advance(self, replies: Replies | None) -> list[Message]:
+        """Send the program its replies; return the messages of its next exchange, [] at its end."""
         try:
-            self._asked = next(self._program)
+            program = self._program
+            self._asked = next(program) if replies is None else program.send(replies)
         except StopIteration as end:
             self._returned = end.value
             return []
-        return self._prepare(self._asked)
+        return self._prepare(self._asked, self._config)
 
     def _finish_attempt(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
         """Send the program its replies, exchange by exchange, until it returns."""
@@ -244,12 +236,7 @@ class Engine:
             replies = self.link.collect(messages)
             if self._asked.stateful:
                 self._wrote_state |= set(replies.clients)
-            try:
-                self._asked = self._program.send(replies)
-            except StopIteration as end:
-                self._returned = end.value
-            else:
-                messages = self._send(self._prepare(self._asked))
+            messages = self._send(self._advance(replies))
         arrays, metrics = self._returned
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
@@ -257,24 +244,21 @@ class Engine:
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}, metrics
 
-    def _prepare(self, exchange: Exchange) -> list[Message]:
-        """Return the messages of an exchange of the round under way."""
-        return self.link.prepare(exchange, self._message_config(self._config), self.versions.of)
-
     def _send(self, messages: list[Message]) -> Iterable[Message]:
         """Send messages that Flower's loop does not: those behind a round's first exchange."""
-        return self.link.grid.send_and_receive(messages, timeout=self._timeout)
+        grid = self.link.grid
+        return grid.send_and_receive(messages, timeout=self.timeout) if messages else []
 
-    def _message_config(self, config: MessageConfig) -> MessageConfig:
-        """Return the app's settings and what every message names."""
-        return {
-            **config,
+    def _prepare(self, exchange: Exchange, config: MessageConfig) -> list[Message]:
+        """Return the messages of an exchange, with the app's settings and what every one names."""
+        named: MessageConfig = {
             "server-round": self.round,
             "run": self.strategy.run_name,
             "population": self.strategy.population,
             "seed": self.strategy.seed,
             "attempt": self.attempt,
         }
+        return self.link.prepare(exchange, {**config, **named}, self.versions)
 
     # ---- hooks and checkpoints -----------------------------------------------------------------
 
@@ -282,25 +266,17 @@ class Engine:
         """Call the hooks, then write the checkpoint if it is due."""
         report = RoundReport(
             round=server_round,
-            num_rounds=self._last_round,
+            num_rounds=self.num_rounds,
             arrays=self.arrays,
             metrics=self.history.of_round(server_round),
             evaluation=self.evaluation,
             seconds=time.monotonic() - self._round_began,
         )
-        for hook in self._hooks:
+        for hook in self.hooks:
             hook(report)
-        due = server_round % self._checkpoint_every == 0 or server_round == self._last_round
-        if self._checkpoint and due:
-            write_checkpoint(self._checkpoint, self._to_keep(server_round))
-            self.versions.checkpointed()
-
-    def _to_keep(self, server_round: int) -> Checkpoint:
-        return Checkpoint(
-            server_round,
-            self.arrays,
-            self.state,
-            self.history,
-            self.strategy.options(),
-            self.versions.committed,
-        )
+        due = server_round % self.checkpoint_every == 0 or server_round == self.num_rounds
+        if self.checkpoint and due:
+            options, versions = self.strategy.options(), self.versions
+            kept = (self.arrays, self.state, self.history, options, versions.committed)
+            write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
+            versions.checkpointed()

@@ -13,26 +13,14 @@ from coprefl_flwr.rounds.protocol import MessageConfig
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question to some clients.
+    """One question to some clients, whose ids are `clients`.
 
-    Parameters
-    ----------
-    action : str
-        Flower message type, e.g. "train", "train.query", "evaluate".
-    arrays : Arrays
-        The arrays every client starts from. Clients answer with arrays of these names and shapes.
-    clients : Sequence[int]
-        Ids of the clients to ask.
-    combine : Rule
-        How the clients' arrays become one (see `coprefl_flwr.rounds.combine`).
-    extra : Mapping[str, Arrays]
-        Further named arrays to send, each as an ArrayRecord of its own.
-    config : MessageConfig
-        Settings for this exchange, on top of the app's own.
-    stateful : bool
-        Whether the clients keep a state from one of these exchanges to the next.
-    needed : int, optional
-        Good replies it needs, 0 to go on without any; None is the strategy's `min_replies`.
+    `action` is Flower's message type, such as "train", "train.query" or "evaluate". Every client
+    starts from `arrays` and answers with arrays of these names and shapes, of which `combine` makes
+    one (see `coprefl_flwr.rounds.combine`). `extra` holds further named arrays, each sent as an
+    ArrayRecord of its own, and `config` settings on top of the app's own. `stateful` tells whether
+    the clients keep a state from one of these exchanges to the next. `needed` is the number of good
+    replies, 0 to go on without any; None is the strategy's `min_replies`.
     """
 
     action: str
@@ -49,17 +37,10 @@ class Exchange:
 class Replies:
     """What the clients answered, combined.
 
-    Parameters
-    ----------
-    clients : tuple[int, ...]
-        Ids of the clients whose results are in, ascending.
-    metrics : Mapping[str, NDArray[float64]]
-        Per metric one value a client, shape (len(clients),), NaN where a client did not report it.
-    arrays : Arrays
-        Under `Mean` the mean, under `Chain` the last client's, in the dtypes that were sent;
-        otherwise empty.
-    sums : Mapping[str, Arrays]
-        Every sum of the rule by its name, in float64.
+    `clients` are the ids of those whose results are in, ascending; `metrics` has for each metric
+    one value a client, shape (len(clients),), NaN where a client did not report it. `arrays` is the
+    mean under `Mean`, the last client's under `Chain`, in the dtypes that were sent, else empty;
+    `sums` has every sum of the rule by its name, in float64.
     """
 
     clients: tuple[int, ...]

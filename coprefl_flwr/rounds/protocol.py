@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
@@ -65,22 +66,20 @@ def request(
 
     `of_clients` holds what differs from client to client, in their order.
     """
-    each: MessageConfig = {name: list(values) for name, values in (of_clients or {}).items()}
-    if clients is None:
-        each = {name: values[0] for name, values in (of_clients or {}).items()}
-    hosted: MessageConfig = (
-        {} if clients is None else {"clients": list(clients), "combine": str(rule)}
-    )
-    return RecordDict({**records, "config": ConfigRecord({**config, **hosted, **each})})
+    differing = (of_clients or {}).items()
+    each: MessageConfig = {name: values[0] for name, values in differing}
+    if clients is not None:
+        each = {"clients": list(clients), "combine": str(rule)}
+        each |= {name: list(values) for name, values in differing}
+    return RecordDict({**records, "config": ConfigRecord({**config, **each})})
 
 
 def check_free(what: str, config: Mapping[str, object]) -> None:
     """Raise a SettingsError if an app's settings `what` have a key that is the protocol's own."""
-    taken = [key for key in config if key in (*OURS, *OF_CLIENTS)]
-    if taken:
-        raise SettingsError(
-            f"{what}: '{taken[0]}' is set by the strategy itself; give yours another name"
-        )
+    for key in config:
+        if key in (*OURS, *OF_CLIENTS):
+            taken = f"{what}: '{key}' is set by the strategy itself"
+            raise SettingsError(f"{taken}; give yours another name")
 
 
 def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
@@ -91,19 +90,21 @@ def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
 
 def hosted_reply(reply: NodeReply) -> RecordDict:
     """Return the content of a hosting node's reply."""
-    clients = reply.clients
-    names = sorted({name for metrics in reply.metrics.values() for name in metrics})
-    lists = {
-        name: [float(reply.metrics[client].get(name, np.nan)) for client in clients]
-        for name in names
-    }
+    lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
     content = RecordDict({name: to_record(arrays) for name, arrays in reply.records.items()})
-    content["metrics"] = MetricRecord({"clients": clients, **lists})
+    content["metrics"] = MetricRecord({"clients": reply.clients, **lists})
     if reply.failed:
-        content["failed"] = ConfigRecord(
-            {"clients": list(reply.failed), "reasons": list(reply.failed.values())}
-        )
+        failed, reasons = list(reply.failed), list(reply.failed.values())
+        content["failed"] = ConfigRecord({"clients": failed, "reasons": reasons})
     return content
+
+
+def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
+    """Return {metric: its values in the order of client ids, NaN where one has none}."""
+    return {
+        name: np.array([float(metrics[client].get(name, np.nan)) for client in sorted(metrics)])
+        for name in sorted({name for measured in metrics.values() for name in measured})
+    }
 
 
 def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
@@ -117,10 +118,7 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
 def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
     """Read a hosted or a plain reply to a request for `clients`.
 
-    Raises
-    ------
-    ValueError
-        If the reply cannot be read as either, in one line.
+    Raises a ValueError of one line if it cannot be read as either.
     """
     if len(content.metric_records) != 1:
         raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")

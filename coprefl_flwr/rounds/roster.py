@@ -22,10 +22,7 @@ class Roster:
     def learn(self, node: int, answer: dict[str, object]) -> None:
         """Take in a node's answer; an empty one makes every node a client of its own id.
 
-        Raises
-        ------
-        RunFailedError
-            If two nodes name the same client.
+        Raises a RunFailedError if two nodes name the same client.
         """
         self.known.add(node)
         if "clients" in answer:
@@ -36,10 +33,8 @@ class Roster:
         own = answer.get("own", [node])
         for client in own if isinstance(own, list) else []:
             if self.owner.setdefault(int(client), node) != node:
-                raise RunFailedError(
-                    f"client {client} is named by two nodes, {self.owner[client]} and {node}: "
-                    "give each node its own partition-id"
-                )
+                both = f"client {client} is named by two nodes, {self.owner[client]} and {node}"
+                raise RunFailedError(f"{both}: give each node its own partition-id")
 
     def forget(self, gone: Iterable[int]) -> None:
         """Drop nodes that left; another node may name their clients later."""
@@ -66,16 +61,14 @@ class Roster:
         shares: dict[int, list[int]] = {node: [] for node in nodes}
         ordered = sorted(clients)
         for position, client in enumerate(ordered):
+            node = self.owner.get(client, -1)
             if self.shared is not None:
                 node = nodes[position * len(nodes) // len(ordered)]
-            else:
-                node = self.owner.get(client, -1)
             if node in shares:
                 shares[node].append(client)
         return {node: share for node, share in shares.items() if share}
 
     def _chain(self, clients: Sequence[int], nodes: Sequence[int]) -> dict[int, list[int]]:
-        """Return {the node that runs the chain: its clients in order}."""
         if self.shared is not None:
             return {nodes[0]: list(clients)} if nodes else {}
         owner = self.owner.get(clients[0], -1) if clients else -1

@@ -24,8 +24,8 @@ from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Option, Value, check_declared, option
 from coprefl_flwr.rounds.checkpoint import History, State
-from coprefl_flwr.rounds.combine import Nothing
-from coprefl_flwr.rounds.engine import Engine, EvaluateFn, Hook, Round, RoundReport
+from coprefl_flwr.rounds.combine import Nothing, Rule
+from coprefl_flwr.rounds.engine import Asked, Engine, EvaluateFn, Hook, Round, RoundReport
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.protocol import check_free
@@ -112,6 +112,9 @@ class RoundStrategy(Strategy, ABC):
     actions: ClassVar[tuple[str, ...]] = ("train",)
     """Message types that its clients must answer, in the order of the exchanges."""
 
+    evaluates_own: ClassVar[bool] = False
+    """Whether every client is evaluated with a state of its own, beside the global arrays."""
+
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
@@ -122,10 +125,8 @@ class RoundStrategy(Strategy, ABC):
             self.enough(self.participants)
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
-                raise SettingsError(
-                    f"{name} = {getattr(self, name)!r}: must be letters, digits, '_', '-' and '.', "
-                    "as it names a folder"
-                )
+                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
+                raise SettingsError(f"{name} = {getattr(self, name)!r}: {limit}")
         self._engine = Engine(self)
 
     @classmethod
@@ -137,12 +138,8 @@ class RoundStrategy(Strategy, ABC):
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
         """Raise a SettingsError where the clients' training does not fit the method.
 
-        Parameters
-        ----------
-        options : Mapping[str, Any]
-            The method's options, by key.
-        clip_norm : float or None
-            The largest norm of a gradient in local training.
+        `options` are the method's, by key; `clip_norm` is local training's largest norm of a
+        gradient.
         """
 
     @classmethod
@@ -161,30 +158,30 @@ class RoundStrategy(Strategy, ABC):
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
-        link = self._engine.link
+        link, wanted = self._engine.link, self.participants
         first = not link.begun
-        clients = link.clients(self.participants)
-        wanted = len(clients) if self.participants is None else self.participants
-        if wanted > len(clients) and first:
+        clients = link.clients(wanted)
+        if wanted is not None and wanted > len(clients) and first:
             raise SettingsError(f"participants = {wanted}: there are only {len(clients)} clients")
-        if wanted >= len(clients):
+        if wanted is None or wanted >= len(clients):
             return clients
         rng = self.generator(server_round, "participants")
         drawn = rng.choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in drawn)
 
+    def train(self, server_round: int, arrays: Arrays, combine: Rule, **more: Any) -> Asked:
+        """Have the round's participants train from `arrays`; `more` is as in `Exchange`."""
+        return (yield Exchange("train", arrays, self.sample(server_round), combine, **more))
+
     def generator(self, server_round: int, purpose: str) -> np.random.Generator:
         """Return the random numbers of (seed, population, round, attempt) for a purpose."""
-        return seeds.generator(
-            self.seed, self.population, server_round, purpose, self._engine.attempt
-        )
+        key = (self.seed, self.population, server_round, purpose, self._engine.attempt)
+        return seeds.generator(*key)
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates `arrays`: on each client, the global model.
-
-        Where every client is evaluated with a model of its own, the exchange is `stateful`.
-        """
-        return Exchange("evaluate", arrays, clients, combine=Nothing(), needed=1)
+        """Return the exchange that evaluates `arrays` on every client."""
+        stateful = self.evaluates_own
+        return Exchange("evaluate", arrays, clients, Nothing(), stateful=stateful, needed=1)
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
@@ -195,9 +192,8 @@ class RoundStrategy(Strategy, ABC):
     def enough(self, participants: int) -> None:
         """Raise a SettingsError if so many participants cannot give `min_replies`."""
         if self.min_replies > participants:
-            raise SettingsError(
-                f"min_replies = {self.min_replies}: must be at most participants = {participants}"
-            )
+            limit = f"must be at most participants = {participants}"
+            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
 
     def join(self, outer: "RoundStrategy") -> None:
         """Run inside the strategy `outer`: share its state and its options of the run."""
@@ -285,33 +281,28 @@ class RoundStrategy(Strategy, ABC):
         hooks : Sequence[Hook]
             Called after every round, evaluations included, before the checkpoint is written.
 
-        Raises
-        ------
-        RunFailedError
-            If a round failed `max_failed_rounds` times; the last checkpoint is good.
-        SettingsError
-            If the options do not fit the clients, the checkpoint is of another run or model, or a
-            config has a key that this package's messages use themselves.
+        Raises a RunFailedError if a round failed `max_failed_rounds` times, and a SettingsError if
+        the options do not fit the clients, the checkpoint is of another run or model, or a config
+        has a key that this package's messages use themselves.
         """
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
         ROUNDS.checked(checkpoint_every, "checkpoint_every")
-        self._engine = Engine(self)
-        self._engine.begin(num_rounds, timeout, evaluate_fn, hooks)
-        self._engine.keep(
-            from_record(initial_arrays), checkpoint, every=checkpoint_every, resume=resume
+        engine = self._engine = Engine(
+            self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks
         )
+        engine.begin(from_record(initial_arrays), resume)
         result = super().start(
             grid,
-            to_record(self._engine.arrays),
-            self._engine.rounds_left,
+            to_record(engine.arrays),
+            engine.rounds_left,
             timeout,
             train_config,
             evaluate_config,
-            self._engine.evaluate_on_server if evaluate_fn else None,
+            engine.evaluate_on_server if evaluate_fn else None,
             **more,
         )
-        self._engine.end(result)
+        engine.end(result)
         return result
 
     def configure_train(

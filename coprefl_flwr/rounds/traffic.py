@@ -15,15 +15,10 @@ from coprefl_flwr.rounds.protocol import NodeReply
 class Traffic:
     """Models and bytes sent to clients (down) and back (up).
 
-    A model is what CyclicFL's Table IV calls X: the size of the global model. Models are counted as
-    if every client were a node of its own; other quantities, such as control variates, count by
-    their size. Bytes are those of the serialised arrays in the messages of this run, where a node
-    that hosts several clients is sent the arrays once and answers with one sum.
-
-    Parameters
-    ----------
-    model_size : int
-        Bytes of the global model's arrays.
+    A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size` bytes.
+    Models are counted as if every client were a node of its own; other quantities, such as control
+    variates, count by their size. Bytes are those of the serialised arrays in the messages of this
+    run, where a node that hosts several clients is sent the arrays once and answers with one sum.
     """
 
     model_size: int = 0

@@ -3,11 +3,11 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
@@ -19,6 +19,7 @@ from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import Roster
 from coprefl_flwr.rounds.traffic import Traffic
+from coprefl_flwr.rounds.versions import Versions
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -39,16 +40,8 @@ START_UP = 300.0
 class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
-    Parameters
-    ----------
-    grid : Grid
-        Flower's grid, or ours.
-    timeout : float
-        Seconds that an exchange may take; a node that has not answered by then is not asked again.
-    min_nodes : int
-        Nodes to wait for before the first exchange.
-    min_replies : int
-        Good replies an exchange needs.
+    An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
+    `min_nodes` are waited for before the first exchange.
     """
 
     grid: Grid
@@ -62,7 +55,8 @@ class Transport:
     most_clients: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     _asked: Exchange | None = None
-    _sent: list[tuple[Message, list[int]]] = field(default_factory=list)
+    _sent: list[Message] = field(default_factory=list)
+    _shares: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often: it sleeps in between."""
@@ -78,15 +72,10 @@ class Transport:
     def clients(self, wanted: int | None = None) -> list[int]:
         """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
 
-        Later the run goes on with the clients that are left.
-
-        Raises
-        ------
-        RunFailedError
-            If they have not connected within the time limit.
+        Later the run goes on with the clients that are left. Raises a RunFailedError if they have
+        not connected within the time limit.
         """
-        end = time.monotonic() + self.timeout
-        told = False
+        end, told = time.monotonic() + self.timeout, False
         self.refused.clear()
         while True:
             nodes = self.nodes()
@@ -98,10 +87,8 @@ class Transport:
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
                     return clients
-            waiting = (
-                f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there, needed "
-                f"are {self.min_nodes} with {wanted or 1}"
-            )
+            there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
+            waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
                 raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
             if not told:
@@ -126,11 +113,8 @@ class Transport:
 
     def _ask(self, nodes: Sequence[int]) -> None:
         """Ask these nodes for their roster; an app that knows none answers with an error."""
-        config = ConfigRecord({"population": self.population})
-        messages = [
-            Message(RecordDict({"config": config}), dst_node_id=node, message_type=protocol.ROSTER)
-            for node in nodes
-        ]
+        content = RecordDict({"config": ConfigRecord({"population": self.population})})
+        messages = [Message(content, node, protocol.ROSTER) for node in nodes]
         answered = set()
         patience = max(self.timeout, START_UP)
         for reply in self.grid.send_and_receive(messages, timeout=patience):
@@ -155,69 +139,45 @@ class Transport:
             self.refused.add(node)
 
     def prepare(
-        self,
-        exchange: Exchange,
-        config: MessageConfig,
-        version: Callable[[int], Mapping[str, str]] = lambda _: {},
+        self, exchange: Exchange, config: MessageConfig, versions: Versions
     ) -> list[Message]:
-        """Return the messages that put an exchange to the nodes that host its clients.
-
-        `version` returns what a client is told about its state (see `Versions.of`).
-        """
-        records = {protocol.ARRAYS: to_record(exchange.arrays)}
-        records |= {name: to_record(arrays) for name, arrays in exchange.extra.items()}
+        """Return the messages that put an exchange to the nodes that host its clients."""
+        named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
+        records = {name: to_record(arrays) for name, arrays in named.items()}
         self._asked = exchange
-        shares = self.roster.assign(
-            exchange.clients, self.nodes(), in_order=isinstance(exchange.combine, Chain)
-        )
-        self._sent = [
-            (self._message(exchange, records, config, node, share, version), share)
-            for node, share in shares.items()
-        ]
-        reached = {client for _, share in self._sent for client in share}
+        chained = isinstance(exchange.combine, Chain)
+        self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        self._sent = []
+        for node, share in self._shares.items():
+            each = [versions.of(client) if exchange.stateful else {} for client in share]
+            content = protocol.request(
+                records,
+                {**config, **exchange.config},
+                rule=exchange.combine,
+                clients=None if node in self.roster.plain else share,
+                of_clients={name: [values[name] for values in each] for name in each[0]},
+            )
+            self._sent.append(Message(content, node, exchange.action))
+        reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
             logger.warning("client %s is left out: its node is gone", client)
-        self.traffic.count_down(exchange, len(reached), [message for message, _ in self._sent])
-        return [message for message, _ in self._sent]
-
-    def _message(
-        self,
-        exchange: Exchange,
-        records: dict[str, ArrayRecord],
-        config: MessageConfig,
-        node: int,
-        share: list[int],
-        version: Callable[[int], Mapping[str, str]],
-    ) -> Message:
-        each = [version(client) if exchange.stateful else {} for client in share]
-        content = protocol.request(
-            records,
-            {**config, **exchange.config},
-            rule=exchange.combine,
-            clients=None if node in self.roster.plain else share,
-            of_clients={name: [values[name] for values in each] for name in each[0]},
-        )
-        return Message(content, dst_node_id=node, message_type=exchange.action)
+        self.traffic.count_down(exchange, len(reached), self._sent)
+        return self._sent
 
     def collect(self, messages: Iterable[Message]) -> Replies:
         """Combine the replies to the messages last prepared; log every failure in one line.
 
-        Raises
-        ------
-        RoundFailedError
-            If fewer clients gave a good reply.
+        Raises a RoundFailedError if fewer clients than needed gave a good reply.
         """
         exchange = self._asked
         if exchange is None:
             raise RuntimeError("no exchange is under way")
-        sent = [message for message, _ in self._sent]
-        shares = {message.metadata.dst_node_id: share for message, share in self._sent}
         replies: dict[int, NodeReply] = {}
         for message in messages:
-            node = self._sender(message, sent)
-            replies[node] = self._read(exchange, node, message, shares[node])
+            node = self._sender(message, self._sent)
+            replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
-        self._mark_silent(set(shares) - set(replies), self.timeout)
+        self._mark_silent(set(self._shares) - set(replies), self.timeout)
         for node in sorted(replies):
             for client, why in replies[node].failed.items():
                 logger.warning("client %s on node %s is left out: %s", client, node, why)
@@ -225,10 +185,8 @@ class Transport:
         count = sum(len(reply.metrics) for reply in good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
-            raise RoundFailedError(
-                f"{exchange.action}: {count} good replies of {len(exchange.clients)}, "
-                f"needed are {needed}"
-            )
+            found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
+            raise RoundFailedError(f"{found}, needed are {needed}")
         self.traffic.count_models_up(exchange, good)
         return combined(exchange, good)
 
@@ -239,7 +197,7 @@ class Transport:
                 return message.metadata.dst_node_id
         return reply.metadata.src_node_id
 
-    def _read(self, exchange: Exchange, node: int, message: Message, share: list[int]) -> NodeReply:
+    def _read(self, exchange: Exchange, message: Message, share: list[int]) -> NodeReply:
         """Read and check one node's reply; a bad reply fails all its clients."""
         if message.has_error():
             return NodeReply(failed=dict.fromkeys(share, reason(message)))

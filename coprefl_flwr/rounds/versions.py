@@ -8,13 +8,9 @@ from dataclasses import dataclass, field
 class Versions:
     """Which states of the clients are valid.
 
-    Parameters
-    ----------
-    committed : dict[int, str]
-        By client id, the version ("ROUND-ATTEMPT") that it wrote in the last successful round with
-        its reply.
-    kept : dict[int, str]
-        The same at the time of the last checkpoint, to which an interrupted run goes back.
+    `committed` has by client id the version ("ROUND-ATTEMPT") that it wrote in the last successful
+    round with its reply; `kept` the same at the last checkpoint, to which an interrupted run goes
+    back.
     """
 
     committed: dict[int, str] = field(default_factory=dict)

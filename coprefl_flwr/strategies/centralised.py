@@ -1,12 +1,10 @@
 """Centralised training: all the data in one place, as a reference."""
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.options import Value
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Round, RoundStrategy
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning import LocalTraining
@@ -17,24 +15,18 @@ if TYPE_CHECKING:
 class Centralised(RoundStrategy):
     """SGD on the union of the pre-training data (Nguyen et al. 2023); no client is asked.
 
-    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3.
-
-    Parameters
-    ----------
-    server : ServerData
-        All the data, and a network to train.
-    training : LocalTraining
-        What a round is, one epoch for example.
+    CoPreFL's baseline (appendix D.5): 50 epochs, batch size 64, learning rate 1e-3. `server` holds
+    all the data, and a network to train; `training` is what a round is, one epoch for example.
     """
 
     server: "ServerData" = field(metadata={"option": False})
     training: "LocalTraining" = field(metadata={"option": False})
 
-    name: ClassVar[str] = "centralised"
-    server_data: ClassVar[str] = "clients"
-    samples_clients: ClassVar[bool] = False
-    training_defaults: ClassVar[Mapping[str, Value]] = {"local-epochs": 1, "batch-size": 64}
-    actions: ClassVar[tuple[str, ...]] = ()
+    name = "centralised"
+    server_data = "clients"
+    samples_clients = False
+    training_defaults: ClassVar = {"local-epochs": 1, "batch-size": 64}
+    actions = ()
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Train on the data; there is no exchange."""
@@ -48,9 +40,8 @@ class Centralised(RoundStrategy):
         return super().options() | asdict(self.training)
 
 
-@dataclass(kw_only=True, eq=False)
 class CentralisedHybrid(Centralised):
     """The same on the clients' data and the server's: scenario II's reference."""
 
-    name: ClassVar[str] = "centralised-hybrid"
-    server_data: ClassVar[str] = "both"
+    name = "centralised-hybrid"
+    server_data = "both"

@@ -1,14 +1,11 @@
 """CoPreFL, scenario I: collaborative pre-training by meta-updating a temporary global model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.meta import meta_metrics, meta_step
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import LossMoments, Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, LossMoments, Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,10 +17,10 @@ class CoPreFL(RoundStrategy):
     )
     meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
 
-    name: ClassVar[str] = "coprefl"
-    refined_name: ClassVar[str] = "coprefl-sgd"
-    client: ClassVar[str] = "coprefl_flwr.clients:CoPreFLClient"
-    actions: ClassVar[tuple[str, ...]] = ("train", "train.query")
+    name = "coprefl"
+    refined_name = "coprefl-sgd"
+    client = "coprefl_flwr.clients:CoPreFLClient"
+    actions = ("train", "train.query")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""

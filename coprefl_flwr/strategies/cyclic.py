@@ -1,18 +1,12 @@
 """CyclicFL's pre-training: the model travels from client to client."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError
-from coprefl_flwr.options import Value
-from coprefl_flwr.rounds.combine import Chain
-from coprefl_flwr.rounds.exchange import Exchange, joined
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Chain, Exchange, Round, RoundStrategy, joined
 
 
-@dataclass(kw_only=True, eq=False)
 class Cyclic(RoundStrategy):
     """Cyclic training (CyclicFL, Algorithm 1), phase P1: put another strategy behind it.
 
@@ -22,11 +16,8 @@ class Cyclic(RoundStrategy):
     node can host any client, the whole chain.
     """
 
-    name: ClassVar[str] = "cyclic"
-    training_defaults: ClassVar[Mapping[str, Value]] = {
-        "local-epochs": 5,
-        "max-local-steps": 20,
-    }
+    name = "cyclic"
+    training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 11: w_t^{i+1,0} is what the i-th client ends with."""

@@ -1,15 +1,12 @@
 """FedAdam: the mean change of the clients is the gradient of an Adam at the server."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -27,13 +24,12 @@ class FedAdam(RoundStrategy):
     )
     tau: float = option(1e-3, "how little the method adapts, added to the root of v", above=0)
 
-    name: ClassVar[str] = "fedadam"
-    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task")
+    name = "fedadam"
+    roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return x + eta m / (sqrt(v) + tau), Delta = sum_k n_k (x_k - x) / sum_k n_k."""
-        clients = self.sample(server_round)
-        replies = yield Exchange("train", arrays, clients, combine=Mean("num-examples"))
+        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
         x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
         first = {name: np.full_like(array, self.tau**2) for name, array in x.items()}

@@ -1,13 +1,10 @@
 """FedAvgM: FedAvg with momentum at the server."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -22,13 +19,12 @@ class FedAvgM(RoundStrategy):
         0.9, "beta, the part of the velocity that stays", minimum=0, maximum=0.9999
     )
 
-    name: ClassVar[str] = "fedavgm"
-    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task")
+    name = "fedavgm"
+    roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w + eta v, v <- beta v + sum_k n_k (w_k - w) / sum_k n_k; buffers are the mean."""
-        clients = self.sample(server_round)
-        replies = yield Exchange("train", arrays, clients, combine=Mean("num-examples"))
+        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
         weights = weights_of(arrays)
         velocity = {
             name: self.server_momentum * v + (replies.arrays[name] - weights[name])

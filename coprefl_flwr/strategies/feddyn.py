@@ -1,13 +1,10 @@
 """FedDyn: a dynamic regulariser makes local optima agree with the global one."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -21,23 +18,15 @@ class FedDyn(RoundStrategy):
         key="feddyn-alpha",
     )
 
-    name: ClassVar[str] = "feddyn"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedDynClient"
-    roles: ClassVar[tuple[str, ...]] = (
-        "pretraining",
-        "task",
-    )
+    name = "feddyn"
+    client = "coprefl_flwr.clients:FedDynClient"
+    roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run a round of Algorithm 1: m is the number of all clients, P_t the participants."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=Mean(""),
-            config={"feddyn-alpha": self.alpha},
-            stateful=True,
+        config = {"feddyn-alpha": self.alpha}
+        replies = yield from self.train(
+            server_round, arrays, Mean(""), config=config, stateful=True
         )
         mean = replies.arrays
         # h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1})

@@ -1,15 +1,12 @@
 """FedMeta: meta-learning an initialisation that one step adapts well."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,19 +25,17 @@ class FedMeta(RoundStrategy):
         choices=("maml", "fomaml", "meta-sgd"),
     )
     inner_learning_rate: float = option(
-        1e-3,
-        "step size alpha of the adaptation; with `meta-sgd` where the rates begin",
-        minimum=0,
+        1e-3, "step size alpha of the adaptation; with `meta-sgd` where the rates begin", minimum=0
     )
     inner_steps: int = option(
         1, "steps of the adaptation, each on the whole support set", minimum=1
     )
     meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
 
-    name: ClassVar[str] = "fedmeta"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedMetaClient"
-    local_training: ClassVar[bool] = False
-    actions: ClassVar[tuple[str, ...]] = ("train.query",)
+    name = "fedmeta"
+    client = "coprefl_flwr.clients:FedMetaClient"
+    local_training = False
+    actions = ("train.query",)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), the rates likewise."""

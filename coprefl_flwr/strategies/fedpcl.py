@@ -1,7 +1,6 @@
 """FedPCL: clients share class prototypes, and each keeps a head of its own."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -9,10 +8,7 @@ from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes, padded, unit_rows
-from coprefl_flwr.rounds.combine import PerClient
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.network import Network
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Network, PerClient, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,12 +30,13 @@ class FedPCL(RoundStrategy):
     )
     temperature: float = option(0.07, "temperature tau of eq. 8 and 9", above=0)
 
-    name: ClassVar[str] = "fedpcl"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedPCLClient"
-    roles: ClassVar[tuple[str, ...]] = ("personalised",)
-    network: ClassVar[str] = "projection"
-    travels: ClassVar[str] = "prototypes: up one's own, down all"
-    tested_with: ClassVar[str] = "its head, its own prototypes"
+    name = "fedpcl"
+    client = "coprefl_flwr.clients:FedPCLClient"
+    roles = ("personalised",)
+    network = "projection"
+    travels = "prototypes: up one's own, down all"
+    tested_with = "its head, its own prototypes"
+    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
@@ -48,15 +45,10 @@ class FedPCL(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Send the global and all local prototypes, collect the new ones (eq. 6 and 7)."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=PerClient(),
-            extra={"local": self.kept_arrays("local", {})},
-            config={"fedpcl-variant": self.variant, "temperature": self.temperature},
-            stateful=True,
+        more = {"local": self.kept_arrays("local", {})}
+        config = {"fedpcl-variant": self.variant, "temperature": self.temperature}
+        replies = yield from self.train(
+            server_round, arrays, PerClient(), extra=more, config=config, stateful=True
         )
         own = {client: replies.sums[str(client)] for client in replies.clients}
         shared = aggregated(list(own.values()))
@@ -70,7 +62,3 @@ class FedPCL(RoundStrategy):
             for client, one in own.items()
         }
         return cast_like(shared, arrays), replies.mean_metrics()
-
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates each client with its head and its prototypes."""
-        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

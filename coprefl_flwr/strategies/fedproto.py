@@ -1,15 +1,11 @@
 """FedProto: clients share class prototypes, and each keeps a model of its own."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes
-from coprefl_flwr.rounds.combine import PerClient
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.network import Network
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Network, PerClient, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -24,11 +20,12 @@ class FedProto(RoundStrategy):
         1.0, "lambda, the weight of the distance to the global prototypes", minimum=0
     )
 
-    name: ClassVar[str] = "fedproto"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedProtoClient"
-    roles: ClassVar[tuple[str, ...]] = ("personalised",)
-    travels: ClassVar[str] = "prototypes: up one's own, down the global"
-    tested_with: ClassVar[str] = "its model, the global prototypes"
+    name = "fedproto"
+    client = "coprefl_flwr.clients:FedProtoClient"
+    roles = ("personalised",)
+    travels = "prototypes: up one's own, down the global"
+    tested_with = "its model, the global prototypes"
+    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
@@ -37,18 +34,9 @@ class FedProto(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=PerClient(),
-            config={"fedproto-mu": self.mu},
-            stateful=True,
+        config = {"fedproto-mu": self.mu}
+        replies = yield from self.train(
+            server_round, arrays, PerClient(), config=config, stateful=True
         )
         shared = aggregated([replies.sums[str(client)] for client in replies.clients])
         return cast_like(shared, arrays), replies.mean_metrics()
-
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates each client's own model on the global prototypes."""
-        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

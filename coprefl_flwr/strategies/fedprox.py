@@ -1,13 +1,10 @@
 """FedProx: FedAvg whose clients are held near the global model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,22 +17,14 @@ class FedProx(RoundStrategy):
 
     mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)
 
-    name: ClassVar[str] = "fedprox"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedProxClient"
-    roles: ClassVar[tuple[str, ...]] = (
-        "pretraining",
-        "task",
-    )
-    wrappable: ClassVar[bool] = True
+    name = "fedprox"
+    client = "coprefl_flwr.clients:FedProxClient"
+    roles = ("pretraining", "task")
+    wrappable = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=Mean("num-examples"),
-            config={"proximal-mu": self.mu},
+        replies = yield from self.train(
+            server_round, arrays, Mean("num-examples"), config={"proximal-mu": self.mu}
         )
         return replies.arrays, replies.mean_metrics()

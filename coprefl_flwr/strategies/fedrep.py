@@ -1,17 +1,10 @@
 """FedRep: the mean of the participants' bodies; each client keeps a head of its own."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.network import Network
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Network, Round, RoundStrategy
 
 
-@dataclass(kw_only=True, eq=False)
 class FedRep(RoundStrategy):
     """FedRep (Collins et al. 2021, arxiv.org/abs/2102.07078), Algorithm 1.
 
@@ -19,11 +12,12 @@ class FedRep(RoundStrategy):
     starts with. The others are the head.
     """
 
-    name: ClassVar[str] = "fedrep"
-    client: ClassVar[str] = "coprefl_flwr.clients:FedRepClient"
-    roles: ClassVar[tuple[str, ...]] = ("personalised",)
-    travels: ClassVar[str] = "all but the last layer"
-    tested_with: ClassVar[str] = "that under its own last layer"
+    name = "fedrep"
+    client = "coprefl_flwr.clients:FedRepClient"
+    roles = ("personalised",)
+    travels = "all but the last layer"
+    tested_with = "that under its own last layer"
+    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
@@ -37,10 +31,5 @@ class FedRep(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' bodies."""
-        clients = self.sample(server_round)
-        replies = yield Exchange("train", arrays, clients, combine=Mean(""), stateful=True)
+        replies = yield from self.train(server_round, arrays, Mean(""), stateful=True)
         return replies.arrays, replies.mean_metrics()
-
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates the global body under each client's own head."""
-        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

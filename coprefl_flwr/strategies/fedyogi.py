@@ -1,18 +1,14 @@
 """FedYogi: FedAdam whose second moment forgets by no more than the change it has just seen."""
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 import numpy as np
 
 from coprefl_flwr.strategies.fedadam import FedAdam
 
 
-@dataclass(kw_only=True, eq=False)
 class FedYogi(FedAdam):
     """FedYogi (Reddi et al. 2021, arxiv.org/abs/2003.00295), Algorithm 2; all else is FedAdam's."""
 
-    name: ClassVar[str] = "fedyogi"
+    name = "fedyogi"
 
     def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
         """Return v <- v - (1 - beta2) Delta^2 sign(v - Delta^2)."""

@@ -1,7 +1,7 @@
 """CoPreFL, scenario II: the server holds data too, and takes the meta step on it."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.learning.meta import meta_metrics, meta_step
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Accumulator, LossMoments, Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Accumulator, Exchange, LossMoments, Mean, Round, RoundStrategy
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -32,8 +30,8 @@ class HybridCoPreFL(RoundStrategy):
     )
     meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
 
-    name: ClassVar[str] = "coprefl-hybrid"
-    server_data: ClassVar[str] = "server"
+    name = "coprefl-hybrid"
+    server_data = "server"
 
     def __post_init__(self) -> None:
         """Refuse a dataset that is too small."""

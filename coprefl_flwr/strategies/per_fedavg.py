@@ -1,15 +1,11 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.options import Value, option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.protocol import MessageConfig
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -24,29 +20,20 @@ class PerFedAvg(RoundStrategy):
     )
     inner_learning_rate: float = option(1e-3, "step size alpha of the adaptation", minimum=0)
 
-    name: ClassVar[str] = "per-fedavg"
-    client: ClassVar[str] = "coprefl_flwr.clients:PerFedAvgClient"
-    roles: ClassVar[tuple[str, ...]] = ("pretraining", "personalised")
-    personal_defaults: ClassVar[Mapping[str, Value]] = {"inner-learning-rate": 0.01}
-    travels: ClassVar[str] = "the whole model"
-    tested_with: ClassVar[str] = "the global model after a step on its own samples"
+    name = "per-fedavg"
+    client = "coprefl_flwr.clients:PerFedAvgClient"
+    roles = ("pretraining", "personalised")
+    personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
+    travels = "the whole model"
+    tested_with = "the global model after a step on its own samples"
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=Mean(""),
-            config={
-                "meta-variant": self.variant,
-                "inner-learning-rate": self.inner_learning_rate,
-            },
-        )
+        config = {"meta-variant": self.variant, "inner-learning-rate": self.inner_learning_rate}
+        replies = yield from self.train(server_round, arrays, Mean(""), config=config)
         return replies.arrays, replies.mean_metrics()
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates the model after each client's own adaptation."""
-        config: MessageConfig = {"inner-learning-rate": self.inner_learning_rate}
-        return replace(super().evaluation_exchange(arrays, clients), config=config)
+        exchange = super().evaluation_exchange(arrays, clients)
+        return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})

@@ -1,13 +1,10 @@
 """pFedMe: personal models of the clients, regularised towards the global one."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -25,31 +22,23 @@ class PFedMe(RoundStrategy):
         1.0, "beta of the server's w <- (1 - beta) w + beta mean", above=0
     )
 
-    name: ClassVar[str] = "pfedme"
-    client: ClassVar[str] = "coprefl_flwr.clients:PFedMeClient"
-    roles: ClassVar[tuple[str, ...]] = ("personalised",)
-    travels: ClassVar[str] = "the whole model"
-    tested_with: ClassVar[str] = "its own model theta"
+    name = "pfedme"
+    client = "coprefl_flwr.clients:PFedMeClient"
+    roles = ("personalised",)
+    travels = "the whole model"
+    tested_with = "its own model theta"
+    evaluates_own = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return (1 - beta) w + beta / |S| sum_i w_i; buffers are the mean, whatever beta is."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train",
-            arrays,
-            clients,
-            combine=Mean(""),
-            config={
-                "pfedme-lambda": self.mu,
-                "inner-steps": self.inner_steps,
-                "meta-learning-rate": self.meta_learning_rate,
-            },
-            stateful=True,
+        config = {
+            "pfedme-lambda": self.mu,
+            "inner-steps": self.inner_steps,
+            "meta-learning-rate": self.meta_learning_rate,
+        }
+        replies = yield from self.train(
+            server_round, arrays, Mean(""), config=config, stateful=True
         )
         mean, beta = replies.arrays, self.global_learning_rate
         moved = {n: (1 - beta) * w + beta * mean[n] for n, w in weights_of(arrays).items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
-
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
-        """Return the exchange that evaluates each client's own theta."""
-        return replace(super().evaluation_exchange(arrays, clients), stateful=True)

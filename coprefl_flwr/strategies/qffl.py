@@ -1,16 +1,13 @@
 """q-FFL: clients with a larger loss count more."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.errors import RoundFailedError
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,18 +29,14 @@ class QFFL(RoundStrategy):
         minimum=0,
     )
 
-    name: ClassVar[str] = "qffl"
-    client: ClassVar[str] = "coprefl_flwr.clients:QFFLClient"
-    roles: ClassVar[tuple[str, ...]] = (
-        "pretraining",
-        "task",
-    )
+    name = "qffl"
+    client = "coprefl_flwr.clients:QFFLClient"
+    roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
-        clients = self.sample(server_round)
-        replies = yield Exchange(
-            "train", arrays, clients, combine=Mean("q-weight"), config={"q": self.q}
+        replies = yield from self.train(
+            server_round, arrays, Mean("q-weight"), config={"q": self.q}
         )
         weight = replies.metrics["q-weight"].sum()
         curvature = replies.metrics.get("q-curvature", np.array([np.nan])).sum()

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.combine import Mean
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,12 +28,9 @@ class SCAFFOLD(RoundStrategy):
         1.0, "step size eta_g of the global model towards the mean of the local ones", above=0
     )
 
-    name: ClassVar[str] = "scaffold"
-    client: ClassVar[str] = "coprefl_flwr.clients:SCAFFOLDClient"
-    roles: ClassVar[tuple[str, ...]] = (
-        "pretraining",
-        "task",
-    )
+    name = "scaffold"
+    client = "coprefl_flwr.clients:SCAFFOLDClient"
+    roles = ("pretraining", "task")
 
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
@@ -46,16 +41,9 @@ class SCAFFOLD(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run lines 3 to 17; N is the number of all clients, S of the participants."""
-        clients = self.sample(server_round)
         control = self.kept_arrays("control", zeros_like(weights_of(arrays)))
-        replies = yield Exchange(
-            "train",
-            behind(arrays, "control", control),
-            clients,
-            combine=Mean(""),
-            config={"scaffold-variant": self.variant},
-            stateful=True,
-        )
+        sent, config = behind(arrays, "control", control), {"scaffold-variant": self.variant}
+        replies = yield from self.train(server_round, sent, Mean(""), config=config, stateful=True)
         mean, change = taken_apart(replies.arrays, "control")
         # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
         step = self.global_learning_rate

@@ -5,8 +5,8 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
+from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS
 
 
 class Schedule(RoundStrategy):
@@ -15,12 +15,9 @@ class Schedule(RoundStrategy):
     Rounds are counted through, so that a learning rate that decays by the round goes on decaying.
     Clients find the phase by the round, or by the arrays and settings they are sent.
 
-    Parameters
-    ----------
-    phases : Sequence[tuple[RoundStrategy, int]]
-        Strategies and their numbers of rounds, at least 1; the last one goes on for as long as the
-        run does. How many take part is each phase's own; seed, run name, population and all other
-        options of a run are those of the first.
+    `phases` are strategies and their numbers of rounds, at least 1; the last one goes on for as
+    long as the run does. How many take part is each phase's own; seed, run name, population and all
+    other options of a run are those of the first.
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:

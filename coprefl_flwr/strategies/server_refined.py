@@ -1,12 +1,11 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds.exchange import Exchange
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -17,14 +16,8 @@ class ServerRefined(RoundStrategy):
     """What scenario II's baselines do with the server's data (CoPreFL, section 4.1).
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
-    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3.
-
-    Parameters
-    ----------
-    inner : RoundStrategy
-        The method to refine; its options (participants, seed, ...) are those of the run.
-    server : ServerData
-        The server's dataset D^s.
+    this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
+    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
     """
 
     inner: RoundStrategy = field(metadata={"option": False})
@@ -37,7 +30,7 @@ class ServerRefined(RoundStrategy):
         1e-3, "learning rate of these steps", above=0, key="server-learning-rate"
     )
 
-    server_data: ClassVar[str] = "server"
+    server_data = "server"
 
     def __init__(
         self,
@@ -72,8 +65,9 @@ class ServerRefined(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""
-        return self.inner.options() | {
-            "strategy": f"ServerRefined({self.inner.options()['strategy']})",
+        inner = self.inner.options()
+        return inner | {
+            "strategy": f"ServerRefined({inner['strategy']})",
             "steps": self.steps,
             "batch_size": self.batch_size,
             "server_learning_rate": self.learning_rate,

@@ -1,1 +1,1 @@
-"""Studies: pre-training, downstream tasks, tables and figures."""
+"""Studies: populations of clients, stages of methods on them, and the settings of both."""

@@ -22,7 +22,7 @@ from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
-from coprefl_flwr.report.similarity import LOCAL
+from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of

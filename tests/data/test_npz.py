@@ -134,12 +134,12 @@ def test_labels_that_are_not_there_are_named_with_those_that_are(tmp_path):
     arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], groups=[4, 4, 9, 4, 2], weight=[0.5] * 5)
     arrays |= {"train_only": LABELS, "train_short": LABELS[:2], "test_short": LABELS[:2]}
     path = write_npz(tmp_path, **arrays)
-    message = r"no labels called 'corse' \(nearest: coarse\); besides labels it has coarse, groups$"
-    refused(message, f"{path}:corse")
+    refused("unknown labels 'corse': did you mean 'coarse'", f"{path}:corse")
     for name in ("", "images", "weight", "only", "short"):
-        refused(rf"no labels called '{name}'", f"{path}:{name}")
+        refused(rf"unknown labels '{name}': known are labels, coarse, groups$", f"{path}:{name}")
 
 
 def test_a_file_without_other_labels_says_so(tmp_path):
     path = write_npz(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["a", "b", "c"]))
-    refused("no labels called 'classes'; besides labels it has none$", f"{path}:classes")
+    refused("unknown labels 'names': known are labels$", f"{path}:names")
+    refused("unknown labels 'classes'", f"{path}:classes")

@@ -101,7 +101,7 @@ def test_sizes_that_no_draw_can_change_are_an_error():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scheme": "dirichlett"}, "nearest: dirichlet"),
+        ({"scheme": "dirichlett"}, "unknown partition .*did you mean 'dirichlet'"),
         ({"scheme": "iid", "clients": 0}, "among 0 clients"),
         ({"scheme": "iid", "clients": 104}, "at least 1040 samples are needed"),
         ({"scheme": "dirichlet", "alpha": 0.0}, "alpha must be above 0"),
@@ -167,7 +167,7 @@ def test_without_groups_it_says_who_has_some():
 
 
 def test_groups_of_other_samples_are_refused():
-    with pytest.raises(SettingsError, match="of 210 samples: there are 209 groups"):
+    with pytest.raises(SettingsError, match="of 210 samples among 2 clients: there are 209 groups"):
         natural(2, groups=GROUPS[1:])
     with pytest.raises(SettingsError, match="among 0 clients"):
         natural(0)

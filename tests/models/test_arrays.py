@@ -84,7 +84,7 @@ def test_arrays_of_another_model_are_refused_and_change_nothing() -> None:
     before = model_arrays(model)
     good = model_arrays(resnet8(key=1))
     renamed = {name.replace("fc.weight", "fc.weights"): array for name, array in good.items()}
-    with pytest.raises(SettingsError, match=r"no array 'fc\.weight'; nearest: 'fc\.weights'"):
+    with pytest.raises(SettingsError, match=r"no array 'fc\.weight'; it has 'fc\.weights', which"):
         load_arrays(model, renamed)
     with pytest.raises(SettingsError, match="another model: it has 'extra'"):
         load_arrays(model, {**good, "extra": np.zeros(1)})

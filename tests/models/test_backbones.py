@@ -81,14 +81,15 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
     np.savez(tmp_path / "images.npz", images=np.zeros(1))
     lines = {
         "resnet19": r"backbone 'resnet19': did you mean 'resnet18'\?",
-        "nowhere/model": "no such path and no such model; allowed are the folder",
+        "zzz": r"unknown backbone 'zzz': known are alexnet, .* \(a path is the folder or",
+        "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
         f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",
         f"resnet34={weights}": "a checkpoint of another model: it has no array",
         f"squeezenet1_0={weights}": "squeezenet1_0 has no nn.Linear, so no features",
         f"resnet18={tmp_path}/broken.pth": "cannot be read",
         str(tmp_path / "text"): "its model.json has no pixel-mean",
-        str(tmp_path / "images.npz"): "a file images.npz; allowed are",
+        str(tmp_path / "images.npz"): "a file images.npz; a path is the folder or",
         str(tmp_path): "it has no file model.safetensors",
     }
     for name, line in lines.items():

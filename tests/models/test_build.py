@@ -191,14 +191,15 @@ def test_own_model_is_built_seeded_and_has_a_head(own_models: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet9", "must be one of resnet18, resnet8, .* nearest: resnet8"),
-        ("lenet-5", "nearest: lenet5"),
+        ("resnet9", "unknown model 'resnet9': did you mean 'resnet8'.*module:function"),
+        ("lenet-5", "did you mean 'lenet5'"),
+        ("zzz", "known are resnet18, resnet8, .*, char-lstm "),
         ("own_networks:", "is written module:function"),
         (":linear_model", "is written module:function"),
         ("no_such_networks:f", "'no_such_networks' cannot be imported"),
         ("own_broken:f", "'own_broken' cannot be imported: .*no_such_dependency"),
-        ("own_networks:linear", "no function 'linear'; nearest: linear_model"),
-        ("own_networks:secret", "no function 'secret'; nearest: [a-z]"),
+        ("own_networks:linear", "unknown function 'linear': did you mean 'linear_model'"),
+        ("own_networks:secret", "unknown function 'secret': known are linear_model, not_a_model"),
         ("own_networks:not_a_model", r"must return a torch.nn.Module, not int"),
     ],
 )
@@ -210,7 +211,7 @@ def test_names_that_cannot_be_used(name: str, message: str) -> None:
 
 
 def test_values_that_cannot_be_used() -> None:
-    with pytest.raises(SettingsError, match=r"norm is 'grup'; .*batch, group; nearest: group"):
+    with pytest.raises(SettingsError, match="unknown norm 'grup': did you mean 'group'"):
         build_model("resnet8", 10, CIFAR, "grup")
     with pytest.raises(SettingsError, match="number of classes is 1; it must be at least 2"):
         build_model("resnet8", 1, CIFAR)

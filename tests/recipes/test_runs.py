@@ -15,7 +15,7 @@ import pytest
 
 import coprefl_flwr
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS, short_forms
+from coprefl_flwr.methods import METHODS, PRETRAINING, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.studies.identity import contents
@@ -80,24 +80,6 @@ DECISIONS = {
     "weight-decay": (0.3, MODEL),
     "clip-norm": (0.3, MODEL),
     "max-local-steps": (3, MODEL),
-    "gamma": (0.3, MODEL),
-    "meta-learning-rate": (0.3, MODEL),
-    "support-fraction": (0.3, MODEL),
-    "resplit": (False, MODEL),
-    "mu": (0.3, BOTH),
-    "q": (0.3, MODEL),
-    "temperature": (0.3, MODEL),
-    "feddyn-alpha": (0.3, MODEL),
-    "variant": ("I", MODEL),
-    "global-learning-rate": (0.3, MODEL),
-    "inner-learning-rate": (0.3, MODEL),
-    "inner-steps": (3, MODEL),
-    "server-steps": (3, MODEL),
-    "server-learning-rate": (0.3, MODEL),
-    "server-momentum": (0.3, MODEL),
-    "beta1": (0.3, MODEL),
-    "beta2": (0.3, MODEL),
-    "tau": (0.3, MODEL),
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
@@ -129,23 +111,28 @@ DECISIONS = {
     "checkpoint-every": (7, NONE),
 }
 
-# Of methods' own settings, one that has them; coprefl has the others.
-HAVE = {
-    "mu": "moon",
-    "q": "qffl",
-    "temperature": "moon",
-    "feddyn-alpha": "feddyn",
-    "variant": "scaffold",
-    "global-learning-rate": "scaffold",
-    "inner-learning-rate": "fedmeta",
-    "inner-steps": "fedmeta",
-    "server-steps": "coprefl-sgd",
-    "server-learning-rate": "coprefl-sgd",
-    "server-momentum": "fedavgm",
-    "beta1": "fedadam",
-    "beta2": "fedadam",
-    "tau": "fedadam",
-}
+
+def having(key):
+    """Return a method that pre-trains and has an option: CoPreFL where it is one of its own."""
+    names = ["coprefl", *(name for name, one in METHODS.items() if PRETRAINING in one.roles)]
+    return next(name for name in names if key in METHODS[name].options)
+
+
+def another(option):
+    """Return a value that an option allows and that is not its default."""
+    if option.choices:
+        return next(choice for choice in option.choices if choice != option.default)
+    if isinstance(option.default, bool):
+        return not option.default
+    return option.default + 2 if isinstance(option.default, int) else option.default / 3 + 0.1
+
+
+HAVE = {key: having(key) for key in short_forms()}
+"""Of methods' own options, one that has them: a new method's need nobody's decision."""
+
+for key, name in HAVE.items():
+    in_tasks = key in METHODS[BASE["task-method"]].options
+    DECISIONS[key] = (another(METHODS[name].options[key]), BOTH if in_tasks else MODEL)
 
 
 @pytest.fixture(scope="module")

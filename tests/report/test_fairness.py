@@ -65,7 +65,7 @@ def test_one_client() -> None:
 @pytest.mark.parametrize("bad", [[], [[50.0]], 50.0, [50.0, float("nan")], [100.5], [-1.0]])
 def test_bad_accuracies_are_refused(bad: object) -> None:
     with pytest.raises(SettingsError, match=r"accurac.*allowed"):
-        fairness.mean(bad)  # type: ignore[arg-type]
+        fairness.summarise_task(bad)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.1, float("nan")])

@@ -11,7 +11,7 @@ from coprefl_flwr.report import Measured, text_tables
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
 from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.forms import latex, markdown
-from coprefl_flwr.report.table import NONE, Line, Number, Part, number
+from coprefl_flwr.report.table import NONE, Line, Number, Part
 from tests.report.made_up import NASTY, UNITS, comparison, measured, one_unit
 
 METRICS = ["accuracy", "variance"]  # those of the made-up comparison
@@ -27,7 +27,7 @@ def entry(of: Comparison, row: str, metric: str) -> Any:
 
 
 def cell(line: Line, metric: str, part: Part = "here") -> Number:
-    return number(line, METRICS.index(metric), part)
+    return line.number(METRICS.index(metric), part)
 
 
 def is_marked(line: Line) -> bool:
@@ -210,7 +210,7 @@ def test_overview_has_a_column_a_comparison() -> None:
     assert accuracy.title == "Accuracy %, all tables"
     assert variance.title == "Variance %², all tables"
     assert accuracy.titles == ["participants = 20", "participants = 30"]
-    lines = {line.names[0]: [number(line, at, "here").text for at in (0, 1)]
+    lines = {line.names[0]: [line.number(at, "here").text for at in (0, 1)]
              for line in accuracy.lines}  # fmt: skip
     assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
     assert lines[NASTY] == ["90.00 ± 0.00", NONE]

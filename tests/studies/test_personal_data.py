@@ -107,10 +107,10 @@ def test_domains_of_one_file(tmp_path):
     (sketch,) = data(of(personal_datasets=f"{path}@sketch")).domains
     assert sketch.samples.indices.tolist() == found[1].samples.indices.tolist()
     with pytest.raises(SettingsError, match="unknown domain 'sketsh': did you mean 'sketch'"):
-        data(of(personal_datasets=f"{path}@sketsh")).domains  # noqa: B018
+        build(of(personal_datasets=f"{path}@sketsh")).check()
     plain = write(tmp_path / "plain.npz")
     with pytest.raises(SettingsError, match=r"plain\.npz@\*: the dataset names no domains"):
-        data(of(personal_datasets=f"{plain}@*")).domains  # noqa: B018
+        build(of(personal_datasets=f"{plain}@*")).check()
 
 
 def test_classes_in_another_order_are_refused(tmp_path):
@@ -118,9 +118,9 @@ def test_classes_in_another_order_are_refused(tmp_path):
     first = write(tmp_path / "a.npz", classes=["cat", "dog", "elk"])
     other = write(tmp_path / "b.npz", classes=["dog", "cat", "elk"])
     with pytest.raises(SettingsError, match="b has the classes dog, cat, elk; all must have"):
-        data(of(personal_datasets=f"{first} {other}")).domains  # noqa: B018
+        build(of(personal_datasets=f"{first} {other}")).check()
     with pytest.raises(SettingsError, match="glyphs has the classes"):
-        data(of(personal_datasets=f"{first} glyphs")).domains  # noqa: B018
+        build(of(personal_datasets=f"{first} glyphs")).check()
 
 
 def test_pixels_are_brought_to_the_first_datasets_size(two, tmp_path):

@@ -152,9 +152,9 @@ def test_what_must_hold_between_settings():
 
 
 def test_limits_hold_however_settings_are_made():
-    with pytest.raises(SettingsError, match=r"momentum = 2\.0: must be between 0 and 0\.9999"):
+    with pytest.raises(SettingsError, match=r"^momentum = 2\.0: must be between 0 and 0\.9999$"):
         Settings(momentum=2)
-    with pytest.raises(SettingsError, match=r"gamma = 2\.0: must be between 0 and 1"):
+    with pytest.raises(SettingsError, match=r"^gamma = 2\.0: must be between 0 and 1$"):
         Settings.of(gamma=2)
 
 

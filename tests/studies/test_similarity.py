@@ -8,7 +8,7 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.report.similarity import main, similarities
+from coprefl_flwr.report.figures.similarity import main, similarities
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.studies.test_personalised import write_domain

@@ -8,7 +8,7 @@ from coprefl_flwr.studies.stage import RESULT, read_result, write_result
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
-    """Readers other than Python's refuse NaN in JSON; only a client's is refused before."""
+    """Others than Python's reader refuse NaN in JSON; what a server measures may be that."""
     rows = [{"start": "a", "client": 0, "loss": 0.5}]
     rounds = [
         {"round": 1, "server-loss": math.nan, "loss": math.inf, "accuracy": None},

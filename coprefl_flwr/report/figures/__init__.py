@@ -1,4 +1,4 @@
-"""The figures, one kind a module, each returned as a Matplotlib figure to `save`.
+"""The figures, each returned as a Matplotlib figure to `save`.
 
 Matplotlib is imported when a figure is drawn, and never through pyplot: no backend is chosen for
 the program that calls, and none of its settings change.
@@ -6,11 +6,12 @@ the program that calls, and none of its settings change.
 
 from coprefl_flwr.report.figures.accuracies import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.accuracies import accuracy_histogram as accuracy_histogram
-from coprefl_flwr.report.figures.against import Point as Point
 from coprefl_flwr.report.figures.against import gamma_figure as gamma_figure
 from coprefl_flwr.report.figures.against import p1_rounds_figure as p1_rounds_figure
 from coprefl_flwr.report.figures.curves import learning_curves as learning_curves
 from coprefl_flwr.report.figures.curves import learning_figure as learning_figure
+from coprefl_flwr.report.figures.curves import smoothing_window as smoothing_window
+from coprefl_flwr.report.figures.curves import switch_figure as switch_figure
 from coprefl_flwr.report.figures.landscapes import Landscape as Landscape
 from coprefl_flwr.report.figures.landscapes import landscape as landscape
 from coprefl_flwr.report.figures.landscapes import landscape_figure as landscape_figure
@@ -19,6 +20,3 @@ from coprefl_flwr.report.figures.similarity import similarity_figure as similari
 from coprefl_flwr.report.figures.style import FORMATS as FORMATS
 from coprefl_flwr.report.figures.style import colours as colours
 from coprefl_flwr.report.figures.style import save as save
-from coprefl_flwr.report.figures.switch import PhaseCurve as PhaseCurve
-from coprefl_flwr.report.figures.switch import smoothing_window as smoothing_window
-from coprefl_flwr.report.figures.switch import switch_figure as switch_figure

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -10,35 +9,30 @@ import pandas as pd
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.results import accuracies, summary
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 def accuracy_histogram(rows: pd.DataFrame, path: str | Path) -> None:
     """Save `accuracy_figure`; the file's suffix is one of `FORMATS`."""
-    style.image_format(path)
     style.save(accuracy_figure(rows), path)
 
 
-def accuracy_figure(rows: pd.DataFrame) -> "Figure":
-    """Draw the client accuracies of each start, pooled over tasks (CoPreFL, Figures 2 to 10).
+def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
+    """Draw the client accuracies of each start, pooled over tasks.
 
     Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
     then averaged over tasks.
     """
-    starts = accuracies(rows).groupby("start", sort=False)["accuracy"]
-    pooled = {str(start): values.to_numpy() for start, values in starts}
-    shown = style.colours(pooled)
-    edges = _edges(np.concatenate(list(pooled.values())))
+    found = accuracies(rows)
+    shown = style.colours(rows["start"])
+    edges = _edges(found["accuracy"].to_numpy())
+    entries = summary(rows)
     # One below the other, shifts along the shared axis are seen best.
-    columns = 1 if len(pooled) <= 3 else 2
-    lines = -(-len(pooled) // columns)
-    figure = style.new_figure(0.5 + 1.55 * lines)
-    grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False)
-    panels = list(grid.flat)
-    for panel, (_, entry) in zip(panels, summary(rows).iterrows(), strict=False):
-        values = pooled[entry["start"]]
-        weights = np.full(values.size, 100 / values.size)
+    columns = 1 if len(entries) <= 3 else 2
+    figure, panels = style.alike(
+        len(entries), columns, (0.5, 1.55), "Client accuracy (%)", "Clients (%)"
+    )
+    for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
+        values = found["accuracy"][found["start"] == entry["start"]]
+        weights = np.full(len(values), 100 / len(values))
         colour, _ = shown[entry["start"]]
         panel.hist(values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6)
         # White below, or the line is lost in dark bars.
@@ -47,13 +41,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "Figure":
         numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
         style.title(panel, entry["start"], numbers)
         style.plain(panel)
-    for panel in panels[len(pooled) :]:
-        panel.set_visible(False)
-    for panel in panels[max(0, len(pooled) - columns) : len(pooled)]:
-        panel.tick_params(labelbottom=True)
     panels[0].set_xlim(edges[0], edges[-1])
-    figure.supxlabel("Client accuracy (%)", fontsize=10, color=style.INK)
-    figure.supylabel("Clients (%)", fontsize=10, color=style.INK)
     return figure
 
 

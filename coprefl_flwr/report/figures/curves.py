@@ -1,30 +1,30 @@
 """How the pre-training and the downstream tasks went, round by round."""
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 from coprefl_flwr.report.figures import style
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 PHASES = ("pretraining", "downstream")
 _KEY = ["phase", "start", "task", "round"]
+# CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
+# of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
+WINDOW, ORDER, _LAST = 41, 3, 50
 
 
 def learning_curves(rounds: pd.DataFrame, path: str | Path) -> None:
     """Save `learning_figure`; the file's suffix is one of `style.FORMATS`."""
-    style.image_format(path)
     style.save(learning_figure(rounds), path)
 
 
-def learning_figure(rounds: pd.DataFrame) -> "Figure":
+def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     """Draw pre-training loss by round, and downstream accuracy by round, for each start.
 
     `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
@@ -32,26 +32,31 @@ def learning_figure(rounds: pd.DataFrame) -> "Figure":
     place of the loss. The downstream line is the mean over the tasks that have an accuracy for that
     round, its band one sample standard deviation either side; so is the pre-training's over the
     seeds. A panel without data is left out.
+
+    Raises `NothingToDrawError` where neither has any, and `SettingsError` for rows that cannot be
+    right.
     """
     _check(rounds)
     tested = _by_round(rounds, "pretraining", "server-accuracy")
-    before = _by_round(rounds, "pretraining", "loss") if tested.empty else tested
+    losses = _by_round(rounds, "pretraining", "loss")
     tasks = _by_round(rounds, "downstream", "accuracy")
-    shown = style.colours(rounds["start"])
-    figure = style.new_figure(3.9)
     seeds = rounds["seed"].nunique() if "seed" in rounds else 1
     over_seeds = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
-    label = "Loss" if tested.empty else "Test accuracy (%)"
+    before = ("Pre-training", over_seeds)
     drawn = [
-        (before, "Pre-training", over_seeds, label),
+        (losses, *before, "Loss") if tested.empty else (tested, *before, "Test accuracy (%)"),
         (tasks, "Downstream tasks", "mean ± std over tasks", "Accuracy (%)"),
     ]
     drawn = [one for one in drawn if not one[0].empty]
+    if not drawn:
+        raise style.NothingToDrawError("rows with a pre-training loss or a downstream accuracy")
+    shown = style.colours(rounds["start"])
+    figure = style.new_figure(3.9)
     panels = figure.subplots(1, len(drawn), squeeze=False).flat
     for panel, (values, name, below, label) in zip(panels, drawn, strict=True):
         style.title(panel, name, below)
-        panel.set_ylabel(label, fontsize=10, color=style.INK)
         _draw(panel, values, shown)
+        style.by_round(panel, label)
         if values is tasks:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, 0), min(high, 101))
@@ -60,27 +65,15 @@ def learning_figure(rounds: pd.DataFrame) -> "Figure":
     return figure
 
 
-def is_drawable(rounds: pd.DataFrame) -> bool:
-    """Tell whether `learning_figure` would have a line to draw."""
-    missing = [key for key in _KEY if len(rounds) and key not in rounds]
-    if missing:
+def _check(rounds: pd.DataFrame) -> None:
+    if rounds.empty:
+        raise style.NothingToDrawError("at least one row")
+    for missing in [key for key in _KEY if key not in rounds]:
         have = ", ".join(map(str, rounds))
-        raise SettingsError(f"rows of rounds have no {missing[0]!r}; they have {have}")
-    for phase in rounds.get("phase", pd.Series()).unique():
+        raise SettingsError(f"rows of rounds have no {missing!r}; they have {have}")
+    for phase in rounds["phase"].unique():
         if phase not in PHASES:
             raise SettingsError(unknown("phase", str(phase), PHASES))
-    lines = [
-        ("pretraining", "server-accuracy"),
-        ("pretraining", "loss"),
-        ("downstream", "accuracy"),
-    ]
-    return len(rounds) > 0 and any(len(_by_round(rounds, *line)) for line in lines)
-
-
-def _check(rounds: pd.DataFrame) -> None:
-    if not is_drawable(rounds):
-        allowed = "rows with a pre-training loss or a downstream accuracy"
-        raise SettingsError(f"there is nothing to draw; allowed: {allowed}")
     for _, row in rounds[rounds["task"].isna() != (rounds["phase"] == "pretraining")].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
@@ -106,7 +99,7 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
 
 
-def _draw(panel: "Axes", values: pd.DataFrame, shown: style.Looks) -> None:
+def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None:
     for start, of_start in values.groupby("start", sort=False):
         colour, dashes = shown[str(start)]
         rounds = of_start.index.get_level_values("round").to_numpy()
@@ -117,5 +110,63 @@ def _draw(panel: "Axes", values: pd.DataFrame, shown: style.Looks) -> None:
         if stds.any():
             low, high = means - stds, means + stds
             panel.fill_between(rounds, low, high, color=colour, alpha=0.1, linewidth=0)
-    style.count_rounds(panel)
-    style.plain(panel)
+
+
+def smoothing_window(rounds: npt.ArrayLike) -> int:
+    """Return how many of the tested rounds the filter spans; 0: too few to smooth.
+
+    As many as lie in 41 rounds, so that a test every tenth round is not smoothed over ten times as
+    long; at least 5 (an odd number above the order), at most as many as there are.
+    """
+    tested = np.sort(np.asarray(rounds, dtype=np.int64))
+    if tested.size < ORDER + 2:
+        return 0
+    spacing = max(1.0, float(np.median(np.diff(tested))))
+    window = min(max(math.floor(WINDOW / spacing), ORDER + 2), tested.size)
+    return window - (window % 2 == 0)
+
+
+def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style.Figure":
+    """Draw the pre-training's test accuracy: smoothed, as measured in a fainter line.
+
+    `accuracy` is in percent, a row a round and a column a start, nan where a start was not tested;
+    `switches` has the last round of the first phase (P1) of each start with several, where a dotted
+    line is drawn. With 200 rounds or more a second panel shows the last 50. Raises
+    `NothingToDrawError` where nothing was tested.
+    """
+    accuracy = accuracy.dropna(how="all").sort_index()
+    if accuracy.empty:
+        raise style.NothingToDrawError("runs tested in some rounds")
+    shown = style.colours(accuracy.columns)
+    last = int(accuracy.index.max())
+    figure = style.new_figure(4.2)
+    widths = [2, 1] if last >= 4 * _LAST else [2]
+    first, *zoomed = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths).flat
+    style.title(first, "Pre-training", "smoothed; faint: as measured; dotted: the switch")
+    for panel in (first, *zoomed):
+        for start, values in accuracy.items():
+            _smooth(panel, values.dropna(), switches.get(str(start), 0), *shown[str(start)])
+        style.by_round(panel, "Test accuracy (%)" if panel is first else "")
+    for panel in zoomed:
+        style.title(panel, f"Last {_LAST} rounds", "the same lines")
+        seen = accuracy.loc[last - _LAST :].to_numpy(float)
+        low, high = float(np.nanmin(seen)), float(np.nanmax(seen))
+        room = max(0.05 * (high - low), 0.1)
+        panel.set_xlim(last - _LAST, last)
+        panel.set_ylim(low - room, high + room)
+    style.legend(figure, list(accuracy.columns), shown)
+    return figure
+
+
+def _smooth(
+    panel: "style.Axes", values: "pd.Series[float]", switch: int, colour: str, dashes: str
+) -> None:
+    from scipy.signal import savgol_filter
+
+    window = smoothing_window(values.index)
+    smooth = savgol_filter(values, window, ORDER) if window else values
+    marker = "o" if len(values) == 1 else ""
+    panel.plot(values.index, values, color=colour, alpha=0.25, linewidth=0.8)
+    panel.plot(values.index, smooth, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+    if switch:
+        panel.axvline(switch, color=colour, linestyle=":", linewidth=1.2)

@@ -6,7 +6,7 @@ Filter-normalised directions: Li et al., Visualizing the Loss Landscape of Neura
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +15,6 @@ from coprefl_flwr.arrays import Arrays, weights_of
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.seeds import generator
-
-if TYPE_CHECKING:
-    from matplotlib.colors import Normalize
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import Locator
 
 _LEVELS = 24
 _STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than equal steps
@@ -62,10 +57,15 @@ def landscape(
     first, second = (direction(arrays, seed, which) for which in ("first", "second"))
     # Whole numbers divided, not linspace: the middle one is 0 itself.
     steps = span * np.arange(1 - points, points, 2) / (points - 1)
-    losses = np.array(
-        [[loss(_moved(arrays, a, first, b, second)) for b in steps] for a in steps],
-        dtype=np.float64,
-    )
+
+    def moved(a: float, b: float) -> Arrays:
+        moving = {
+            name: (arrays[name] + a * first[name] + b * second[name]).astype(arrays[name].dtype)
+            for name in first
+        }
+        return arrays | moving
+
+    losses = np.array([[loss(moved(a, b)) for b in steps] for a in steps], dtype=np.float64)
     return Landscape(steps, losses)
 
 
@@ -94,31 +94,23 @@ def filter_normalised(random: style.Floats, weights: npt.NDArray[Any]) -> style.
     return np.asarray(random * (wanted / np.where(norms > 0, norms, 1.0)))
 
 
-def _moved(arrays: Arrays, a: float, first: Arrays, b: float, second: Arrays) -> Arrays:
-    return {
-        name: (array + a * first[name] + b * second[name]).astype(array.dtype)
-        if name in first
-        else array
-        for name, array in arrays.items()
-    }
-
-
-def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
+def landscape_figure(landscapes: Mapping[str, Landscape]) -> "style.Figure":
     """Draw landscapes side by side as filled contours, on one colour scale; a cross is the model.
 
     Where the largest loss is more than twenty times the smallest, levels are of equal ratio. What
-    is not finite stays white. Raises `SettingsError` where no loss is finite.
+    is not finite stays white. Raises `NothingToDrawError` where no loss is finite.
     """
     grids = [found.losses for found in landscapes.values()]
     finite = np.concatenate([losses[np.isfinite(losses)] for losses in grids] or [np.empty(0)])
     if not finite.size:
-        raise SettingsError("there is nothing to draw; allowed: landscapes with finite losses")
+        raise style.NothingToDrawError("landscapes with finite losses")
     levels, norm, ticks = _scale(float(finite.min()), float(finite.max()))
     columns = min(len(landscapes), 3)
-    lines = -(-len(landscapes) // columns)
-    figure = style.new_figure(0.6 + 6.6 / columns * lines if columns > 1 else 5.0)
-    panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
-    for panel, (name, found) in zip(panels, landscapes.items(), strict=False):
+    height = (0.6, 6.6 / columns if columns > 1 else 4.4)
+    figure, panels = style.alike(
+        len(landscapes), columns, height, "First direction", "Second direction"
+    )
+    for panel, (name, found) in zip(panels, landscapes.items(), strict=True):
         losses = np.ma.masked_invalid(found.losses.T)  # contourf has rows along the second axis.
         drawn = panel.contourf(
             found.steps, found.steps, losses, levels=levels, norm=norm, cmap="viridis"
@@ -127,21 +119,15 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "Figure":
         middle = found.losses[len(found.steps) // 2, len(found.steps) // 2]
         style.title(panel, name, f"loss {middle:.3g} at the cross")
         panel.set_aspect("equal")
-        panel.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
-    for panel in panels[len(landscapes) :]:
-        panel.set_visible(False)
-    for panel in panels[max(0, len(landscapes) - columns) : len(landscapes)]:
-        panel.tick_params(labelbottom=True)
-    bar = figure.colorbar(drawn, ax=panels, shrink=0.8, format="%.4g", ticks=ticks)
+    bar = figure.colorbar(drawn, ax=figure.axes, shrink=0.8, format="%.4g", ticks=ticks)
     bar.set_label("Loss", fontsize=10, color=style.INK)
-    bar.ax.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
     bar.ax.minorticks_off()
-    figure.supxlabel("First direction", fontsize=10, color=style.INK)
-    figure.supylabel("Second direction", fontsize=10, color=style.INK)
+    for axes in (*panels, bar.ax):
+        axes.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
     return figure
 
 
-def _scale(low: float, high: float) -> tuple[style.Floats, "Normalize", "Locator"]:
+def _scale(low: float, high: float) -> tuple[style.Floats, Any, Any]:
     """Return contour levels from `low` to `high`, how they become colours, and where to label."""
     from matplotlib.colors import LogNorm, Normalize
     from matplotlib.ticker import LogLocator, MaxNLocator

@@ -1,41 +1,95 @@
-"""How much each backbone is in what several are fused to (FedPCL, Figure 3)."""
+"""How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
+
+`python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
+finished FedPCL runs of the same clients: one run for each backbone alone, and last the one with all
+of them.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+from safetensors.numpy import load_file
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report.figures import style
+from coprefl_flwr.report.results import read_rows
+
+LOCAL = "local.safetensors"
+"""The file in which a FedPCL run leaves every client's padded prototypes, by client."""
 
 
 @dataclass(frozen=True)
 class Similarity:
     """Normalised similarity scores, (backbones, clients); a client's add up to 1."""
 
-    scores: npt.NDArray[np.float64]
+    scores: style.Floats
     backbones: Sequence[str]
     clients: Sequence[str]
 
 
-def similarity_figure(found: Similarity) -> "Figure":
+def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
+    """Return the normalised similarity scores, (backbones, clients); a client's add up to 1.
+
+    A score is the inner product of a client's prototypes under one backbone and under all (section
+    5.5), the mean over classes. The heads of two runs begin apart, so it also holds by how much
+    training has brought them together.
+
+    `alone` and `fused` are every client's prototypes, (C, d) by client, of a backbone each and of
+    all.
+    """
+    for one in alone:
+        if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
+            raise SettingsError("the runs are not of the same clients and classes")
+    scores = np.array(
+        [
+            [
+                np.sum(np.float64(one[client]) * fused[client], axis=1).mean()
+                for client in sorted(fused, key=int)
+            ]
+            for one in alone
+        ]
+    )
+    return np.asarray(scores / scores.sum(axis=0))
+
+
+def similarity(folders: Sequence[Path], clients: Sequence[str]) -> Similarity:
+    """Return the heat map of finished FedPCL runs, whose folders are given, that of all last."""
+    *alone, fused = [load_file(folder / LOCAL) for folder in folders]
+    scores = similarities(alone, fused)
+    return Similarity(scores, [folder.name for folder in folders[:-1]], clients)
+
+
+def similarity_figure(found: Similarity) -> "style.Figure":
     """Draw the heat map: a row a backbone, a column a client."""
-    # matplotlib takes a second to import, and most of what this package does needs none.
     from matplotlib.figure import Figure
 
     rows, columns = found.scores.shape
-    figure = Figure(figsize=(2.2 + 0.9 * columns, 1.4 + 0.6 * rows), dpi=150)
-    figure.set_layout_engine("constrained")
+    figure = Figure(figsize=(2.2 + 0.9 * columns, 1.4 + 0.6 * rows), dpi=150, layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(found.scores, cmap="Blues", aspect="auto")
     axes.set_xticks(range(columns), found.clients, rotation=30, ha="right")
     axes.set_yticks(range(rows), found.backbones)
     middle = (found.scores.min() + found.scores.max()) / 2
-    for row, column in np.ndindex(rows, columns):
-        value = found.scores[row, column]
+    for (row, column), value in np.ndenumerate(found.scores):
         colour = "white" if value > middle else "black"
         axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
     figure.colorbar(image, ax=axes, label="normalised similarity")
     return figure
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Draw the heat map of the runs whose folders are given, the one of all backbones last."""
+    if len(arguments) < 4:
+        raise SettingsError("name a figure, the runs of single backbones, and the run of all")
+    path, *folders = map(Path, arguments)
+    methods = [folder / "methods" / "fedpcl" for folder in folders]
+    for folder, method in zip(folders, methods, strict=True):
+        if not (method / LOCAL).is_file():
+            raise SettingsError(f"{folder} holds no finished run of fedpcl")
+    found = similarity(methods, list(read_rows(folders[-1] / "rows.jsonl")["domain"]))
+    names = [folder.name for folder in folders[:-1]]
+    style.save(similarity_figure(replace(found, backbones=names)), path)
+    print(path)

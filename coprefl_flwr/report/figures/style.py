@@ -12,9 +12,10 @@ import numpy.typing as npt
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 
+# Matplotlib takes a second to import, and most of what this package does needs none.
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -33,9 +34,15 @@ _OWN_COLOURS = {
     "centralized": 6, "centralised": 6, "random": 7,
 }  # fmt: skip
 INK, FAINT = "#222222", "#D9D9D9"
-_WIDTH, _DPI = 8.0, 200  # inches; 1600 pixels wide
 # The same figure in the same bytes: no date, and no random ids.
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+class NothingToDrawError(SettingsError):
+    """The data hold nothing that the figure shows."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"there is nothing to draw; allowed: {allowed}")
 
 
 def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
@@ -49,8 +56,7 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     names = sorted(set(starts), key=lambda name: (len(name), name))
     for name in names:
         phases = [phase.partition(":")[0] for phase in name.lower().split("+")]
-        method = "".join(filter(str.isalnum, "+".join(phases)))
-        own = _OWN_COLOURS.get(method)
+        own = _OWN_COLOURS.get("".join(filter(str.isalnum, "+".join(phases))))
         if own is not None and own not in slots.values():
             slots[name] = own
     for name in names:
@@ -63,10 +69,26 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
 
 
 def new_figure(height: float) -> "Figure":
-    """Return an empty figure, `height` inches high."""
+    """Return an empty figure, `height` inches high and 1600 pixels wide."""
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(_WIDTH, height), dpi=_DPI, layout="constrained", facecolor="white")
+    return Figure(figsize=(8.0, height), dpi=200, layout="constrained", facecolor="white")
+
+
+def alike(
+    count: int, columns: int, height: tuple[float, float], xlabel: str, ylabel: str
+) -> tuple["Figure", list["Axes"]]:
+    """Return a figure of panels that share axes and labels; height: at all, and a line of them."""
+    lines = -(-count // columns)
+    figure = new_figure(height[0] + height[1] * lines)
+    panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
+    for panel in panels[count:]:
+        panel.set_visible(False)
+    for panel in panels[max(0, count - columns) : count]:
+        panel.tick_params(labelbottom=True)
+    figure.supxlabel(xlabel, fontsize=10, color=INK)
+    figure.supylabel(ylabel, fontsize=10, color=INK)
+    return figure, panels[:count]
 
 
 def title(panel: "Axes", name: str, below: str) -> None:
@@ -80,22 +102,22 @@ def title(panel: "Axes", name: str, below: str) -> None:
     )  # fmt: skip
 
 
-def plain(panel: "Axes") -> None:
-    """Leave what is needed to read values, behind the data."""
-    for side in ("top", "right"):
-        panel.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        panel.spines[side].set_color(INK)
+def plain(panel: "Axes", xlabel: str = "", ylabel: str = "") -> None:
+    """Label the axes, and leave what is needed to read values, behind the data."""
+    panel.set_xlabel(xlabel, fontsize=10, color=INK)
+    panel.set_ylabel(ylabel, fontsize=10, color=INK)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(INK)
     panel.tick_params(labelsize=9, color=INK, labelcolor=INK)
     panel.grid(axis="y", color=FAINT, linewidth=0.6)
     panel.set_axisbelow(True)
 
 
-def count_rounds(panel: "Axes", label: str = "Round") -> None:
-    """Label the horizontal axis, and let it show whole rounds."""
+def by_round(panel: "Axes", ylabel: str, xlabel: str = "Round") -> None:
+    """Make a panel plain, with whole rounds on its horizontal axis."""
     from matplotlib.ticker import MaxNLocator
 
-    panel.set_xlabel(label, fontsize=10, color=INK)
+    plain(panel, xlabel, ylabel)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     panel.margins(x=0.02)
 
@@ -115,21 +137,15 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     )
 
 
-def image_format(path: str | Path) -> str:
-    """Return which of `FORMATS` a file's suffix names; raises `SettingsError` for another."""
+def save(figure: "Figure", path: str | Path) -> None:
+    """Write a figure, atomically; the file's suffix is one of `FORMATS`, its bytes hold no date."""
+    from matplotlib import rc_context
+
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         raise SettingsError(
             f"figure {str(path)!r} ends in {suffix!r}; allowed: {', '.join(FORMATS)}"
         )
-    return suffix
-
-
-def save(figure: "Figure", path: str | Path) -> None:
-    """Write a figure, atomically; the file's suffix is one of `FORMATS`, its bytes hold no date."""
-    from matplotlib import rc_context
-
-    suffix = image_format(path)
     content = io.BytesIO()
     # TrueType letters in PDF (42): what journals ask for.
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):

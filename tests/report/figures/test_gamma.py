@@ -1,19 +1,23 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import Point, colours, gamma_figure
+from coprefl_flwr.report.figures import colours, gamma_figure
 from coprefl_flwr.report.figures.against import PAPER
 
 
+def points(of: list[tuple[float, float, float]], line: str) -> pd.DataFrame:
+    return pd.DataFrame(of, columns=["at", "mean", "std"]).assign(line=line)
+
+
 def test_what_is_drawn() -> None:
-    here = [Point(1.0, 84.0, 3.0), Point(0.0, 80.0, 2.0)]
-    paper = [Point(0.0, 78.0, math.nan), Point(1.0, 82.0, math.nan)]
-    accuracy, variance = gamma_figure(
-        {"Accuracy %": {"coprefl": here, PAPER: paper}, "Variance %²": {"coprefl": here}}
-    ).axes
+    here = points([(1.0, 84.0, 3.0), (0.0, 80.0, 2.0)], "coprefl")
+    paper = points([(0.0, 78.0, math.nan), (1.0, 82.0, math.nan)], PAPER)
+    panels = {"Accuracy %": pd.concat([here, paper]), "Variance %²": here}
+    accuracy, variance = gamma_figure(panels).axes
     lines = [line for line in accuracy.lines if line.get_linestyle() != "None"]
     assert [list(line.get_ydata()) for line in lines] == [[80, 84], [78, 82]]
     np.testing.assert_allclose(lines[0].get_xdata(orig=False), [0, 1], atol=0.01)
@@ -27,4 +31,4 @@ def test_what_is_drawn() -> None:
 
 def test_one_value_of_gamma_is_refused() -> None:
     with pytest.raises(SettingsError, match="at least two values of gamma"):
-        gamma_figure({"Accuracy %": {"a": [Point(0.5, 1.0, 1.0)]}})
+        gamma_figure({"Accuracy %": points([(0.5, 1.0, 1.0)], "a")})

@@ -1,13 +1,15 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import Point, p1_rounds_figure
+from coprefl_flwr.report.figures import p1_rounds_figure
 
 
-def points(rounds: list[int]) -> list[Point]:
+def points(rounds: list[int]) -> pd.DataFrame:
     """On the cubic 50 + (r - 5)³ / 100, with a deviation of 2."""
-    return [Point(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
+    found = [(number, 50 + (number - 5) ** 3 / 100, 2.0) for number in rounds]
+    return pd.DataFrame(found, columns=["at", "mean", "std"])
 
 
 def test_the_cubic_goes_through_points_on_a_cubic() -> None:

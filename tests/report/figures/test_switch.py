@@ -1,8 +1,9 @@
 import numpy as np
+import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import PhaseCurve, colours, smoothing_window, switch_figure
+from coprefl_flwr.report.figures import colours, smoothing_window, switch_figure
 
 
 @pytest.mark.parametrize(
@@ -25,9 +26,8 @@ def test_what_is_drawn() -> None:
     numbers = np.arange(1, 101)
     cubic = {int(n): 50 + 1e-5 * (n - 50.0) ** 3 for n in numbers}
     noisy = {int(n): 50.0 + (-1) ** int(n) for n in numbers}
-    figure = switch_figure(
-        {"fedavg": PhaseCurve(cubic), "cyclic+fedavg": PhaseCurve(noisy, switch=30)}
-    )
+    accuracy = pd.DataFrame({"fedavg": cubic, "cyclic+fedavg": noisy})
+    figure = switch_figure(accuracy, {"cyclic+fedavg": 30})
     (panel,) = figure.axes
     raw, smooth, raw_noisy, smooth_noisy, switch = panel.lines
     np.testing.assert_allclose(raw.get_ydata(), list(cubic.values()))
@@ -43,8 +43,8 @@ def test_what_is_drawn() -> None:
 
 
 def test_long_runs_are_zoomed() -> None:
-    run = PhaseCurve({n: 40 + n / 100 for n in range(1, 401)}, switch=100)
-    whole, last = switch_figure({"a": run}).axes
+    accuracy = pd.DataFrame({"a": {n: 40 + n / 100 for n in range(1, 401)}})
+    whole, last = switch_figure(accuracy, {"a": 100}).axes
     assert last.get_xlim() == (350, 400)
     low, high = last.get_ylim()
     assert 43 < low < 43.5
@@ -53,10 +53,10 @@ def test_long_runs_are_zoomed() -> None:
 
 
 def test_too_few_rounds_are_drawn_as_they_are() -> None:
-    (panel,) = switch_figure({"a": PhaseCurve({1: 10.0, 2: 30.0, 3: 20.0})}).axes
+    (panel,) = switch_figure(pd.DataFrame({"a": {1: 10.0, 2: 30.0, 3: 20.0}}), {}).axes
     assert list(panel.lines[1].get_ydata()) == [10, 30, 20]
 
 
 def test_nothing_tested_is_refused() -> None:
     with pytest.raises(SettingsError, match="nothing to draw"):
-        switch_figure({"a": PhaseCurve({})})
+        switch_figure(pd.DataFrame({"a": {}}), {})
