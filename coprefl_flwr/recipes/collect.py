@@ -26,7 +26,7 @@ from coprefl_flwr.studies.stage import Stage
 
 
 def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
-    """Return the report of what is in the store; what is missing there is nan, and said."""
+    """Return the report of the results in the store; it names the runs that are missing."""
     grouped = itertools.groupby(contests(recipe), key=lambda contest: contest.combination)
     tables = [_Table(recipe, store, failed, list(group)) for _, group in grouped]
     return Report(
@@ -89,7 +89,7 @@ class _Table:
 
     @functools.cached_property
     def _shown(self) -> list[tuple[Contest, Candidate]]:
-        """The rows: each contest with the candidate that was chosen, or with all."""
+        """A pair per row: the contest, and the candidate that it shows."""
         return [(contest, one) for contest in self.contests for one in contest.shown(self.store)]
 
     def _lost(self) -> list[str]:
@@ -119,7 +119,7 @@ class _Table:
         ]
 
     def _rows(self, contest: Contest) -> list[Measured]:
-        """Return a contest's rows: one that is all missing where no value could be chosen."""
+        """Return a contest's rows; where no value could be chosen, one without any number."""
         missing = dict.fromkeys(self.recipe.metrics, [math.nan] * len(_units(contest)))
         found = [self._measured(of, one) for of, one in self._shown if of is contest]
         return found or [Measured(contest.entrant.label, "", missing)]
@@ -183,7 +183,7 @@ class _Table:
 
     @functools.cached_property
     def _of_seeds(self) -> list[dict[str, dict[str, float]]]:
-        """By seed and start, what the pre-training came to, next to its plain form."""
+        """Per seed, the metrics of each starting model's pre-training, by name."""
         found = []
         for position, _ in enumerate(self.recipe.seeds):
             # Two rows may be the same start under two labels.

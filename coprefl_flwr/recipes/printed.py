@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.entries import known_keys, metric_of, part_of, values_of
@@ -37,10 +37,10 @@ def without_others(
         where = part_of(parts, "where").items()
         left = {name: row for name, row in part_of(parts, "rows").items() if name in names}
         if left and all(values_of(k, v)[0] in settings.get(k, ()) for k, v in where):
-            parts["rows"] = replace(parts["rows"], value=left)
-            tables.append(replace(table, value=parts))
-    given["tables"] = replace(given["tables"], value=tables)
-    return replace(entry, value=given if tables else {})
+            parts["rows"] = parts["rows"].holding(left)
+            tables.append(table.holding(parts))
+    given["tables"] = given["tables"].holding(tables)
+    return entry.holding(given if tables else {})
 
 
 def paper_tables(

@@ -41,7 +41,7 @@ from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
-"""How a searched value is chosen: on tasks of its own, on those reported, or not: all are shown."""
+"""How a value is chosen: on validation tasks, on the reported tasks, or not: each is a row."""
 
 
 @dataclass(frozen=True)

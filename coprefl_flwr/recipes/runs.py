@@ -44,7 +44,7 @@ class Run:
     def of(cls, config: Mapping[str, Value], entry: str, seed: int) -> "Run":
         """Return the run of an entry with a seed.
 
-        What other methods of a comparison are told, and this one has not, is left out.
+        Settings that only other methods of the comparison have are left out.
         """
         role = ROLES[str(config.get("study", STARTS))]
         has = keys_of(entry, role) | keys_of(str(config.get("task-method", "fedavg")), TASK)
@@ -53,7 +53,7 @@ class Run:
 
     @property
     def study(self) -> Study:
-        """Its stages, and their clients; made under the name of what they depend on alone."""
+        """Its stages and their clients; folders and the like, on which no result depends, aside."""
         return build(replace(self.settings, output_dir="outputs", checkpoint_every=1))
 
     @property
@@ -73,7 +73,7 @@ class Run:
 
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:
-        """The folders of its stages: two runs with the same are the same."""
+        """The folders of its stages; two runs with the same folders are one."""
         return tuple(stage.key() for stage in self.study.stages)
 
     @property
@@ -83,7 +83,7 @@ class Run:
 
     @property
     def units(self) -> list[str]:
-        """What its values are of: its tasks, or itself where there are none."""
+        """Names of its values in a table: one per task, or one for the run without tasks."""
         seed = f"seed {self.settings.seed}"
         tasks = range(self.settings.tasks if self.settings.study == STARTS else 0)
         return [f"{seed}, task {task}" for task in tasks] or [seed]
@@ -94,7 +94,7 @@ class Run:
         return self.study.switch
 
     def to_be_made(self) -> "Run":
-        """Return the run under its key as the name under which clients keep states."""
+        """Return the run with its key as run-name, which messages and clients' states carry."""
         return Run(replace(self.settings, run_name=self.key))
 
 

@@ -48,7 +48,7 @@ class Cut:
     replaced: Mapping[str, Change] = field(default_factory=dict)
 
     def changes(self, settings: Mapping[str, Located]) -> dict[str, Change]:
-        """Return how each value that is not replaced for all is changed, given a recipe's."""
+        """Return how the values of each setting are changed in a recipe with these settings."""
         found: dict[str, Change] = {}
         for key, (most, alike) in self.most.items():
             part = functools.partial(_part, min(1.0, most / _largest(settings, key)))
@@ -58,14 +58,14 @@ class Cut:
 
 
 def _part(factor: float, value: Any) -> Any:
-    """Return a part of a number, rounded up but for what floating point added."""
+    """Return a number times `factor`, rounded up; what is no finite number stays."""
     if not isinstance(value, int | float) or not math.isfinite(value):
         return value
-    return math.ceil(value * factor - 1e-9)
+    return math.ceil(value * factor - 1e-9)  # 35 / 5 is 7, whatever floating point makes of it.
 
 
 def _at_most(most: int, value: Any) -> Any:
-    """Return a number, or the most that it may be."""
+    """Return the smaller of two numbers; what is no number stays."""
     return min(most, value) if isinstance(value, int | float) else value
 
 
@@ -137,7 +137,7 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     settings |= own
     parts["settings"] = Located(settings, parts["settings"].place if "settings" in parts else name)
     if "seeds" in parts:
-        parts["seeds"] = Located(parts["seeds"].listed("seeds")[:1], parts["seeds"].place)
+        parts["seeds"] = parts["seeds"].holding(parts["seeds"].listed("seeds")[:1])
     for key in ("methods", "search"):
         if key in parts:
             parts[key] = _cut_methods(parts[key], changes, how.overlay)
@@ -148,7 +148,7 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
     if "paper" in parts:
         parts["paper"] = _cut_paper(parts["paper"], changes, {*how.overlay, *own})
     if kind != STARTS and "metrics" in parts:
-        parts["metrics"] = _of_all(parts["metrics"])
+        parts["metrics"] = _without_domains(parts["metrics"])
     account = _account(settings) if kind == STARTS else _personal_account(settings)
     parts["scale"] = Located(account, place)
     return parts
@@ -162,13 +162,13 @@ def _keys_of_methods(tree: Mapping[str, Located], role: str) -> set[str]:
 
 
 def _each(entry: Located, change: Change) -> Located:
-    """Return an entry with each of its values changed; what becomes equal stands once."""
+    """Return an entry with each of its values changed; values that become equal stand once."""
     found: dict[str, Located] = {}
     for one in entry.items():
         value = change(one.value)
-        found.setdefault(str(value), Located(value, one.place))
+        found.setdefault(str(value), one.holding(value))
     values = list(found.values())
-    return Located(values, entry.place) if isinstance(entry.value, list) else values[0]
+    return entry.holding(values) if isinstance(entry.value, list) else values[0]
 
 
 def _cut_methods(
@@ -188,11 +188,11 @@ def _cut_methods(
             for key, one in value.items()
             if key in changes or key not in replaced
         }
-    return Located(value, entry.place)
+    return entry.holding(value)
 
 
 def _cut_options(method: str, changes: Mapping[str, Change]) -> str:
-    """Return "cyclic:rounds=100+fedavg" with the numbers in it cut as settings of their names."""
+    """Cut the numbers within a method such as "cyclic:rounds=100+fedavg" like the settings."""
 
     def shown(pair: str) -> str:
         key, equals, value = pair.partition("=")
@@ -207,11 +207,11 @@ def _cut_options(method: str, changes: Mapping[str, Change]) -> str:
 
 def _first_two(entry: Located) -> Located:
     """Return the first two values of a searched setting."""
-    return Located(entry.value[:2], entry.place) if isinstance(entry.value, list) else entry
+    return entry.holding(entry.value[:2]) if isinstance(entry.value, list) else entry
 
 
 def _cut_paper(entry: Located, changes: Mapping[str, Change], replaced: set[str]) -> Located:
-    """Let the paper's tables stand beside the combinations that take their place, one a piece."""
+    """Say which combination each of the paper's tables stands beside now; one table for each."""
     given = dict(entry.mapping("paper"))
     found: dict[str, Located] = {}
     for table in given["tables"].listed("tables") if "tables" in given else ():
@@ -222,19 +222,19 @@ def _cut_paper(entry: Located, changes: Mapping[str, Change], replaced: set[str]
             if name not in replaced
         }
         if where:
-            parts["where"] = Located(where, parts["where"].place)
+            parts["where"] = parts["where"].holding(where)
         else:
             parts.pop("where", None)
-        found.setdefault(str(Located(where, "").plain()), Located(parts, table.place))
+        found.setdefault(str(Located(where, "").plain()), table.holding(parts))
     if found:
-        given["tables"] = Located(list(found.values()), given["tables"].place)
-    return Located(given, entry.place)
+        given["tables"] = given["tables"].holding(list(found.values()))
+    return entry.holding(given)
 
 
-def _of_all(metrics: Located) -> Located:
-    """Leave out the accuracies on single datasets, which are others now."""
+def _without_domains(metrics: Located) -> Located:
+    """Leave out the accuracies on single datasets: the cut replaces the datasets."""
     left = [one for one in metrics.items() if not str(one.value).startswith(ACCURACY_OF)]
-    return Located(left or "accuracy", metrics.place)
+    return metrics.holding(left or "accuracy")
 
 
 _REST = "The figures of the paper stand beside it for orientation only."

@@ -19,10 +19,10 @@ from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.trackers import Tracker
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.study import Track
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -43,7 +43,7 @@ class Contest:
 
     @property
     def searched(self) -> bool:
-        """Whether there is something to choose; where all values are shown, there is not."""
+        """Whether one of several values is chosen; with `select: all` each is a row."""
         return self.recipe.select != ALL and len(self.entrant.candidates()) > 1
 
     def shown(self, store: ModelStore) -> list[Candidate]:
@@ -59,9 +59,10 @@ class Contest:
         return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
 
     def deciding(self, candidate: Candidate) -> list[Run]:
-        """Return the runs by which a candidate is judged, if it has to be: they are made first.
+        """Return the runs that decide whether the table shows a candidate; they are made first.
 
         Validation runs have a seed and tasks of their own, on classes that no reported task has.
+        Where nothing is chosen, or by the reported results, they are the reported runs.
         """
         if not self.searched or self.recipe.select != VALIDATION:
             return self.reported(candidate)
@@ -74,7 +75,7 @@ class Contest:
 
 
 def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
-    """Draw as many classes as the tasks have, of those that are no reported task's.
+    """Draw as many classes as the reported tasks have, none of which any of these has.
 
     Raises
     ------
@@ -196,7 +197,7 @@ class InProcess:
     """Makes runs one after the other in this process."""
 
     store: ModelStore
-    tracker: Tracker | None = None
+    tracker: Track | None = None
     progress: Progress = field(default_factory=lambda: Progress(0))
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
@@ -218,7 +219,7 @@ def parts(run: Run) -> list[tuple[str, int]]:
     return [(stage.kind, stage.rounds) for stage in run.study.stages]
 
 
-def make(run: Run, store: ModelStore, progress: Progress, tracker: Tracker | None = None) -> None:
+def make(run: Run, store: ModelStore, progress: Progress, tracker: Track | None = None) -> None:
     """Make a run, in this process; the stages that are there are not made again."""
     named = run.to_be_made()
     study = named.study

@@ -4,18 +4,17 @@ A tracker is a function: a stage -> hooks of `RoundStrategy.start`, which are ca
 round's report. Another tracker is another function.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.study import Track
 
-Tracker = Callable[[Stage], Sequence[Hook]]
 
-
-def tensorboard(folder: Path) -> Tracker:
+def tensorboard(folder: Path) -> Track:
     """Return a tracker that writes every metric of every round for TensorBoard.
 
     Raises

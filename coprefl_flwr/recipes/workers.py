@@ -14,8 +14,8 @@ from typing import Any
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, make, parts
-from coprefl_flwr.recipes.trackers import Tracker
 from coprefl_flwr.rounds.progress import Progress, clock, quiet_flower
+from coprefl_flwr.studies.study import Track
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -29,7 +29,7 @@ class OnRay:
 
     store: ModelStore
     workers: int
-    tracker: Tracker | None = None
+    tracker: Track | None = None
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
@@ -82,7 +82,7 @@ def _collect(pending: dict[Any, Run]) -> Failures:
     return failed
 
 
-def _make(run: Run, store: ModelStore, tracker: Tracker | None) -> str:
+def _make(run: Run, store: ModelStore, tracker: Track | None) -> str:
     """Make a run in a worker; return why it failed, or ""."""
     try:
         with quiet_flower():

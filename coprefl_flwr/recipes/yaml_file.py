@@ -36,6 +36,10 @@ class Located:
         """Return an error that names the place."""
         return SettingsError(f"{self.place}: {message}")
 
+    def holding(self, value: Any) -> "Located":
+        """Return another value that stands in the same place."""
+        return replace(self, value=value)
+
     def mapping(self, what: str) -> Mapping[str, "Located"]:
         """Return the value, which must be a mapping of at least one key."""
         if not isinstance(self.value, dict):
@@ -147,5 +151,5 @@ def _mapping(
         if key.value in found:
             raise SettingsError(f"{place}: the key '{key.value}' stands twice")
         # Where the key stands: what it holds may begin a line below.
-        found[key.value] = replace(_located(value, name, parents), place=place)
+        found[key.value] = Located(_located(value, name, parents).value, place)
     return found
