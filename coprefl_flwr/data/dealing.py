@@ -18,6 +18,8 @@ MOST_DEALS = 100
 Counts = npt.NDArray[np.int64]
 """Samples by client and class, (clients, classes)."""
 
+_Key = tuple[str | int, ...]
+
 
 @dataclass(frozen=True, eq=False)
 class Domain:
@@ -36,12 +38,7 @@ class Domain:
 
 
 def dirichlet_counts(
-    domains: Sequence[Domain],
-    even: Counts,
-    key: tuple[str | int, ...],
-    *,
-    alpha: float,
-    min_samples: int,
+    domains: Sequence[Domain], even: Counts, key: _Key, *, alpha: float, min_samples: int
 ) -> Counts:
     """Return how many samples of each class a client trains on, dealt by Dirichlet(alpha).
 
@@ -50,7 +47,6 @@ def dirichlet_counts(
     """
     classes = even.shape[1]
     pool = np.repeat(np.arange(classes), even.sum(axis=0))
-    counts = even
     for attempt in range(MOST_DEALS):
         parts = partition(
             pool,
@@ -75,17 +71,12 @@ def _suffice(domains: Sequence[Domain], counts: Counts) -> bool:
 
 
 def deal(
-    domains: Sequence[Domain], counts: Counts, ratio: float, key: tuple[str | int, ...]
+    domains: Sequence[Domain], counts: Counts, ratio: float, key: _Key
 ) -> list[tuple[Samples, Samples]]:
     """Return each client's (training samples, test samples); no sample goes to two.
 
-    Parameters
-    ----------
-    counts : NDArray[int64]
-        How many of each class each client trains on, (clients, classes).
-    ratio : float
-        How many it is tested on for each of these, or fewer, in proportion, where its source has
-        not as many.
+    Clients train on `counts`, and are tested on `ratio` times as many of each class, or fewer, in
+    proportion, where their source has not as many.
     """
     n = len(domains)
     dealt = [
@@ -96,7 +87,7 @@ def deal(
 
 
 def _of_domain(
-    domain: Domain, counts: Counts, ratio: float, key: tuple[str | int, ...]
+    domain: Domain, counts: Counts, ratio: float, key: _Key
 ) -> list[tuple[Samples, Samples]]:
     """Deal one source's samples out to its clients, a class at a time."""
     train: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
@@ -116,11 +107,5 @@ def _of_domain(
         for client, own in enumerate(train):
             own.append(parts[client])
             test[client].append(parts[len(counts) + client])
-    return [
-        (_taken(domain.samples, one), _taken(domain.samples, other))
-        for one, other in zip(train, test, strict=True)
-    ]
-
-
-def _taken(samples: Samples, parts: Sequence[npt.NDArray[np.int64]]) -> Samples:
-    return samples.take(np.sort(np.concatenate(parts)))
+    taken = [domain.samples.take(np.sort(np.concatenate(own))) for own in (*train, *test)]
+    return list(zip(taken[: len(counts)], taken[len(counts) :], strict=True))

@@ -46,7 +46,7 @@ def _domains(root: Path) -> list[Path]:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     folders = _folders(root)
-    inside = [file for folder in folders for file in folder.iterdir()]
+    inside = (file for folder in folders for file in folder.iterdir())
     if len(folders) < 2 or any(file.suffix.lower() in IMG_EXTENSIONS for file in inside):
         return []
     shared = set.intersection(*({inner.name for inner in _folders(part)} for part in folders))
@@ -83,9 +83,8 @@ def load_tiny_imagenet(root: Path, reduction: Reduction) -> ImageDataset:
     """Read train/WNID/images/* and val/images/*, the classes in the order of their WordNet ids.
 
     The validation images, 50 a class beside 500, are the test part; Tiny-ImageNet's own test images
-    have no labels and are left out. The classes' names are those of words.txt.
-
-    Raises a SettingsError if a list or an image cannot be read, or a file has an unlisted class.
+    have no labels and are left out. The classes' names are those of words.txt. Raises a
+    SettingsError if a list or an image cannot be read, or a file has an unlisted class.
     """
     wnids = sorted(_lines(root / _CLASSES))
     files, labels = [], []

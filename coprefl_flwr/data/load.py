@@ -55,11 +55,8 @@ def load_dataset(
     and NAME_classes in place of `classes`. Images of a folder are all of one size unless they are
     resized, and become RGB unless every one is grey.
 
-    Raises
-    ------
-    SettingsError
-        If the name is unknown, the path does not exist, the files are not as described, the
-        download fails, or a text shall be reduced.
+    Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
+    described, the download fails, or a text shall be reduced.
     """
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
@@ -78,9 +75,8 @@ def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
     if reduction == Reduction():
         return whole
     if not isinstance(whole, ImageDataset):
-        raise SettingsError(
-            f"dataset '{name}': image-size and samples-per-class are for images, and it is a text"
-        )
+        line = "image-size and samples-per-class are for images, and it is a text"
+        raise SettingsError(f"dataset '{name}': {line}")
     return reduction.of(f"dataset '{name}'", whole)
 
 

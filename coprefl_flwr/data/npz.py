@@ -28,22 +28,20 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     if labels not in known:
         raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
     names = "classes" if labels == "labels" else f"{labels}_classes"
-    groups, domains = (
-        _column(path, arrays, parts, name)
-        if any(f"{part}{name}" in arrays for part in parts)
-        else None
+    columns = {
+        name: _column(path, arrays, parts, name)
         for name in ("groups", "domains")
-    )
+        if any(f"{part}{name}" in arrays for part in parts)
+    }
     is_test = [part == "test_" for part in parts]
     return ImageDataset.of(
         str(path),
         torch.from_numpy(pixels),
         _column(path, arrays, parts, labels),
         tuple(map(str, arrays[names])) if names in arrays else None,
-        groups=groups,
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
-        domains=domains,
         domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
+        **columns,
     )
 
 
@@ -72,9 +70,8 @@ def _pixels(path: Path, images: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint8]
     """Return the images of all parts, (N, C, H, W)."""
     if any(part.dtype != np.uint8 or part.ndim not in (3, 4) for part in images):
         found = ", ".join(f"{part.dtype} {part.shape}" for part in images)
-        raise SettingsError(
-            f"{path}: images are {found}; allowed are uint8 (N, H, W) or (N, H, W, C)"
-        )
+        allowed = "uint8 (N, H, W) or (N, H, W, C)"
+        raise SettingsError(f"{path}: images are {found}; allowed are {allowed}")
     if len({part.shape[1:] for part in images}) > 1:
         found = " and ".join(str(part.shape[1:]) for part in images)
         raise SettingsError(f"{path}: its parts hold images of different shapes, {found}")

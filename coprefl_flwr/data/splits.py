@@ -34,28 +34,25 @@ def split_classes(
         is all classes that are not downstream
     allow_overlap : whether two lists may share classes, for tasks of seen and unseen classes
 
-    Raises
-    ------
-    SettingsError
-        Text of another form, a class out of range, lists that overlap, or a phase without classes.
+    Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
+    phase without classes.
     """
     what = "pretraining-classes"
+    everything = range(num_classes)
     reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
-    left = _without(num_classes, reserved)
+    left = sorted(set(everything) - set(reserved))
     listed = _chosen("downstream-classes", downstream, num_classes, left, seed_key)
-    pretrained = left = _without(num_classes, listed)
+    left = sorted(set(everything) - set(listed))
+    pretrained = tuple(left)
     if pretraining.strip():
         pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
     if not pretrained:
         why = f"none are left, as all {num_classes} classes are downstream"
         raise _refused(what, pretraining, why)
-    shared = sorted(set(pretrained) & set(listed))
+    shared = ", ".join(map(str, sorted(set(pretrained) & set(listed))))
     if shared and not allow_overlap:
-        raise SettingsError(
-            f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share "
-            f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed",
-            what,
-        )
+        line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
+        raise SettingsError(f"{line}; they must differ unless overlap is allowed", what)
     return pretrained, listed
 
 
@@ -95,10 +92,6 @@ def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...
 
 def _refused(what: str, text: str, why: str) -> SettingsError:
     return SettingsError(f"{what} = '{text}': {why}", what)
-
-
-def _without(num_classes: int, taken: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(range(num_classes)) - set(taken)))
 
 
 def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
@@ -145,9 +138,8 @@ def split_in_two(
     # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
     first = math.floor(fraction * n + 1e-9)
     if not 0 < first < n:
-        raise SettingsError(
-            f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
-        )
+        line = f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
+        raise SettingsError(line)
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[:first]), np.sort(order[first:])
 
@@ -160,7 +152,6 @@ def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.
     known = np.sort(np.asarray(classes, dtype=np.int64))
     strangers = np.setdiff1d(labels, known)
     if len(strangers):
-        raise SettingsError(
-            f"label {strangers[0]} is not among the task's classes {', '.join(map(str, known))}"
-        )
+        line = f"label {strangers[0]} is not among the task's classes"
+        raise SettingsError(f"{line} {', '.join(map(str, known))}")
     return np.searchsorted(known, labels).astype(np.int64)

@@ -58,9 +58,8 @@ class TextDataset:
         more than `length` characters.
         """
         if min(length, stride) < 1:
-            raise SettingsError(
-                f"{source}: windows of {length} characters, {stride} apart; both must be at least 1"
-            )
+            line = f"{source}: windows of {length} characters, {stride} apart"
+            raise SettingsError(f"{line}; both must be at least 1")
         speeches = [_codes(speech) for speech in _speeches(source, text)]
         windows = [_windows(len(speech), length, stride) for speech in speeches]
         counts = [len(starts) for starts, _ in windows]
@@ -108,10 +107,8 @@ def _speeches(source: str, text: str) -> list[str]:
     for number, block in enumerate(re.split(r"\n\s*\n", text.strip()), start=1):
         name, _, speech = block.partition("\n")
         if not re.fullmatch(r"\S.*:\s*", name):
-            raise SettingsError(
-                f"{source}: block {number} begins with '{name[:40]}'; each block must begin with a "
-                "line NAME:"
-            )
+            line = f"{source}: block {number} begins with '{name[:40]}'"
+            raise SettingsError(f"{line}; each block must begin with a line NAME:")
         if speech:
             said.setdefault(name.strip(), []).append(" ".join(speech.split()))
     return ["\n".join(speeches) for speeches in said.values()]
