@@ -14,10 +14,8 @@ from coprefl_flwr.errors import SettingsError
 
 MOST_DEALS = 100
 """How often samples are dealt anew before a dataset is said to have too few."""
-
 Counts = npt.NDArray[np.int64]
 """Samples by client and class, (clients, classes)."""
-
 _Key = tuple[str | int, ...]
 
 
@@ -47,6 +45,7 @@ def dirichlet_counts(
     """
     classes = even.shape[1]
     pool = np.repeat(np.arange(classes), even.sum(axis=0))
+    held = np.stack([np.bincount(one.samples.labels, minlength=classes) for one in domains])
     for attempt in range(MOST_DEALS):
         parts = partition(
             pool,
@@ -58,16 +57,10 @@ def dirichlet_counts(
             min_samples=min_samples,
         )
         counts = np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
-        if _suffice(domains, counts):
+        wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
+        if (held >= np.stack(wanted)).all():
             break
     return counts
-
-
-def _suffice(domains: Sequence[Domain], counts: Counts) -> bool:
-    """Tell whether each source has the samples that its clients are to train on."""
-    held = [np.bincount(one.samples.labels, minlength=counts.shape[1]) for one in domains]
-    wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
-    return bool((np.stack(held) >= np.stack(wanted)).all())
 
 
 def deal(

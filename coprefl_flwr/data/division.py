@@ -22,8 +22,7 @@ from coprefl_flwr.data.splits import (
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, option
 
-Rows = npt.NDArray[np.int64]
-"""Positions of samples in a dataset."""
+_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +225,7 @@ class Datasets:
         return Samples(source, rows, relabel(source.labels[rows], classes))
 
     @functools.cached_property
-    def _divided(self) -> tuple[Rows, Rows]:
+    def _divided(self) -> tuple[_Rows, _Rows]:
         """The samples of classes of both phases that only the pre-training, or only a task, has.
 
         Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
@@ -245,7 +244,7 @@ class Datasets:
         return of_pretraining, of_tasks
 
 
-def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> Rows:
+def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> _Rows:
     """Return the positions of all samples of some classes, in some domains if there are any."""
     chosen = np.isin(source.labels, classes)
     if source.domains is not None:

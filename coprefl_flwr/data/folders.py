@@ -1,6 +1,5 @@
 """Folders of images: one per class, one per domain that has those, or Tiny-ImageNet's."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,15 @@ _CLASSES, _NAMES, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.
 
 def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
     """Read a folder of images, laid out as `load_dataset` says."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
     parts = _parts(root)
     domains = _domains(root) if parts == [root] else []
     parts = domains or parts
     # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
-    found = [_files(part, classes) for part in parts]
+    numbers = {name: label for label, name in enumerate(classes)}
+    found = [make_dataset(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts]
     part_of = np.repeat(np.arange(len(parts)), [len(part) for part in found])
     # A domain, like a class, may be called "test".
     is_test = np.array([part == root / "test" and not domains for part in parts])
@@ -63,15 +65,6 @@ def _parts(root: Path) -> list[Path]:
 
 def _folders(parent: Path) -> list[Path]:
     return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-
-
-def _files(part: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the image files of a part, each with its label."""
-    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-
-    index = {name: label for label, name in enumerate(classes)}
-    files: list[tuple[str, int]] = make_dataset(str(part), index, IMG_EXTENSIONS, allow_empty=True)
-    return files
 
 
 def is_tiny_imagenet(root: Path) -> bool:

@@ -65,19 +65,18 @@ class ImageDataset:
             )
         if not images.numel():
             raise SettingsError(f"{source}: there are no images")
-        named: tuple[str, ...] = ()
-        if domains is not None:
-            named = _names(source, "domains", "domain names", domains, domain_names)
-        return cls(
+        whole = cls(
             images.contiguous(),
             labels.astype(np.int64),
             _names(source, "labels", "classes", labels, classes),
             *_moments(images),
             groups=None if groups is None else groups.astype(np.int64),
             test=test,
-            domains=None if domains is None else domains.astype(np.int64),
-            domain_names=named,
         )
+        if domains is None:
+            return whole
+        names = _names(source, "domains", "domain names", domains, domain_names)
+        return replace(whole, domains=domains.astype(np.int64), domain_names=names)
 
     @property
     def shape(self) -> tuple[int, ...]:

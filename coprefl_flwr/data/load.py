@@ -34,15 +34,13 @@ def load_dataset(
     name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
         dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
         USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
-
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`)
         - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
-    data_dir : where torchvision keeps its files and downloads them to if they are missing;
-        "" is ~/.cache/coprefl_flwr.
+    data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
 

@@ -20,7 +20,11 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
 
     Raises a SettingsError if it is laid out otherwise, or has no such labels.
     """
-    arrays = _read(path)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
@@ -43,14 +47,6 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
         domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
         **columns,
     )
-
-
-def _read(path: Path) -> _Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
@@ -97,10 +93,8 @@ def _other_labels(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
     """Return the names, apart from "labels", under which each part has an integer per image."""
 
     def labels_a_part(part: str, name: str) -> bool:
-        column, n = arrays.get(f"{part}{name}"), len(arrays[f"{part}images"])
-        if column is None or not np.issubdtype(column.dtype, np.integer):
-            return False
-        return column.shape in ((n,), (n, 1))
+        column, n = arrays.get(f"{part}{name}", np.empty(0)), len(arrays[f"{part}images"])
+        return np.issubdtype(column.dtype, np.integer) and column.shape in ((n,), (n, 1))
 
     names = {key.removeprefix(parts[0]) for key in arrays if key.startswith(parts[0])}
     names -= {"images", "labels"}

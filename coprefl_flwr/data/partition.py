@@ -34,6 +34,9 @@ def partition(
 ) -> list[_Positions]:
     """Spread the positions of `labels`, integers (n,), over `clients`.
 
+    Raises a SettingsError if a setting is out of range, none of 100 draws gives each client
+    `min_samples`, or too few groups hold as many.
+
     Parameters
     ----------
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
@@ -53,9 +56,6 @@ def partition(
     classes that no client was given; "natural" leaves out groups that are too small and, if there
     are more than `clients`, those that were not drawn. The clients of "natural" are in the order of
     their groups' numbers.
-
-    Raises a SettingsError if a setting is out of range, none of 100 draws gives each client
-    `min_samples`, or too few groups hold as many.
     """
     if scheme not in SCHEMES:
         raise SettingsError(unknown("partition", scheme, SCHEMES))
@@ -63,9 +63,8 @@ def partition(
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
-    }
-    what = f"partition '{scheme}'{shape.get(scheme, '')} of {len(labels)} samples"
-    what = f"{what} among {clients} clients"
+    }.get(scheme, "")
+    what = f"partition '{scheme}'{shape} of {len(labels)} samples among {clients} clients"
     if clients < 1:
         raise SettingsError(f"{what}: at least 1 is needed")
     if scheme == "natural":

@@ -13,6 +13,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 
 _Positions = npt.NDArray[np.int64]
+_Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
 _FORMS = f"a count such as 20, or {_LIST}"
 
@@ -23,17 +24,13 @@ def split_classes(
     downstream: str,
     pretraining: str,
     allow_overlap: bool,
-    seed_key: tuple[str | int, ...],
+    seed_key: _Key,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 
-    Parameters
-    ----------
-    downstream, pretraining : "20" is that many classes, drawn by `seed_key` from those that the
-        other phase does not use; "list:3,7,80-99" names the classes; "", for `pretraining` only,
-        is all classes that are not downstream
-    allow_overlap : whether two lists may share classes, for tasks of seen and unseen classes
-
+    In a text, "20" is that many classes, drawn by `seed_key` from those that the other phase does
+    not use; "list:3,7,80-99" names them; and "", for `pretraining` only, is all that are not
+    downstream. With `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
     Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
     phase without classes.
     """
@@ -56,17 +53,13 @@ def split_classes(
     return pretrained, listed
 
 
-def choose_classes(
-    what: str, text: str, num_classes: int, *, seed_key: tuple[str | int, ...]
-) -> tuple[int, ...]:
+def choose_classes(what: str, text: str, num_classes: int, *, seed_key: _Key) -> tuple[int, ...]:
     """Return classes, sorted, for a dataset that one phase has alone.
 
     `what` is the setting, and `text` is as in `split_classes`, where "" is all; so are the errors.
     """
     everything = tuple(range(num_classes))
-    if not text.strip():
-        return everything
-    return _chosen(what, text, num_classes, everything, seed_key)
+    return _chosen(what, text, num_classes, everything, seed_key) if text.strip() else everything
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -107,14 +100,14 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must rise and lie in 0..{count - 1}")
         found += range(first, last + 1)
-    if len(set(found)) < len(found):
-        twice = next(c for c in found if found.count(c) > 1)
-        raise _refused(what, text, f"{twice} is named twice")
+    twice = [number for number in found if found.count(number) > 1]
+    if twice:
+        raise _refused(what, text, f"{twice[0]} is named twice")
     return tuple(sorted(found))
 
 
 def _chosen(
-    what: str, text: str, num_classes: int, pool: Sequence[int], key: tuple[str | int, ...]
+    what: str, text: str, num_classes: int, pool: Sequence[int], key: _Key
 ) -> tuple[int, ...]:
     """Return the classes that a list names, or draw as many from `pool` as `text` says."""
     listed = _listed(what, text, num_classes, _FORMS)
