@@ -14,9 +14,9 @@ from coprefl_flwr.errors import SettingsError
 
 MOST_DEALS = 100
 """How often samples are dealt anew before a dataset is said to have too few."""
-
 Counts = npt.NDArray[np.int64]
 """Samples by client and class, (clients, classes)."""
+_Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +36,7 @@ class Domain:
 
 
 def dirichlet_counts(
-    domains: Sequence[Domain],
-    even: Counts,
-    key: tuple[str | int, ...],
-    *,
-    alpha: float,
-    min_samples: int,
+    domains: Sequence[Domain], even: Counts, key: _Key, *, alpha: float, min_samples: int
 ) -> Counts:
     """Return how many samples of each class a client trains on, dealt by Dirichlet(alpha).
 
@@ -50,7 +45,7 @@ def dirichlet_counts(
     """
     classes = even.shape[1]
     pool = np.repeat(np.arange(classes), even.sum(axis=0))
-    counts = even
+    held = np.stack([np.bincount(one.samples.labels, minlength=classes) for one in domains])
     for attempt in range(MOST_DEALS):
         parts = partition(
             pool,
@@ -62,30 +57,19 @@ def dirichlet_counts(
             min_samples=min_samples,
         )
         counts = np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
-        if _suffice(domains, counts):
+        wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
+        if (held >= np.stack(wanted)).all():
             break
     return counts
 
 
-def _suffice(domains: Sequence[Domain], counts: Counts) -> bool:
-    """Tell whether each source has the samples that its clients are to train on."""
-    held = [np.bincount(one.samples.labels, minlength=counts.shape[1]) for one in domains]
-    wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
-    return bool((np.stack(held) >= np.stack(wanted)).all())
-
-
 def deal(
-    domains: Sequence[Domain], counts: Counts, ratio: float, key: tuple[str | int, ...]
+    domains: Sequence[Domain], counts: Counts, ratio: float, key: _Key
 ) -> list[tuple[Samples, Samples]]:
     """Return each client's (training samples, test samples); no sample goes to two.
 
-    Parameters
-    ----------
-    counts : NDArray[int64]
-        How many of each class each client trains on, (clients, classes).
-    ratio : float
-        How many it is tested on for each of these, or fewer, in proportion, where its source has
-        not as many.
+    Clients train on `counts`, and are tested on `ratio` times as many of each class, or fewer, in
+    proportion, where their source has not as many.
     """
     n = len(domains)
     dealt = [
@@ -96,7 +80,7 @@ def deal(
 
 
 def _of_domain(
-    domain: Domain, counts: Counts, ratio: float, key: tuple[str | int, ...]
+    domain: Domain, counts: Counts, ratio: float, key: _Key
 ) -> list[tuple[Samples, Samples]]:
     """Deal one source's samples out to its clients, a class at a time."""
     train: list[list[npt.NDArray[np.int64]]] = [[] for _ in counts]
@@ -118,11 +102,5 @@ def _of_domain(
         for client, own in enumerate(train):
             own.append(parts[client])
             test[client].append(parts[len(counts) + client])
-    return [
-        (_taken(domain.samples, one), _taken(domain.samples, other))
-        for one, other in zip(train, test, strict=True)
-    ]
-
-
-def _taken(samples: Samples, parts: Sequence[npt.NDArray[np.int64]]) -> Samples:
-    return samples.take(np.sort(np.concatenate(parts)))
+    taken = [domain.samples.take(np.sort(np.concatenate(own))) for own in (*train, *test)]
+    return list(zip(taken[: len(counts)], taken[len(counts) :], strict=True))

@@ -1,6 +1,7 @@
 """The data of a pre-training and of its tasks: which classes, domains and samples are whose."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +22,7 @@ from coprefl_flwr.data.splits import (
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 
-Rows = npt.NDArray[np.int64]
-"""Positions of samples in a dataset."""
+_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +145,8 @@ class Datasets:
         domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
             # A held-out domain must not be known by its brightness.
-            every_class = tuple(range(len(source.classes)))
-            source = source.measured_on(rows_of(source, every_class, domains))
+            rows = rows_of(source, range(len(source.classes)), domains)
+            source = source.measured_on(rows)
         if not chosen.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
@@ -162,18 +162,14 @@ class Datasets:
         chosen = self.settings
         names = f"task-dataset = '{chosen.task_dataset}' and dataset = '{chosen.dataset}'"
         if not (isinstance(source, ImageDataset) and isinstance(other, ImageDataset)):
-            raise SettingsError(
-                f"{names}: both must be images, as texts have no tasks", "task-dataset"
-            )
+            line = f"{names}: both must be images, as texts have no tasks"
+            raise SettingsError(line, "task-dataset")
         if {source.shape[0], other.shape[0]} == {1, 3}:
             source, other = source.in_colour(), other.in_colour()
         if source.shape != other.shape:
-            shapes = ["x".join(map(str, one.shape)) for one in (other, source)]
-            raise SettingsError(
-                f"{names}: images are {shapes[0]} and {shapes[1]} (channels, height, width); set "
-                "image-size to make them alike",
-                "task-dataset",
-            )
+            shapes = " and ".join("x".join(map(str, one.shape)) for one in (other, source))
+            line = f"{names}: images are {shapes} (channels, height, width); set image-size to"
+            raise SettingsError(f"{line} make them alike", "task-dataset")
         return source, other.normalised_as(source)
 
     @property
@@ -194,11 +190,11 @@ class Datasets:
         """
         chosen, key = self.settings, (self.seed, "class-split")
         if chosen.has_task_dataset:
-            counts = [len(source.classes) for source in self.loaded]
-            pretraining, downstream = chosen.pretraining_classes, chosen.downstream_classes
+            first, second = (len(source.classes) for source in self.loaded)
+            texts = chosen.pretraining_classes, chosen.downstream_classes
             return (
-                choose_classes("pretraining-classes", pretraining, counts[0], seed_key=key),
-                choose_classes("downstream-classes", downstream, counts[1], seed_key=key),
+                choose_classes("pretraining-classes", texts[0], first, seed_key=key),
+                choose_classes("downstream-classes", texts[1], second, seed_key=key),
             )
         disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
@@ -212,10 +208,10 @@ class Datasets:
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The domains of the pre-training and of the tasks; () where a dataset has none."""
-        names = [source.domain_names for source in self.loaded]
+        chosen, (first, second) = self.settings, (source.domain_names for source in self.loaded)
         return (
-            choose_domains("pretraining-domains", self.settings.pretraining_domains, names[0]),
-            choose_domains("downstream-domains", self.settings.downstream_domains, names[1]),
+            choose_domains("pretraining-domains", chosen.pretraining_domains, first),
+            choose_domains("downstream-domains", chosen.downstream_domains, second),
         )
 
     def of_pretraining(self) -> Samples:
@@ -232,7 +228,7 @@ class Datasets:
         return Samples(source, rows, relabel(source.labels[rows], classes))
 
     @functools.cached_property
-    def _divided(self) -> tuple[Rows, Rows]:
+    def _divided(self) -> tuple[_Rows, _Rows]:
         """The samples of classes of both phases that only the pre-training, or only a task, has.
 
         Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
@@ -251,7 +247,7 @@ class Datasets:
         return of_pretraining, of_tasks
 
 
-def rows_of(source: Dataset, classes: tuple[int, ...], domains: tuple[int, ...]) -> Rows:
+def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> _Rows:
     """Return the positions of all samples of some classes, in some domains if there are any."""
     chosen = np.isin(source.labels, classes)
     if source.domains is not None:

@@ -18,13 +18,10 @@ from coprefl_flwr.files import write_atomically
 
 Encoder = Callable[[Tensor], Tensor]
 """Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
-
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 """A change of images from 0 to 1 before they are encoded, such as noise."""
-
 IN_MEMORY = 64 * 2**20
 """Most bytes of one client's features to keep in memory; larger ones are mapped from their file."""
-
 ENCODING_BATCH = 64
 
 

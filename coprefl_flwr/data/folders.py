@@ -1,6 +1,5 @@
 """Folders of images: one per class, one per domain that has those, or Tiny-ImageNet's."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,15 @@ _CLASSES, _NAMES, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.
 
 def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
     """Read a folder of images, laid out as `load_dataset` says."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
     parts = _parts(root)
     domains = _domains(root) if parts == [root] else []
     parts = domains or parts
     # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
-    found = [_files(part, classes) for part in parts]
+    numbers = {name: label for label, name in enumerate(classes)}
+    found = [make_dataset(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts]
     part_of = np.repeat(np.arange(len(parts)), [len(part) for part in found])
     # A domain, like a class, may be called "test".
     is_test = np.array([part == root / "test" and not domains for part in parts])
@@ -46,7 +48,7 @@ def _domains(root: Path) -> list[Path]:
     from torchvision.datasets.folder import IMG_EXTENSIONS
 
     folders = _folders(root)
-    inside = [file for folder in folders for file in folder.iterdir()]
+    inside = (file for folder in folders for file in folder.iterdir())
     if len(folders) < 2 or any(file.suffix.lower() in IMG_EXTENSIONS for file in inside):
         return []
     shared = set.intersection(*({inner.name for inner in _folders(part)} for part in folders))
@@ -65,15 +67,6 @@ def _folders(parent: Path) -> list[Path]:
     return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
 
 
-def _files(part: Path, classes: Sequence[str]) -> list[tuple[str, int]]:
-    """Return the image files of a part, each with its label."""
-    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-
-    index = {name: label for label, name in enumerate(classes)}
-    files: list[tuple[str, int]] = make_dataset(str(part), index, IMG_EXTENSIONS, allow_empty=True)
-    return files
-
-
 def is_tiny_imagenet(root: Path) -> bool:
     """Tell whether a folder is laid out as Tiny-ImageNet."""
     return (root / _CLASSES).is_file() and (root / _ANNOTATIONS).is_file()
@@ -83,9 +76,8 @@ def load_tiny_imagenet(root: Path, reduction: Reduction) -> ImageDataset:
     """Read train/WNID/images/* and val/images/*, the classes in the order of their WordNet ids.
 
     The validation images, 50 a class beside 500, are the test part; Tiny-ImageNet's own test images
-    have no labels and are left out. The classes' names are those of words.txt.
-
-    Raises a SettingsError if a list or an image cannot be read, or a file has an unlisted class.
+    have no labels and are left out. The classes' names are those of words.txt. Raises a
+    SettingsError if a list or an image cannot be read, or a file has an unlisted class.
     """
     wnids = sorted(_lines(root / _CLASSES))
     files, labels = [], []

@@ -28,9 +28,8 @@ def read_dataset(
 ) -> ImageDataset:
     """Return the images of a folder's files that the reduction keeps; no others are decoded.
 
-    Labels and `columns`, which `ImageDataset.of` takes, have a value for each file. Raises a
-    SettingsError if there are no files, one cannot be read, or they differ in size and are not
-    resized.
+    Labels and `columns`, as `ImageDataset.of` takes them, have a value for each file. Raises a
+    SettingsError if there are none, one cannot be read, or they differ in size and are not resized.
     """
     if not files:
         raise SettingsError(f"{root}: no images found; the layout is {layout}")

@@ -54,23 +54,29 @@ class ImageDataset:
                 "allowed are uint8 with 1 to 4 channels"
             )
         for name, column in (("labels", labels), ("groups", groups), ("domains", domains)):
-            if column is not None:
-                _check_column(source, name, column, len(images))
+            shape = (len(images),)
+            if column is None or (
+                column.shape == shape and np.issubdtype(column.dtype, np.integer)
+            ):
+                continue
+            raise SettingsError(
+                f"{source}: {name} are {column.dtype} of shape {column.shape}; "
+                f"{len(images)} integers are needed, one per image"
+            )
         if not images.numel():
             raise SettingsError(f"{source}: there are no images")
-        named: tuple[str, ...] = ()
-        if domains is not None:
-            named = _names(source, "domains", "domain names", domains, domain_names)
-        return cls(
+        whole = cls(
             images.contiguous(),
             labels.astype(np.int64),
             _names(source, "labels", "classes", labels, classes),
             *_moments(images),
             groups=None if groups is None else groups.astype(np.int64),
             test=test,
-            domains=None if domains is None else domains.astype(np.int64),
-            domain_names=named,
         )
+        if domains is None:
+            return whole
+        names = _names(source, "domains", "domain names", domains, domain_names)
+        return replace(whole, domains=domains.astype(np.int64), domain_names=names)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -96,8 +102,7 @@ class ImageDataset:
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the images of `rows`, float32 (b, C, H, W), normalised on `device`.
 
-        Their memory layout is channels last, with which convolutions are faster (1.3 times on a
-        CPU).
+        They lie in memory channels last, which makes convolutions faster (1.3 times on a CPU).
         """
         images = self.images[torch.from_numpy(rows)].to(device)
         mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
@@ -108,14 +113,6 @@ class ImageDataset:
 def of_rows(rows: npt.NDArray[np.int64], **columns: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Return the values of `rows` in each column; a column that is None stays so."""
     return {name: None if one is None else one[rows] for name, one in columns.items()}
-
-
-def _check_column(source: str, name: str, column: npt.NDArray[Any], n: int) -> None:
-    if column.shape != (n,) or not np.issubdtype(column.dtype, np.integer):
-        raise SettingsError(
-            f"{source}: {name} are {column.dtype} of shape {column.shape}; "
-            f"{n} integers are needed, one per image"
-        )
 
 
 def _names(

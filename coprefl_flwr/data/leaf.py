@@ -28,12 +28,7 @@ def load_leaf(root: Path) -> ImageDataset:
 
     A file holds {"users": [name], "user_data": {name: {"x": images, "y": labels}}, ...}, each image
     784 numbers in 0..1. Groups are the users, numbered in the order of their names. Unlike in
-    EMNIST, the characters are dark on light.
-
-    Raises
-    ------
-    SettingsError
-        If a file cannot be read, or does not hold this.
+    EMNIST, the characters are dark on light. Raises a SettingsError for a file of another form.
     """
     found = [
         (*held, part == "test")

@@ -34,15 +34,13 @@ def load_dataset(
     name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
         dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
         USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
-
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`)
         - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
-    data_dir : where torchvision keeps its files and downloads them to if they are missing;
-        "" is ~/.cache/coprefl_flwr.
+    data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
 
@@ -55,11 +53,8 @@ def load_dataset(
     and NAME_classes in place of `classes`. Images of a folder are all of one size unless they are
     resized, and become RGB unless every one is grey.
 
-    Raises
-    ------
-    SettingsError
-        If the name is unknown, the path does not exist, the files are not as described, the
-        download fails, or a text shall be reduced.
+    Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
+    described, the download fails, or a text shall be reduced.
     """
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
@@ -78,9 +73,8 @@ def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
     if reduction == Reduction():
         return whole
     if not isinstance(whole, ImageDataset):
-        raise SettingsError(
-            f"dataset '{name}': image-size and samples-per-class are for images, and it is a text"
-        )
+        line = "image-size and samples-per-class are for images, and it is a text"
+        raise SettingsError(f"dataset '{name}': {line}")
     return reduction.of(f"dataset '{name}'", whole)
 
 

@@ -20,7 +20,11 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
 
     Raises a SettingsError if it is laid out otherwise, or has no such labels.
     """
-    arrays = _read(path)
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = dict(stored)
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
@@ -28,31 +32,21 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     if labels not in known:
         raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
     names = "classes" if labels == "labels" else f"{labels}_classes"
-    groups, domains = (
-        _column(path, arrays, parts, name)
-        if any(f"{part}{name}" in arrays for part in parts)
-        else None
+    columns = {
+        name: _column(path, arrays, parts, name)
         for name in ("groups", "domains")
-    )
+        if any(f"{part}{name}" in arrays for part in parts)
+    }
     is_test = [part == "test_" for part in parts]
     return ImageDataset.of(
         str(path),
         torch.from_numpy(pixels),
         _column(path, arrays, parts, labels),
         tuple(map(str, arrays[names])) if names in arrays else None,
-        groups=groups,
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
-        domains=domains,
         domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
+        **columns,
     )
-
-
-def _read(path: Path) -> _Arrays:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return dict(stored)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
@@ -72,9 +66,8 @@ def _pixels(path: Path, images: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint8]
     """Return the images of all parts, (N, C, H, W)."""
     if any(part.dtype != np.uint8 or part.ndim not in (3, 4) for part in images):
         found = ", ".join(f"{part.dtype} {part.shape}" for part in images)
-        raise SettingsError(
-            f"{path}: images are {found}; allowed are uint8 (N, H, W) or (N, H, W, C)"
-        )
+        allowed = "uint8 (N, H, W) or (N, H, W, C)"
+        raise SettingsError(f"{path}: images are {found}; allowed are {allowed}")
     if len({part.shape[1:] for part in images}) > 1:
         found = " and ".join(str(part.shape[1:]) for part in images)
         raise SettingsError(f"{path}: its parts hold images of different shapes, {found}")
@@ -100,10 +93,8 @@ def _other_labels(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
     """Return the names, apart from "labels", under which each part has an integer per image."""
 
     def labels_a_part(part: str, name: str) -> bool:
-        column, n = arrays.get(f"{part}{name}"), len(arrays[f"{part}images"])
-        if column is None or not np.issubdtype(column.dtype, np.integer):
-            return False
-        return column.shape in ((n,), (n, 1))
+        column, n = arrays.get(f"{part}{name}", np.empty(0)), len(arrays[f"{part}images"])
+        return np.issubdtype(column.dtype, np.integer) and column.shape in ((n,), (n, 1))
 
     names = {key.removeprefix(parts[0]) for key in arrays if key.startswith(parts[0])}
     names -= {"images", "labels"}

@@ -34,6 +34,9 @@ def partition(
 ) -> list[_Positions]:
     """Spread the positions of `labels`, integers (n,), over `clients`.
 
+    Raises a SettingsError if a setting is out of range, none of 100 draws gives each client
+    `min_samples`, or too few groups hold as many.
+
     Parameters
     ----------
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
@@ -53,12 +56,6 @@ def partition(
     classes that no client was given; "natural" leaves out groups that are too small and, if there
     are more than `clients`, those that were not drawn. The clients of "natural" are in the order of
     their groups' numbers.
-
-    Raises
-    ------
-    SettingsError
-        If a setting is out of range, none of 100 draws gives each client `min_samples`, or too few
-        groups hold as many.
     """
     if scheme not in SCHEMES:
         raise SettingsError(unknown("partition", scheme, SCHEMES))
@@ -66,11 +63,8 @@ def partition(
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
-    }
-    what = (
-        f"partition '{scheme}'{shape.get(scheme, '')} of {len(labels)} samples among {clients} "
-        "clients"
-    )
+    }.get(scheme, "")
+    what = f"partition '{scheme}'{shape} of {len(labels)} samples among {clients} clients"
     if clients < 1:
         raise SettingsError(f"{what}: at least 1 is needed")
     if scheme == "natural":
@@ -83,9 +77,8 @@ def partition(
     if scheme == "pathological" and not 1 <= classes_per_client <= classes:
         raise SettingsError(f"{what}: 1 to {classes} are possible, the classes there are")
     if len(labels) < clients * fewest:
-        raise SettingsError(
-            f"{what}: at least {clients * fewest} samples are needed, {fewest} each"
-        )
+        needed = f"{clients * fewest} samples are needed, {fewest} each"
+        raise SettingsError(f"{what}: at least {needed}")
     draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
     cause: ValueError | None = None
     for draw in range(draws):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -28,9 +27,6 @@ _FILES = {
 }
 _COARSE = "CIFAR100:coarse"
 PUBLISHED = (*_FILES, _COARSE, "EMNIST:byclass")
-
-# Which of a QMNIST target's eight numbers are the digit and the writer.
-_QMNIST_DIGIT, _QMNIST_WRITER = 0, 2
 
 _SUPERCLASSES = (
     "aquatic_mammals", "fish", "flowers", "food_containers", "fruit_and_vegetables",
@@ -66,21 +62,23 @@ def load_published(name: str, data_dir: Path) -> ImageDataset:
     try:
         parts = [_part(name, data_dir, train) for train in (True, False)]
     except ImportError as error:
-        line = f"dataset '{name}' needs a package: pip install {error.name}"
-        raise SettingsError(line) from error
+        needed = f"needs a package: pip install {error.name}"
+        raise SettingsError(f"dataset '{name}' {needed}") from error
     except (OSError, RuntimeError) as error:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(
             f"dataset '{name}' is neither in {data_dir} nor could it be downloaded ({reason}); "
             f"put {_FILES[name]} there by hand"
         ) from error
-    targets = np.concatenate([_targets(name, part) for part in parts])
+    # Labels (N,), or QMNIST's (N, 8), of which 0 is the digit and 2 the writer.
+    column = "labels" if name == "SVHN" else "targets"
+    targets = np.concatenate([np.asarray(getattr(p, column), dtype=np.int64) for p in parts])
     return ImageDataset.of(
         f"dataset '{name}'",
         torch.cat([_channels_first(name, torch.as_tensor(part.data)) for part in parts]),
-        targets[:, _QMNIST_DIGIT] if name == "QMNIST" else targets,
+        targets[:, 0] if name == "QMNIST" else targets,
         getattr(parts[0], "classes", tuple("0123456789")),
-        groups=targets[:, _QMNIST_WRITER] if name == "QMNIST" else None,
+        groups=targets[:, 2] if name == "QMNIST" else None,
         test=np.repeat([False, True], [len(part.data) for part in parts]),
     )
 
@@ -93,11 +91,6 @@ def _part(name: str, data_dir: Path, train: bool) -> Any:
         return datasets.SVHN(data_dir, split="train" if train else "test", download=True)
     which: dict[str, dict[str, Any]] = {"EMNIST": {"split": "byclass"}, "QMNIST": {"compat": False}}
     return getattr(datasets, name)(data_dir, train=train, download=True, **which.get(name, {}))
-
-
-def _targets(name: str, part: Any) -> npt.NDArray[np.int64]:
-    """Return the labels of a part, (n,), or QMNIST's (n, 8)."""
-    return np.asarray(part.labels if name == "SVHN" else part.targets, dtype=np.int64)
 
 
 def _channels_first(name: str, images: Tensor) -> Tensor:

@@ -11,8 +11,7 @@ from torch import Tensor
 from coprefl_flwr import seeds
 from coprefl_flwr.data.images import ImageDataset, of_rows
 
-# Images are resized as float32, four times their bytes, so not all at once.
-_AT_ONCE = 1000
+_AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
 
 
 @dataclass(frozen=True)
@@ -28,10 +27,7 @@ class Reduction:
     seed: int = 0
 
     def rows(self, labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-        """Return the positions of `labels` (N,) that are kept, ascending.
-
-        The samples drawn from a class do not depend on the other classes.
-        """
+        """Return the kept positions of `labels` (N,), ascending; each class is drawn by itself."""
         if not self.samples_per_class:
             return np.arange(len(labels))
         by_class = np.argsort(labels, kind="stable")

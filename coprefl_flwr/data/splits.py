@@ -13,6 +13,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 
 _Positions = npt.NDArray[np.int64]
+_Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
 _FORMS = f"a count such as 20, or {_LIST}"
 
@@ -23,54 +24,44 @@ def split_classes(
     downstream: str,
     pretraining: str,
     allow_overlap: bool,
-    seed_key: tuple[str | int, ...],
+    seed_key: _Key,
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 
-    Parameters
-    ----------
-    downstream, pretraining : "20" is that many classes, drawn by `seed_key` from those that the
-        other phase does not use; "list:3,7,80-99" names the classes; "", for `pretraining` only,
-        is all classes that are not downstream
-    allow_overlap : whether two lists may share classes, for tasks of seen and unseen classes
-
-    Raises
-    ------
-    SettingsError
-        Text of another form, a class out of range, lists that overlap, or a phase without classes.
+    In a text, "20" is that many classes, drawn by `seed_key` from those that the other phase does
+    not use; "list:3,7,80-99" names them; and "", for `pretraining` only, is all that are not
+    downstream. With `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
+    Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
+    phase without classes.
     """
     what = "pretraining-classes"
+    everything = range(num_classes)
     reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
-    left = _without(num_classes, reserved)
+    left = sorted(set(everything) - set(reserved))
     listed = _chosen("downstream-classes", downstream, num_classes, left, seed_key)
-    pretrained = left = _without(num_classes, listed)
+    left = sorted(set(everything) - set(listed))
+    pretrained = tuple(left)
     if pretraining.strip():
         pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
     if not pretrained:
         why = f"none are left, as all {num_classes} classes are downstream"
         raise _refused(what, pretraining, why)
-    shared = sorted(set(pretrained) & set(listed))
+    shared = ", ".join(map(str, sorted(set(pretrained) & set(listed))))
     if shared and not allow_overlap:
+        line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
         raise SettingsError(
-            f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share "
-            f"{', '.join(map(str, shared))}; they must differ unless overlap is allowed",
-            what,
-            "downstream-classes",
+            f"{line}; they must differ unless overlap is allowed", what, "downstream-classes"
         )
     return pretrained, listed
 
 
-def choose_classes(
-    what: str, text: str, num_classes: int, *, seed_key: tuple[str | int, ...]
-) -> tuple[int, ...]:
+def choose_classes(what: str, text: str, num_classes: int, *, seed_key: _Key) -> tuple[int, ...]:
     """Return classes, sorted, for a dataset that one phase has alone.
 
     `what` is the setting, and `text` is as in `split_classes`, where "" is all; so are the errors.
     """
     everything = tuple(range(num_classes))
-    if not text.strip():
-        return everything
-    return _chosen(what, text, num_classes, everything, seed_key)
+    return _chosen(what, text, num_classes, everything, seed_key) if text.strip() else everything
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -98,10 +89,6 @@ def _refused(what: str, text: str, why: str) -> SettingsError:
     return SettingsError(f"{what} = '{text}': {why}", what)
 
 
-def _without(num_classes: int, taken: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(set(range(num_classes)) - set(taken)))
-
-
 def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | None:
     """Return the numbers below `count` that "list:..." names, or None for text that is no list."""
     if not text.strip().startswith("list:"):
@@ -115,14 +102,14 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
         if first > last or last >= count:
             raise _refused(what, text, f"'{item}' must rise and lie in 0..{count - 1}")
         found += range(first, last + 1)
-    if len(set(found)) < len(found):
-        twice = next(c for c in found if found.count(c) > 1)
-        raise _refused(what, text, f"{twice} is named twice")
+    twice = [number for number in found if found.count(number) > 1]
+    if twice:
+        raise _refused(what, text, f"{twice[0]} is named twice")
     return tuple(sorted(found))
 
 
 def _chosen(
-    what: str, text: str, num_classes: int, pool: Sequence[int], key: tuple[str | int, ...]
+    what: str, text: str, num_classes: int, pool: Sequence[int], key: _Key
 ) -> tuple[int, ...]:
     """Return the classes that a list names, or draw as many from `pool` as `text` says."""
     listed = _listed(what, text, num_classes, _FORMS)
@@ -146,9 +133,8 @@ def split_in_two(
     # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
     first = math.floor(fraction * n + 1e-9)
     if not 0 < first < n:
-        raise SettingsError(
-            f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
-        )
+        line = f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
+        raise SettingsError(line)
     order = rng.permutation(n).astype(np.int64)
     return np.sort(order[:first]), np.sort(order[first:])
 
@@ -161,7 +147,6 @@ def relabel(labels: npt.NDArray[Any], classes: Sequence[int]) -> npt.NDArray[np.
     known = np.sort(np.asarray(classes, dtype=np.int64))
     strangers = np.setdiff1d(labels, known)
     if len(strangers):
-        raise SettingsError(
-            f"label {strangers[0]} is not among the task's classes {', '.join(map(str, known))}"
-        )
+        line = f"label {strangers[0]} is not among the task's classes"
+        raise SettingsError(f"{line} {', '.join(map(str, known))}")
     return np.searchsorted(known, labels).astype(np.int64)

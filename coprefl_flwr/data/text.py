@@ -21,6 +21,7 @@ _LENGTH = 80
 # million that hardly differ from their neighbours.
 _STRIDE = 10
 _PARTS = 5  # The last one is for testing.
+_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,15 +53,12 @@ class TextDataset:
 
         The last fifth of a speaker's windows are for testing. Those among them that share a
         character with the last training window or its label are left out, so a speaker with few
-        windows has none for testing. One with too little text for a window has no samples.
-
-        Raises a SettingsError that begins with `source` if a block has no name, or no speaker says
-        more than `length` characters.
+        windows has none for testing. One with too little text for a window has no samples. Raises a
+        SettingsError if a block has no name, or no speaker says more than `length` characters.
         """
         if min(length, stride) < 1:
-            raise SettingsError(
-                f"{source}: windows of {length} characters, {stride} apart; both must be at least 1"
-            )
+            line = f"{source}: windows of {length} characters, {stride} apart"
+            raise SettingsError(f"{line}; both must be at least 1")
         speeches = [_codes(speech) for speech in _speeches(source, text)]
         windows = [_windows(len(speech), length, stride) for speech in speeches]
         counts = [len(starts) for starts, _ in windows]
@@ -108,10 +106,8 @@ def _speeches(source: str, text: str) -> list[str]:
     for number, block in enumerate(re.split(r"\n\s*\n", text.strip()), start=1):
         name, _, speech = block.partition("\n")
         if not re.fullmatch(r"\S.*:\s*", name):
-            raise SettingsError(
-                f"{source}: block {number} begins with '{name[:40]}'; each block must begin with a "
-                "line NAME:"
-            )
+            line = f"{source}: block {number} begins with '{name[:40]}'"
+            raise SettingsError(f"{line}; each block must begin with a line NAME:")
         if speech:
             said.setdefault(name.strip(), []).append(" ".join(speech.split()))
     return ["\n".join(speeches) for speeches in said.values()]
@@ -119,18 +115,15 @@ def _speeches(source: str, text: str) -> list[str]:
 
 def _codes(text: str) -> npt.NDArray[np.uint8]:
     """Return the position in CHARACTERS of each character."""
-    other = len(_LETTERS)
-    table: npt.NDArray[np.uint8] = np.full(128, other, dtype=np.uint8)
-    table[[ord(letter) for letter in _LETTERS]] = np.arange(other)
+    table: npt.NDArray[np.uint8] = np.full(128, len(_LETTERS), dtype=np.uint8)
+    table[[ord(letter) for letter in _LETTERS]] = np.arange(len(_LETTERS))
     points = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
     # 127 is no letter, so it can stand for whatever lies above.
     codes: npt.NDArray[np.uint8] = table[np.minimum(points, 127)]
     return codes
 
 
-def _windows(
-    n: int, length: int, stride: int
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+def _windows(n: int, length: int, stride: int) -> tuple[_Rows, npt.NDArray[np.bool_]]:
     """Return where windows on `n` characters begin, and which of them are for testing."""
     starts = np.arange(0, n - length, stride)
     train = starts[: len(starts) - len(starts) // _PARTS]

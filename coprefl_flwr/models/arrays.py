@@ -27,10 +27,8 @@ def first_names(model: nn.Module) -> dict[str, str]:
     `named_parameters()` the first alone.
     """
     first: dict[int, str] = {}
-    tensors = [
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ]
+    parameters = model.named_parameters(remove_duplicate=False)
+    tensors = [*parameters, *model.named_buffers(remove_duplicate=False)]
     return {name: first.setdefault(id(tensor), name) for name, tensor in tensors}
 
 

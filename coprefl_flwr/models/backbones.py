@@ -35,12 +35,9 @@ _FORMS = (
 class Backbone:
     """A frozen network and the images it was trained on.
 
-    Attributes
-    ----------
-    network : in eval mode, its parameters without gradients
-    shape : (channels, height, width) of its images, 1 or 3 channels
-    mean, std : of its images, from 0 to 1, float32 (channels,)
-    size : numbers in a feature
+    The network is in eval mode, its parameters without gradients. `shape` is (channels, height,
+    width) of its images, 1 or 3 channels, and `mean` and `std`, float32 (channels,), are theirs,
+    from 0 to 1. A feature has `size` numbers.
     """
 
     network: nn.Module
@@ -98,12 +95,8 @@ def load_backbone(name: str) -> Backbone:
     "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
     are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
     taken to be of the size and normalisation of torchvision's; and a path is that of a model that
-    `save_model` wrote, its folder or the file in it.
-
-    Raises
-    ------
-    SettingsError
-        If the name is unknown, or its weights cannot be loaded or are another network's.
+    `save_model` wrote, its folder or the file in it. Raises a SettingsError if the name is unknown,
+    or its weights cannot be loaded or are another network's.
     """
     architecture, equals, file = name.partition("=")
     path = Path(name).expanduser()
@@ -119,7 +112,14 @@ def load_backbone(name: str) -> Backbone:
     weights = models.get_model_weights(architecture).DEFAULT
     how = weights.transforms()
     shape = (3, *(how.crop_size * 2)[:2])
-    network = _from_file(name, architecture, file) if equals else _downloaded(name, weights)
+    if equals:
+        return Backbone.of(name, _from_file(name, architecture, file), shape, how.mean, how.std)
+    try:
+        network = models.get_model(name, weights=weights)
+    except OSError as error:
+        by_hand = f"put {weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
+        why = f"its weights could not be downloaded ({error}); {by_hand}"
+        raise _refused(name, why) from error
     return Backbone.of(name, network, shape, how.mean, how.std)
 
 
@@ -140,19 +140,6 @@ def _saved(name: str, path: Path) -> Backbone:
     network = build_model(about["model"], about["num-classes"], shape, about["norm"])
     load_arrays(network, arrays)
     return Backbone.of(name, network, shape, about["pixel-mean"], about["pixel-std"])
-
-
-def _downloaded(name: str, weights: Any) -> nn.Module:
-    """Return a torchvision model with torchvision's weights."""
-    from torchvision import models
-
-    try:
-        network: nn.Module = models.get_model(name, weights=weights)
-    except OSError as error:
-        by_hand = f"put {weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
-        why = f"its weights could not be downloaded ({error}); {by_hand}"
-        raise _refused(name, why) from error
-    return network
 
 
 def _from_file(name: str, architecture: str, file: str) -> nn.Module:

@@ -41,7 +41,8 @@ def build_model(
 ) -> nn.Module:
     """Return the network called `name`, on the CPU, with weights that depend on `seed_key` alone.
 
-    The caller's random state is left as it was.
+    The caller's random state is left as it was. Raises a SettingsError if the name is unknown, or a
+    value cannot be used with that network.
 
     Parameters
     ----------
@@ -53,11 +54,6 @@ def build_model(
     input_shape : (channels, height, width) of one image, or (length,) of one text, as a `Dataset`
         has it; not used for a user's own model
     norm : "batch" or "group"; only the ResNets take notice of it
-
-    Raises
-    ------
-    SettingsError
-        If the name is unknown, or a value cannot be used with that network.
     """
     if num_classes < 2:
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
