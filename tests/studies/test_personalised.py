@@ -276,7 +276,7 @@ def test_rounds_of_every_method(settings):
         ({"train_per_class": 60}, "train-per-class = 60: plain leaves client 0 no sample to test"),
         ({"backbones": "pixels scratch"}, "backbones = pixels scratch: pixels stands alone"),
         ({"backbones": "resnet19"}, "backbone 'resnet19': did you mean 'resnet18'"),
-        ({"personal_datasets": "glyphs MNIZT"}, "dataset 'MNIZT' is not known"),
+        ({"personal_datasets": "glyphs MNIZT"}, "unknown dataset 'MNIZT': did you mean 'MNIST'"),
     ],
 )
 def test_what_cannot_be_run_is_one_line_and_leaves_nothing(settings, changes, line):

@@ -309,9 +309,9 @@ def test_evaluation_after_the_last_round_only(tiny_settings):
     [
         ({"method": "random copref"}, "did you mean 'coprefl'"),
         ({"dataset": "nowhere/images.npz"}, "dataset 'nowhere/images.npz': the path does not"),
-        ({"dataset": "glyps"}, "nearest: glyphs"),
+        ({"dataset": "glyps"}, "unknown dataset .glyps.: did you mean .glyphs"),
         ({"downstream_classes": "8"}, "none are left"),
-        ({"model": "lenet6"}, "nearest: lenet5"),
+        ({"model": "lenet6"}, "unknown model .lenet6.: did you mean .lenet5"),
         ({"model": "lenet5"}, "16 x 16 pixels"),
         ({"task_classes": 4}, "task-classes = 4"),
         ({"min_samples": 26}, "142 samples among 6 clients"),
