@@ -275,7 +275,7 @@ def test_rounds_of_every_method(settings):
         ),
         ({"train_per_class": 60}, "train-per-class = 60: plain leaves client 0 no sample to test"),
         ({"backbones": "pixels scratch"}, "backbones = pixels scratch: pixels stands alone"),
-        ({"backbones": "resnet19"}, "backbone 'resnet19': did you mean 'resnet18'"),
+        ({"backbones": "resnet19"}, "unknown backbone 'resnet19': did you mean 'resnet18'"),
         ({"personal_datasets": "glyphs MNIZT"}, "unknown dataset 'MNIZT': did you mean 'MNIST'"),
     ],
 )
