@@ -151,8 +151,9 @@ def check_declared(one: Any) -> None:
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a line that says `name` is unknown, with the nearest known one."""
-    names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names) or 'none'}"
+    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
+    spelled = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    names = ", ".join(spelled.values()) or "none"
+    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
     return f"unknown {what} '{name}': {hint}"

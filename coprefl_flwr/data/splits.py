@@ -19,12 +19,7 @@ _FORMS = f"a count such as 20, or {_LIST}"
 
 
 def split_classes(
-    num_classes: int,
-    *,
-    downstream: str,
-    pretraining: str,
-    allow_overlap: bool,
-    seed_key: _Key,
+    num_classes: int, *, downstream: str, pretraining: str, allow_overlap: bool, seed_key: _Key
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 

@@ -77,10 +77,7 @@ class Contest:
 def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
     """Draw as many classes as the reported tasks have, none of which any of these has.
 
-    Raises
-    ------
-    SettingsError
-        If fewer than a task needs are left.
+    Raises a SettingsError if fewer than a task needs are left.
     """
     runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
     datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
@@ -116,10 +113,7 @@ def contests(recipe: Recipe) -> list[Contest]:
 def check_runs(recipe: Recipe) -> list[Run]:
     """Return every run that the recipe may need, all of them checked.
 
-    Raises
-    ------
-    SettingsError
-        For the first that cannot be run as set, with the line of what is wrong.
+    Raises a SettingsError for the first that cannot be run as set, with the line of what is wrong.
     """
     found: dict[tuple[str, ...], Run] = {}
     for contest in contests(recipe):

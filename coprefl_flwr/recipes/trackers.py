@@ -17,10 +17,7 @@ from coprefl_flwr.studies.study import Track
 def tensorboard(folder: Path) -> Track:
     """Return a tracker that writes every metric of every round for TensorBoard.
 
-    Raises
-    ------
-    SettingsError
-        If TensorBoard is not installed.
+    Raises a SettingsError if TensorBoard is not installed.
     """
     try:
         from torch.utils.tensorboard import SummaryWriter

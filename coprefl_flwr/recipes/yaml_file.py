@@ -80,11 +80,8 @@ class Located:
 def read_yaml(path: Path) -> Located:
     """Read a YAML file.
 
-    Raises
-    ------
-    SettingsError
-        With file and line, if there is no such file, it is not YAML, a key stands twice in a
-        mapping, or a tag would make something else than a plain value.
+    Raises a SettingsError with file and line, if there is no such file, it is not YAML, a key
+    stands twice in a mapping, or a tag would make something else than a plain value.
     """
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))

@@ -24,10 +24,7 @@ KINDS: dict[str, type[Study]] = {STARTS: Starts, PERSONALISED: Personalised}
 def build(settings: Settings) -> Study:
     """Return the study of these settings, held once per process.
 
-    Raises
-    ------
-    SettingsError
-        For what can be seen without loading data.
+    Raises a SettingsError for what can be seen without loading data.
     """
     return KINDS[settings.study](settings)
 
@@ -35,12 +32,9 @@ def build(settings: Settings) -> Study:
 def run_study(grid: Grid, settings: Settings) -> Path:
     """Run the study in a folder of its own, and return that.
 
-    Raises
-    ------
-    SettingsError
-        Before any work, if something set cannot be used.
-    RunFailedError
-        If the clients failed a round too often; what was finished stays, and can be resumed.
+    Raises a SettingsError before any work, if something set cannot be used.
+    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
+    can be resumed.
     """
     settings = with_run_name(settings)
     study = build(settings)

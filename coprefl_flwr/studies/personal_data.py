@@ -111,10 +111,8 @@ class PersonalData:
     def domains(self) -> tuple[Domain, ...]:
         """The datasets, in the order in which they are set.
 
-        Raises
-        ------
-        SettingsError
-            If one cannot be had, is not of images, or has other classes than the first.
+        Raises a SettingsError if one cannot be had, is not of images, or has other classes than the
+        first.
         """
         found = tuple(one for name in self.datasets.split() for one in self._of(name))
         first = found[0].images
@@ -178,10 +176,8 @@ class PersonalData:
     def images(self) -> tuple[ClientData, ...]:
         """The images that each client trains on and is tested on.
 
-        Raises
-        ------
-        SettingsError
-            If a dataset has too few samples of a class, or a client is left without a test sample.
+        Raises a SettingsError if a dataset has too few samples of a class, or a client is left
+        without a test sample.
         """
         held = tuple(ClientData(*both) for both in self._dealt())
         for client, data in enumerate(held):

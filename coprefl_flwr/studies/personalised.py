@@ -49,11 +49,8 @@ HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-eve
 class Personalised(Study):
     """A personalised study, built from its settings.
 
-    Raises
-    ------
-    SettingsError
-        For a method that is not one of a personalised study, an option that no method here has, or
-        a setting that such a study does not heed.
+    Raises a SettingsError for a method that is not one of a personalised study, an option that no
+    method here has, or a setting that such a study does not heed.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -8,14 +8,7 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import (
-    METHODS,
-    PERSONALISED,
-    PRETRAINING,
-    RANDOM,
-    Method,
-    with_role,
-)
+from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, RANDOM, Method, with_role
 from coprefl_flwr.options import Value, declared, option, unknown
 
 
@@ -131,10 +124,7 @@ def read_phase(
     short : Mapping[str, Value]
         Options set for every method that has them, by key.
 
-    Raises
-    ------
-    SettingsError
-        For an unknown method or option, or a value that cannot be.
+    Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
     name, _, written = text.partition(":")
     method = _method(what, text, name, role)

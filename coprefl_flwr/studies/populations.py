@@ -120,10 +120,8 @@ class Populations:
     def population(self, name: str) -> Population:
         """Return the clients of "pretrain" or of "task-NUMBER".
 
-        Raises
-        ------
-        SettingsError
-            If the classes, the partition or a client's samples cannot be had as set.
+        Raises a SettingsError if the classes, the partition or a client's samples cannot be had as
+        set.
         """
         if name not in self._made:
             made = self._pretraining() if name == PRETRAINING else self._task(name)
@@ -166,10 +164,7 @@ class Populations:
     def test_samples(self) -> Samples:
         """Return the dataset's own test samples of the pre-training's classes and domains.
 
-        Raises
-        ------
-        SettingsError
-            If the dataset has no test part.
+        Raises a SettingsError if the dataset has no test part.
         """
         return by_source_part(self.datasets.of_pretraining())[1]
 

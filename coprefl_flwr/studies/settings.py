@@ -130,10 +130,8 @@ class Settings(
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
         """Make settings from hyphenated keys, as run-config has them.
 
-        Raises
-        ------
-        SettingsError
-            For an unknown key, a wrong type or a value out of its range, in one line.
+        Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one
+        line.
         """
         known = declared(cls)
         values: dict[str, Any] = {}
@@ -161,10 +159,8 @@ class Settings(
 def checked(key: str, value: object) -> Value:
     """Return one setting's value with its right type; "" is "not set".
 
-    Raises
-    ------
-    SettingsError
-        For an unknown key, a wrong type or a value out of its range, in one line.
+    Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one
+    line.
     """
     known = declared(Settings)
     if key in known:

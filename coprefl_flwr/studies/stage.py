@@ -204,10 +204,8 @@ def client_accuracies(evaluation: Replies) -> Any:
 def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]]:
     """Return a row per client: what the final model is worth to it on its own test samples.
 
-    Raises
-    ------
-    RunFailedError
-        If a client did not evaluate: metrics over the others would not be comparable.
+    Raises a RunFailedError if a client did not evaluate: metrics over the others would not be
+    comparable.
     """
     found = evaluation.clients if evaluation else ()
     missing = sorted(set(range(len(stage.clients()))) - set(found))

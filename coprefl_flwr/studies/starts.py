@@ -12,28 +12,13 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining, ServerData
-from coprefl_flwr.methods import (
-    PRETRAINING,
-    RANDOM,
-    TASK,
-    with_role,
-)
-from coprefl_flwr.models import (
-    build_model,
-    head_names,
-    with_fresh_head,
-)
+from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, with_role
+from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingSettings,
-    check_all_used,
-    entries,
-    read_phase,
-)
+from coprefl_flwr.studies.phases import Phase, TrainingSettings, check_all_used, entries, read_phase
 from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining, Task
 from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
@@ -45,10 +30,8 @@ from coprefl_flwr.studies.study import Study, not_set
 class Starts(Study):
     """A study of starting models, built from its settings.
 
-    Raises
-    ------
-    SettingsError
-        For an unknown method or option, a start named twice, or an option that no method has.
+    Raises a SettingsError for an unknown method or option, a start named twice, or an option that
+    no method has.
     """
 
     def __init__(self, settings: Settings) -> None:

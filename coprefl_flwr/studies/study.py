@@ -89,10 +89,8 @@ def not_set(settings: Settings, group: type, why: str, but: Sequence[str] = ()) 
 def run(study: Study, grid: Grid, store: Store, track: Track = lambda _: ()) -> None:
     """Run every stage that is not done.
 
-    Raises
-    ------
-    RunFailedError
-        If the clients failed a round too often; what was finished stays, and can be resumed.
+    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
+    can be resumed.
     """
     progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
     for stage in study.stages:
@@ -165,8 +163,4 @@ def _check_folder(folder: Path, settings: Settings) -> None:
 def versions() -> dict[str, str]:
     """Return the versions of what results depend on."""
     others = {name: importlib.metadata.version(name) for name in ("flwr", "torch")}
-    return {
-        "coprefl-flwr": coprefl_flwr.__version__,
-        "python": platform.python_version(),
-        **others,
-    }
+    return {"coprefl-flwr": coprefl_flwr.__version__, "python": platform.python_version(), **others}
