@@ -45,7 +45,10 @@ class LocalTraining:
         key="max-local-steps",
     )
     batch_size: int | None = option(
-        None, f"samples per step; not set: {BATCH_SIZE}", unit="samples", minimum=1
+        None,
+        "samples per step, in tasks too; not set: 32, centralised 64",
+        unit="samples",
+        minimum=1,
     )
     learning_rate: float = option(1e-3, "local learning rate eta", above=0)
     learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
