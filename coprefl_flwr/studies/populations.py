@@ -172,18 +172,27 @@ class Populations:
     def _pretraining(self) -> Population:
         """Spread the samples of the pre-training classes over the clients, but for the reserve."""
         everything, _ = self._reserve
-        parts = partition(
-            everything.labels,
-            self.data.clients,
-            self.data.partition,
-            alpha=self.data.alpha,
-            classes_per_client=self.data.classes_per_client,
-            seed_key=(self.seed, PRETRAINING, "partition"),
-            min_samples=self.data.min_samples,
-            groups=_groups(everything),
+        parts = self._spread(
+            everything, PRETRAINING, self.data.clients, self.data.partition, self.data.alpha
         )
         clients = tuple(ClientData(everything.take(part)) for part in parts)
         return Population(PRETRAINING, self.datasets.classes[0], clients)
+
+    def _spread(
+        self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
+    ) -> list[npt.NDArray[np.int64]]:
+        """Return the positions of the samples that each client of a population holds."""
+        groups = samples.dataset.groups
+        return partition(
+            samples.labels,
+            clients,
+            scheme,
+            alpha=alpha,
+            classes_per_client=self.data.classes_per_client,
+            seed_key=(self.seed, name, "partition"),
+            min_samples=self.data.min_samples,
+            groups=None if groups is None else groups[samples.indices],
+        )
 
     @concerning("task-partition", "task-clients")
     def _task(self, name: str) -> Population:
@@ -194,15 +203,9 @@ class Populations:
         """
         classes = self._task_classes(name)
         everything = self.datasets.of_task(classes)
-        parts = partition(
-            everything.labels,
-            self.tasks.task_clients,
-            self.tasks.task_partition,
-            alpha=self.tasks.task_alpha,
-            classes_per_client=self.data.classes_per_client,
-            seed_key=(self.seed, name, "partition"),
-            min_samples=self.data.min_samples,
-            groups=_groups(everything),
+        chosen = self.tasks
+        parts = self._spread(
+            everything, name, chosen.task_clients, chosen.task_partition, chosen.task_alpha
         )
         clients = []
         for client, part in enumerate(parts):
@@ -267,9 +270,3 @@ def by_source_part(samples: Samples) -> tuple[Samples, Samples]:
 
 def _abridged(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
-
-
-def _groups(samples: Samples) -> npt.NDArray[np.int64] | None:
-    """Return who each sample is from, where the dataset says so."""
-    groups = samples.dataset.groups
-    return None if groups is None else groups[samples.indices]

@@ -22,18 +22,10 @@ from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import FREE_ON_RESUME
+from tests.tiny_study import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))
 CLASSES = 4
-
-
-def write_domain(path, seed):
-    """Write 60 noisy 6x6 images a class, each class with a pattern of its own."""
-    rng = np.random.default_rng(seed)
-    labels = rng.permutation(np.repeat(np.arange(CLASSES), 60))
-    patterns = np.random.default_rng(1).integers(0, 150, (CLASSES, 6, 6))
-    images = patterns[labels] + rng.integers(0, 60 + 20 * seed, (len(labels), 6, 6))
-    np.savez(path, images=images.clip(0, 255).astype(np.uint8), labels=labels)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.figures.similarity import main, similarities
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
-from tests.studies.test_personalised import write_domain
+from tests.tiny_study import write_domain
 
 
 def test_scores_by_hand():
