@@ -42,6 +42,9 @@ lint: install
 types: install
 	mypy
 
+# One thread a process: two that wait for each other take many times as long on a busy machine.
+unit lowest: export OMP_NUM_THREADS = 1
+
 unit: install
 	pytest
 
