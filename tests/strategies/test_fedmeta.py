@@ -205,7 +205,7 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variant": "MAML"}, "variant: unknown value 'MAML': did you mean 'maml'?"),
+        ({"variant": "MAML"}, "variant: unknown value 'MAML': did you mean 'maml'."),
         ({"inner_steps": 0}, "inner_steps = 0: must be at least 1"),
         ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be at least 0"),
         ({"meta_learning_rate": float("nan")}, "meta_learning_rate = nan: must be a finite number"),
