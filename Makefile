@@ -5,6 +5,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
+# A test file, or all that start Ray, to each core.
+PYTEST := pytest -n auto --dist loadgroup --no-loadscope-reorder
+
 export PATH := $(BIN):$(PATH)
 
 .PHONY: help install quickstart tables test lint types unit lowest deployment-test benchmarks clean
@@ -46,12 +49,12 @@ types: install
 unit lowest: export OMP_NUM_THREADS = 1
 
 unit: install
-	pytest
+	$(PYTEST)
 
 lowest: install
 	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py tests/test_flower.py -k "not personalised_methods_agree"
+	PYTHONPATH=$(CURDIR)/.lowest $(PYTEST) tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py tests/test_flower.py -k "not personalised_methods_agree"
 
 deployment-test: install
 	pytest -m deployment tests/deployment

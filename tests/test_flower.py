@@ -21,6 +21,8 @@ from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.simulation import ROOT, simulate
 
+pytestmark = pytest.mark.ray
+
 SMALL = {
     "method": "coprefl",
     "clients": 12,

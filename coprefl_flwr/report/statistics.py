@@ -49,5 +49,5 @@ def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":
     (Holm, A simple sequentially rejective multiple test procedure, 1979).
     """
     tested = p_values.dropna().sort_values()
-    adjusted = (tested * range(len(tested), 0, -1)).clip(upper=1).cummax()
+    adjusted = (tested * np.arange(len(tested), 0, -1)).clip(upper=1).cummax()
     return adjusted.reindex(p_values.index)

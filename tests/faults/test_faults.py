@@ -4,11 +4,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.simulation import simulate
 
 HERE = Path(__file__).parent
 
 
+@pytest.mark.ray
 def test_the_run_completes_and_the_log_names_each(tmp_path):
     """Every good client adds 1 a round, so whoever is left out, four rounds make 4."""
     result = tmp_path / "result.json"
@@ -19,7 +22,8 @@ def test_the_run_completes_and_the_log_names_each(tmp_path):
     def lines(pattern):
         return re.findall(pattern, done.stdout)
 
-    assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 3
-    assert len(lines(r"client 2 on node \d+ is left out: array 'w' holds a NaN")) >= 3
+    # The worker dies in round 3; from then on Flower may hand it other clients, which fail with it.
+    assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 2
+    assert len(lines(r"client 2 on node \d+ is left out: array 'w' holds a NaN")) >= 2
     assert len(lines(r"node \d+ did not answer within 20 s and is not asked again")) == 1
     assert len(lines(r"client 4 on node \d+ is left out: .*[Dd]ied")) >= 1

@@ -7,6 +7,7 @@ from coprefl_flwr.recipes.command_line import main
 from tests.tiny_recipe import files, tiny_recipe, write_recipe
 
 
+@pytest.mark.ray
 def test_two_workers_make_the_same_files(tiny_images, tmp_path, monkeypatch, capsys):
     """To the last byte, with as many threads as a worker has: rounding depends on them.
 

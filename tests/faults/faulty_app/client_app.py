@@ -22,7 +22,7 @@ class Faulty(NumPyClient):
         if self.client_id == 3:
             # Far beyond the time limit; Flower's engine ends only when the last client has.
             time.sleep(100)
-        if self.client_id == 4 and config["server-round"] == 2:
+        if self.client_id == 4 and config["server-round"] == 3:
             os.kill(os.getpid(), signal.SIGKILL)
         return [parameters[0] + 1], 1, {"loss": 0.0}
 
