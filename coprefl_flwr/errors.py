@@ -34,7 +34,7 @@ def concerning(*keys: str) -> Iterator[None]:
         raise
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: BaseException) -> str:
     """Return an exception as one line, with its type unless the message is written for people."""
     text = " ".join(str(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text

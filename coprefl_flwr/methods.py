@@ -1,27 +1,30 @@
 """Methods by name: what a strategy class declares of itself, in the form that studies use.
 
 A built-in method is its strategy's file, its client's where it has one, and its line in
-`coprefl_flwr.strategies`, which is the table that is read here.
+`coprefl_flwr.strategies`, which is the table that is read here. A user's own is a strategy class,
+named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered name.
 """
 
 import functools
-import importlib
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import Field, dataclass
 from typing import Any
 
 from torch import nn
 
-from coprefl_flwr import strategies
+from coprefl_flwr import places, strategies
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining, ServerData
-from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.options import Option, Value, declared, unknown
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
 """What the setting `method` calls an untrained starting model."""
 
-PRETRAINING, TASK, PERSONALISED = "pretraining", "task", "personalised"
+PRETRAINING, TASK, PERSONALISED, HEAD = "pretraining", "task", "personalised", "head"
+ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
 """The roles a method can have: what kinds of stage it can be."""
 
 ServerDataOf = Callable[[str], ServerData]
@@ -35,7 +38,7 @@ class Method:
     Parameters
     ----------
     name : str
-        As in the setting `method`.
+        As in the setting `method`: a built-in method's name, or the place of a user's own.
     strategy_class : type[RoundStrategy]
         What runs on the server, and declares all that is said here.
     refined : bool
@@ -52,9 +55,13 @@ class Method:
         named = self.strategy_class.client
         if not isinstance(named, str):
             return named
-        module, _, name = named.partition(":")
-        found: type[TorchClient] = getattr(importlib.import_module(module), name)
+        found: type[TorchClient] = places.find("method", named)
         return found
+
+    @property
+    def text(self) -> str:
+        """The hash of a user's own method's source; "" for a built-in one, which has a version."""
+        return "" if self.name in METHODS else places.hash_at("method", self.name)
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
@@ -164,6 +171,43 @@ def _built_in() -> dict[str, Method]:
 
 METHODS: Mapping[str, Method] = _built_in()
 """Every built-in method by its name."""
+
+
+def find_method(name: str, role: str = "") -> Method:
+    """Return a built-in method by its name, or a user's own by its place.
+
+    Raises a SettingsError if there is none, it cannot be `role`, or what is at the place is not a
+    strategy class as studies need it.
+    """
+    if name in METHODS and (not role or role in METHODS[name].roles):
+        return METHODS[name]
+    if name in METHODS or not places.is_place("method", name):
+        known = [*with_role(role)] if role else [*METHODS]
+        raise SettingsError(unknown("method", name, [*known, *places.brought("method")]))
+    method = Method(name, _checked(name, places.find("method", name)))
+    if role and role not in method.roles:
+        raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
+    return method
+
+
+def _checked(place: str, found: Any) -> type[RoundStrategy]:
+    """Return the class at a place, or raise a SettingsError that says why it is no method."""
+    if not (isinstance(found, type) and issubclass(found, RoundStrategy)):
+        raise SettingsError(f"{place}: must be a subclass of coprefl_flwr.strategies.RoundStrategy")
+    if inspect.isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise SettingsError(f"{place}: must define {missing}")
+    if any(isinstance(one, Field) for one in vars(found).values()):
+        raise SettingsError(f"{place}: has options, so needs @dataclass(kw_only=True, eq=False)")
+    for role in found.roles:
+        if role not in ROLES:
+            raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
+    client = Method(place, found).client_class
+    if not (isinstance(client, type) and issubclass(client, TorchClient)):
+        raise SettingsError(
+            f"{place}: client must be a subclass of coprefl_flwr.clients.TorchClient"
+        )
+    return found
 
 
 def with_role(role: str) -> dict[str, Method]:

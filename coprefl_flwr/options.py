@@ -150,6 +150,18 @@ def check_declared(one: Any) -> None:
         declaration.checked(getattr(one, declaration.name), declaration.name)
 
 
+def parsed(text: str) -> Value:
+    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}

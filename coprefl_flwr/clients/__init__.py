@@ -3,6 +3,7 @@
 from coprefl_flwr.clients.app import client_app as client_app
 from coprefl_flwr.clients.app import query_reply as query_reply
 from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient
+from coprefl_flwr.clients.features import FeaturesClient as FeaturesClient
 from coprefl_flwr.clients.feddyn import FedDynClient as FedDynClient
 from coprefl_flwr.clients.fedmeta import FedMetaClient as FedMetaClient
 from coprefl_flwr.clients.fedpcl import FedPCLClient as FedPCLClient

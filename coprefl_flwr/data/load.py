@@ -3,11 +3,13 @@
 import functools
 from pathlib import Path
 
+from coprefl_flwr import places
 from coprefl_flwr.data.folders import is_tiny_imagenet, load_folder, load_tiny_imagenet
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
 from coprefl_flwr.data.npz import load_npz
+from coprefl_flwr.data.of_torch import as_dataset
 from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
@@ -40,6 +42,8 @@ def load_dataset(
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
+        or the place of a user's own function of `data_dir`, `Path`, that returns a torch Dataset
+        (see `as_dataset`) or one of ours
     data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
@@ -59,27 +63,39 @@ def load_dataset(
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0
-    return _load(name, folder.expanduser(), Reduction(image_size, samples_per_class, drawn_by))
+    reduction = Reduction(image_size, samples_per_class, drawn_by)
+    own = places.hash_at("dataset", name) if is_own(name) else ""
+    return _load(name, folder.expanduser(), reduction, own)
+
+
+def is_own(name: str) -> bool:
+    """Return whether a dataset's name is the place of a user's own function."""
+    if name in _NAMES or ".npz:" in name or Path(name).expanduser().exists():
+        return False
+    return places.is_place("dataset", name)
 
 
 @functools.lru_cache(maxsize=8)
-def _load(name: str, data_dir: Path, reduction: Reduction) -> Dataset:
+def _load(name: str, data_dir: Path, reduction: Reduction, own: str) -> Dataset:
     path = Path(name).expanduser()
     if name and name not in _NAMES and path.is_dir():
         if is_leaf(path):
             return reduction.of(str(path), load_leaf(path))
         return (load_tiny_imagenet if is_tiny_imagenet(path) else load_folder)(path, reduction)
-    whole = _whole(name, data_dir)
+    whole = _whole(name, data_dir, own)
     if reduction == Reduction():
         return whole
     if not isinstance(whole, ImageDataset):
-        line = "image-size and samples-per-class are for images, and it is a text"
+        line = "image-size and samples-per-class are for images, and it has none"
         raise SettingsError(f"dataset '{name}': {line}")
     return reduction.of(f"dataset '{name}'", whole)
 
 
 @functools.lru_cache(maxsize=2)
-def _whole(name: str, data_dir: Path) -> Dataset:
+def _whole(name: str, data_dir: Path, own: str) -> Dataset:
+    if own:
+        made = places.call(name, places.find("dataset", name), (data_dir,))
+        return as_dataset(f"dataset '{name}'", made)
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     if name in PUBLISHED:
@@ -97,4 +113,5 @@ def _whole(name: str, data_dir: Path) -> Dataset:
         raise SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")
     if path.suffix.startswith((".npz", ".txt")) or len(path.parts) > 1:
         raise SettingsError(f"dataset '{name}': the path does not exist; allowed is {paths}")
-    raise SettingsError(f"{unknown('dataset', name, _NAMES)} (or {paths})")
+    known = [*_NAMES, *places.brought("dataset")]
+    raise SettingsError(f"{unknown('dataset', name, known)} (or {paths}, or module:NAME)")

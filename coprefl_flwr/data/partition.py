@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr import seeds
+from coprefl_flwr import places, seeds
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 
@@ -43,7 +43,8 @@ def partition(
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
         (sizes grow with the client's number, classes are random), or "natural" (a client is a
-        group, such as a writer)
+        group, such as a writer), or the place of a user's own function of (labels, clients, rng),
+        which returns each client's positions
     seed_key : key of the random numbers
     min_samples : fewest samples of a client; a partition that gives one fewer is drawn again, and
         "natural" leaves out groups with fewer
@@ -57,9 +58,10 @@ def partition(
     are more than `clients`, those that were not drawn. The clients of "natural" are in the order of
     their groups' numbers.
     """
-    if scheme not in SCHEMES:
-        raise SettingsError(unknown("partition", scheme, SCHEMES))
     labels, key = np.asarray(labels), (*seed_key, "partition")
+    if scheme not in SCHEMES:
+        check_scheme(scheme)
+        return _own(scheme, labels, clients, key, max(min_samples, 1))
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
@@ -97,6 +99,42 @@ def partition(
         f"{what}: no draw out of {draws} left each client {fewest} or more; use fewer clients, a "
         f"smaller minimum or {other}"
     ) from cause
+
+
+def check_scheme(scheme: str) -> None:
+    """Raise a SettingsError if a text names no partition, neither one of ours nor a user's own."""
+    if scheme not in SCHEMES and not places.is_place("partition", scheme):
+        known = [*SCHEMES, *places.brought("partition")]
+        raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
+    if scheme not in SCHEMES:
+        places.find("partition", scheme)
+
+
+def _own(
+    place: str, labels: npt.NDArray[Any], clients: int, key: tuple[str | int, ...], fewest: int
+) -> list[_Positions]:
+    """Return what a user's own function makes of the labels, checked."""
+    rng = seeds.generator(*key)
+    given = places.call(place, places.find("partition", place), (labels.copy(), clients, rng))
+    what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
+    try:
+        parts = [np.asarray(part) for part in given]
+    except TypeError as error:
+        kind = type(given).__name__
+        raise SettingsError(f"{what}: must return a list of positions, not {kind}") from error
+    if len(parts) != clients:
+        raise SettingsError(f"{what}: returned {len(parts)} lists of positions, one per client")
+    for client, part in enumerate(parts):
+        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
+            raise SettingsError(f"{what}: client {client} must have a list of whole numbers")
+        if len(part) < fewest:
+            raise SettingsError(f"{what}: client {client} has {len(part)}; {fewest} are needed")
+        if part.min() < 0 or part.max() >= len(labels):
+            raise SettingsError(f"{what}: client {client} has positions that do not exist")
+    together = np.concatenate(parts)
+    if len(np.unique(together)) < len(together):
+        raise SettingsError(f"{what}: some positions are given twice")
+    return [np.sort(part).astype(np.int64) for part in parts]
 
 
 def _large_groups(

@@ -1,13 +1,13 @@
 """A model from its name: one of the papers' networks, or a function of the user's own."""
 
-import importlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import nn
 
-from coprefl_flwr import seeds
+from coprefl_flwr import places, seeds
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.models.recurrent import CharLSTM
 from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
@@ -24,6 +24,7 @@ SMALLEST_SIDE = {
     "femnist-cnn-linear": 4,
 }
 TEXT_MODEL = "char-lstm"
+KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
 _SMALL = {
     "lenet5": lenet5,
     "fashion-mnist-cnn": fashion_mnist_cnn,
@@ -47,12 +48,11 @@ def build_model(
     Parameters
     ----------
     name : "resnet18", "resnet8", "lenet5", "fashion-mnist-cnn", "femnist-cnn",
-        "femnist-cnn-linear", "char-lstm", or "module:function" for a user's own model: the function
-        is called with `num_classes`, returns a `torch.nn.Module`, and draws its weights from
-        torch's generator
+        "femnist-cnn-linear", "char-lstm", or the place of a user's own (see `own_model`), which
+        draws its weights from torch's generator
     num_classes : number of outputs, at least 2
     input_shape : (channels, height, width) of one image, or (length,) of one text, as a `Dataset`
-        has it; not used for a user's own model
+        has it
     norm : "batch" or "group"; only the ResNets take notice of it
     """
     if num_classes < 2:
@@ -60,8 +60,8 @@ def build_model(
     if norm not in NORMS:
         raise SettingsError(unknown("norm", norm, NORMS), "norm")
     with seeded(seed_key):
-        if ":" in name:
-            return _own_model(name, num_classes)
+        if name not in KNOWN and places.is_place("model", name):
+            return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
 
 
@@ -109,10 +109,10 @@ def head_names(
 
 
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
-    known = (*SMALLEST_SIDE, TEXT_MODEL)
-    if name not in known:
-        line = unknown("model", name, known)
-        raise SettingsError(f"{line} (a model of your own is module:function)", "model")
+    if name not in KNOWN:
+        line = unknown("model", name, [*KNOWN, *places.brought("model")])
+        own = "a model of your own is module:NAME or path/file.py:NAME"
+        raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return CharLSTM(num_classes)
@@ -139,26 +139,26 @@ def _check_shape(name: str, shape: tuple[int, ...]) -> None:
         raise SettingsError(f"input shape is {shape}; {name} takes {takes}", "model")
 
 
-def _own_model(name: str, num_classes: int) -> nn.Module:
-    def refused(why: str) -> SettingsError:
-        return SettingsError(f"model is {name!r}; {why}", "model")
+def own_model(
+    text: str, num_classes: int, input_shape: tuple[int, ...], kind: str = "model"
+) -> nn.Module:
+    """Return the module that a function of the user's own returns, from its place.
 
-    module_name, _, function_name = name.partition(":")
-    if not function_name or not all(part.isidentifier() for part in module_name.split(".")):
-        raise refused("your own model is written module:function")
-    try:
-        module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
-        raise refused(f"module {module_name!r} cannot be imported: {error}") from error
-    function = getattr(module, function_name, None)
+    The function takes `num_classes`, `input_shape` too if it has a second parameter of that name or
+    without a default, and the options that follow the place.
+
+    Raises a SettingsError if there is no such function, or it does not return a module.
+    """
+    function = places.find(kind, text)
     if not callable(function):
-        public = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"]
-        raise refused(f"module {module_name!r}: {unknown('function', function_name, public)}")
-    called = f"{function_name}({num_classes})"
-    try:
-        model = function(num_classes)
-    except TypeError as error:
-        raise refused(f"{called} failed: {error}") from error
+        raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
+    taken = list(inspect.signature(function).parameters.values())[1:2]
+    second = [one for one in taken if one.name == "input_shape" or one.default is one.empty]
+    shape = [input_shape for one in second if one.kind is one.POSITIONAL_OR_KEYWORD]
+    model = places.call(text, function, (num_classes, *shape))
     if not isinstance(model, nn.Module):
-        raise refused(f"{called} must return a torch.nn.Module, not {type(model).__name__}")
+        called = f"{text} returned {type(model).__name__}"
+        raise SettingsError(
+            f"{called} for {num_classes} classes; a torch.nn.Module is needed", kind
+        )
     return model

@@ -12,17 +12,24 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import model_arrays
 
 
-def outputs_and_representation(model: nn.Module, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a network's outputs, and what entered the last linear layer that it called, (b, d).
+def outputs_and_representation(
+    model: nn.Module, inputs: Tensor, layer: str = ""
+) -> tuple[Tensor, Tensor]:
+    """Return a network's outputs, and what entered its last linear layer, (b, d).
 
-    Raises a SettingsError if the network calls no `nn.Linear`.
+    That is the module called `layer`; "" is the `nn.Linear` that the network calls last.
+
+    Raises a SettingsError if the network calls no such layer.
     """
     entered: list[Tensor] = []
 
     def keep(_: nn.Module, arguments: tuple[Any, ...]) -> None:
         entered.append(arguments[0])
 
-    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    named = dict(model.named_modules())
+    linear = [
+        one for name, one in named.items() if isinstance(one, nn.Linear) and layer in ("", name)
+    ]
     handles = [module.register_forward_pre_hook(keep) for module in linear]
     try:
         outputs = model(inputs)
@@ -30,7 +37,8 @@ def outputs_and_representation(model: nn.Module, inputs: Tensor) -> tuple[Tensor
         for handle in handles:
             handle.remove()
     if not entered:
-        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no representation")
+        which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
+        raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
     return outputs, entered[-1].flatten(start_dim=1)
 
 

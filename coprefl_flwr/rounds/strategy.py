@@ -82,7 +82,7 @@ class RoundStrategy(Strategy, ABC):
     """The class of its clients, or where it stands: "module:NAME"."""
 
     roles: ClassVar[tuple[str, ...]] = ("pretraining",)
-    """The kinds of stage it can run as: "pretraining", "task", "personalised"."""
+    """The kinds of stage it can run as: "pretraining", "task", "personalised", "head"."""
 
     server_data: ClassVar[str] = ""
     """The data that its field `server` holds: those of the "server", of all "clients" or of "both";

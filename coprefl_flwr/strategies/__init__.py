@@ -23,10 +23,13 @@ from coprefl_flwr.strategies.fedprox import FedProx as FedProx
 from coprefl_flwr.strategies.fedrep import FedRep as FedRep
 from coprefl_flwr.strategies.fedyogi import FedYogi as FedYogi
 from coprefl_flwr.strategies.hybrid_coprefl import HybridCoPreFL as HybridCoPreFL
+from coprefl_flwr.strategies.linear_head import LinearHead as LinearHead
 from coprefl_flwr.strategies.moon import MOON as MOON
+from coprefl_flwr.strategies.ncm import NCM as NCM
 from coprefl_flwr.strategies.per_fedavg import PerFedAvg as PerFedAvg
 from coprefl_flwr.strategies.pfedme import PFedMe as PFedMe
 from coprefl_flwr.strategies.qffl import QFFL as QFFL
+from coprefl_flwr.strategies.ridge import Ridge as Ridge
 from coprefl_flwr.strategies.scaffold import SCAFFOLD as SCAFFOLD
 from coprefl_flwr.strategies.schedule import Schedule as Schedule
 from coprefl_flwr.strategies.server_refined import ServerRefined as ServerRefined

@@ -9,7 +9,7 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, RANDOM, Method, with_role
-from coprefl_flwr.options import Value, declared, option, unknown
+from coprefl_flwr.options import Value, declared, option, parsed, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,18 +195,6 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
             raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
         given[key] = parsed(value)
     return given
-
-
-def parsed(text: str) -> Value:
-    """Return a value that is written within a method: true, a whole number, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:

@@ -1,0 +1,156 @@
+"""Weights that were made elsewhere: a file, torchvision's, a former run's, or a function's."""
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from coprefl_flwr import places
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.models.build import own_model, seeded
+from coprefl_flwr.models.network import Network
+from coprefl_flwr.models.saved import WEIGHTS
+from coprefl_flwr.options import unknown
+
+FILE, TORCHVISION = "file:", "torchvision:"
+"""How a starting model that is a file, or torchvision's weights, begins."""
+
+
+def comes_from_elsewhere(text: str) -> bool:
+    """Return whether a starting model's name says that its weights were made elsewhere."""
+    return text.startswith((FILE, TORCHVISION)) or (
+        places.is_place("start", text) and not isinstance(places.find("start", text), type)
+    )
+
+
+def path_of(text: str) -> Path | None:
+    """Return the file that holds the weights, None where there is none."""
+    if not text.startswith(FILE):
+        return None
+    path = Path(text.removeprefix(FILE)).expanduser()
+    return path / WEIGHTS if path.is_dir() else path
+
+
+def arrays_from(text: str, network: Network, seed: int) -> Arrays:
+    """Return weights made elsewhere, in the names, shapes, dtypes and order of a network.
+
+    The last layer, which a task replaces, is the network's own where the weights have none of its
+    shape.
+
+    Parameters
+    ----------
+    text : str
+        `file:PATH` (.safetensors, a state_dict that `torch.load` reads with weights only, or the
+        folder of a model that this package saved), `torchvision:WEIGHTS` such as
+        `torchvision:ResNet18_Weights.IMAGENET1K_V1`, or the place of a function that returns a
+        module; the function is called as that of a model is.
+    seed : int
+        What a function's random weights depend on.
+
+    Raises a SettingsError with the names of the tensors that are missing, unknown or of another
+    shape, or if there are no weights.
+    """
+    if text.startswith(TORCHVISION):
+        found = _of_torchvision(text)
+    elif (path := path_of(text)) is not None:
+        found = _of_file(text, path)
+    else:
+        found = _of_function(text, network, seed)
+    return _fitted(text, network, _unwrapped(found))
+
+
+def _of_file(text: str, path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise SettingsError(f"method, {text}: there is no such file, and no folder with {WEIGHTS}")
+    try:
+        if path.suffix == ".safetensors":
+            return safetensors.torch.load_file(path)
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError) as error:
+        why = one_line(error).partition(". ")[0]
+        raise SettingsError(f"method, {text}: the weights cannot be read: {why}") from error
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+        raise SettingsError(f"method, {text}: the file holds no state_dict, {{name: tensor}}")
+    return found
+
+
+def _of_torchvision(text: str) -> Mapping[str, Any]:
+    from torchvision import models
+
+    name = text.removeprefix(TORCHVISION)
+    family, _, member = name.partition(".")
+    families = {one for one in vars(models) if one.endswith("_Weights")}
+    if family not in families:
+        raise SettingsError(f"method, {text}: {unknown('weights', family, sorted(families))}")
+    members = [one.name for one in getattr(models, family)]
+    if member not in members:
+        raise SettingsError(f"method, {text}: {unknown(f'weights of {family}', member, members)}")
+    try:
+        weights: Mapping[str, Any] = getattr(models, family)[member].get_state_dict(
+            progress=False, check_hash=True, weights_only=True
+        )
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(
+            f"method, {text}: the weights are neither in torch's cache nor could they be "
+            f"downloaded ({one_line(error)})"
+        ) from error
+    return weights
+
+
+def _of_function(text: str, network: Network, seed: int) -> Mapping[str, Any]:
+    with seeded((seed, "start", text)):
+        made = own_model(text, network.num_classes, network.input_shape, "start")
+    return made.state_dict()
+
+
+def _unwrapped(found: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tensors by the names they have without a wrapper such as DataParallel."""
+    wrapper = "module."
+    if all(name.startswith(wrapper) for name in found):
+        return {name.removeprefix(wrapper): one for name, one in found.items()}
+    return found
+
+
+def _fitted(text: str, network: Network, found: Mapping[str, Tensor]) -> Arrays:
+    wanted = network.arrays
+    body = [name for name in wanted if name not in network.head]
+    shapes = {name: tuple(one.shape) for name, one in found.items()}
+    missing = [repr(name) for name in body if name not in shapes]
+    extra = [repr(name) for name in shapes if name not in wanted]
+    misshapen = [
+        f"{name!r} is {shapes[name]} for {wanted[name].shape}"
+        for name in body
+        if name in shapes and shapes[name] != wanted[name].shape
+    ]
+    told = {"missing": missing, "unknown": extra, "of another shape": misshapen}
+    if any(told.values()):
+        why = "; ".join(f"{what}: {_some(names)}" for what, names in told.items() if names)
+        raise SettingsError(f"method, {text}: these are no weights of {network.name}: {why}")
+    fits = {n: one for n, one in found.items() if shapes[n] == wanted[n].shape}
+    arrays = {
+        name: _array(fits[name], own) if name in fits else own for name, own in wanted.items()
+    }
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise SettingsError(f"method, {text}: {name!r} holds a NaN or an infinity")
+    return arrays
+
+
+def _array(tensor: Tensor, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a tensor as an array of the dtype that the network has; NumPy knows no bfloat16."""
+    exact = tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
+    return exact.cpu().contiguous().numpy().astype(like.dtype)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more

@@ -1,0 +1,275 @@
+"""What a user brings, found by name: methods, models, datasets, partitions, metrics, trackers.
+
+A place is `module:NAME`, `path/file.py:NAME`, an entry point of the group `coprefl_flwr`, or a name
+that was given to `register`. Options may follow it, as in `net.py:Net:width=32,depth=3`.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.options import Value, parsed, unknown
+
+GROUP = "coprefl_flwr"
+"""The group of entry points that are looked through."""
+
+KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start")
+"""What can be brought."""
+
+_OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
+_registered: dict[tuple[str, str], Any] = {}
+
+
+def register(kind: str, name: str, what: Any) -> None:
+    """Give a name, in this process and its Ray workers, to something that a notebook defines.
+
+    Raises a SettingsError for a kind that is not one of KINDS, or a name that is no identifier.
+    """
+    if kind not in KINDS:
+        raise SettingsError(unknown("kind", kind, KINDS))
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
+    _registered[kind, name] = what
+
+
+def registered() -> dict[tuple[str, str], Any]:
+    """Return {(kind, name): what} of everything registered, to be registered in other processes."""
+    return dict(_registered)
+
+
+def split_options(text: str) -> tuple[str, str]:
+    """Return a place, and the options behind the last `:` that is followed by `key=`."""
+    cuts = list(_OPTIONS.finditer(text))
+    return (text[: cuts[-1].start()], text[cuts[-1].end() :]) if cuts else (text, "")
+
+
+def options_of(text: str) -> dict[str, Value]:
+    """Return the options that follow a place, by key."""
+    _, written = split_options(text)
+    pairs = [pair.partition("=") for pair in written.split(",")] if written else []
+    for key, equals, _ in pairs:
+        if not equals:
+            raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
+    return {key: parsed(value) for key, _, value in pairs}
+
+
+def is_place(kind: str, text: str) -> bool:
+    """Return whether a text is a place, whether or not anything is there."""
+    place, _ = split_options(text)
+    if (kind, place) in _registered or place in _entry_points():
+        return True
+    where, colon, name = place.rpartition(":")
+    return bool(colon) and name.isidentifier() and (where.endswith(".py") or _dotted(where))
+
+
+def brought(kind: str) -> list[str]:
+    """Return the names that were registered as a kind, and those of all entry points."""
+    return [name for one, name in _registered if one == kind] + list(_entry_points())
+
+
+def find(kind: str, text: str) -> Any:
+    """Return what is at a place.
+
+    Raises a SettingsError with the place, the reason and the nearest name that there is.
+    """
+    place, _ = split_options(text)
+    if (kind, place) in _registered:
+        return _registered[kind, place]
+    if place in _entry_points():
+        entry = _entry_points()[place]
+        return _loaded(f"{place} ({entry.value})", entry.load)
+    where, _, name = place.rpartition(":")
+    module = _of_file(Path(where), place) if where.endswith(".py") else _of_name(where, place)
+    if hasattr(module, name):
+        return getattr(module, name)
+    public = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"]
+    raise SettingsError(f"{place}: {unknown('name', name, public)}")
+
+
+def resolved(text: str, folder: Path) -> str:
+    """Return a place whose file, if it is a relative one, is looked for in `folder`."""
+    place, _ = split_options(text)
+    where = place.rpartition(":")[0]
+    if not where.endswith(".py"):
+        return text
+    return str((folder / Path(where).expanduser()).resolve()) + text[len(where) :]
+
+
+def portable(text: str) -> str:
+    """Return a place without the folder of its file: the same wherever that lies."""
+    where, colon, _ = split_options(text)[0].rpartition(":")
+    return Path(where).name + text[len(where) :] if colon and where.endswith(".py") else text
+
+
+def hash_at(kind: str, text: str) -> str:
+    """Return the SHA-256 of the text of what is at a place, "" if nothing is there.
+
+    That is the file, and the files beside it that it imports, also through others. Of a package
+    that is installed it is the one file.
+    """
+    place, _ = split_options(text)
+    if (kind, place) in _registered:
+        return _digest([_source(place, _registered[kind, place])])
+    value = _entry_points()[place].value if place in _entry_points() else place
+    where = value.rpartition(":")[0]
+    file = Path(where).expanduser() if where.endswith(".py") else _file_of(where)
+    if file is None or not file.is_file():
+        return ""
+    files = [file] if _installed(file) else [file, *sorted(set(beside(file).values()) - {file})]
+    return _digest([one.read_bytes() for one in files])
+
+
+def call(text: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call what is at a place, with the options of `text` as keyword arguments.
+
+    Raises a SettingsError for an option that the function does not have, and for whatever the
+    function raises.
+    """
+    options = {key.replace("-", "_"): value for key, value in options_of(text).items()}
+    taken = list(inspect.signature(function).parameters.values())
+    named = [one.name for one in taken[len(arguments) :] if one.kind is not one.VAR_KEYWORD]
+    if not any(one.kind is one.VAR_KEYWORD for one in taken):
+        for key in options:
+            if key not in named:
+                raise SettingsError(f"{text}: {unknown('option', key, named)}")
+    return _loaded(text, functools.partial(function, *arguments, **options), "failed")
+
+
+# ---- files and modules --------------------------------------------------------------------------
+
+
+def _of_file(path: Path, place: str) -> ModuleType:
+    """Return the module of a file, read again once its text is another."""
+    file = path.expanduser().resolve()
+    if not file.is_file():
+        near = [one.name for one in file.parent.glob("*.py")]
+        raise SettingsError(f"{place}: there is no such file; {unknown('file', file.name, near)}")
+    name = f"{file.stem}_{_digest([str(file).encode(), file.read_bytes()])[:12]}"
+    if name not in sys.modules:
+        if str(file.parent) not in sys.path:
+            sys.path.append(str(file.parent))
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None:
+            raise SettingsError(f"{place}: the file cannot be imported")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # Dataclasses look their module up while it is being read.
+        try:
+            _loaded(place, functools.partial(spec.loader.exec_module, module))
+            _check_beside(place, file)
+        except SettingsError:
+            del sys.modules[name]
+            raise
+    return sys.modules[name]
+
+
+def _of_name(module: str, place: str) -> ModuleType:
+    if not _dotted(module):
+        raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
+    found: ModuleType = _loaded(place, functools.partial(importlib.import_module, module))
+    return found
+
+
+def _loaded(place: str, load: Callable[[], Any], what: str = "does not import") -> Any:
+    """Return what `load` gives; whatever it raises is a mistake of whoever wrote what is there."""
+    try:
+        return load()
+    except SettingsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SettingsError(f"{place} {what}: {one_line(error)}") from error
+
+
+@functools.cache
+def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:
+    return {entry.name: entry for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+def _dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module, None if there is none."""
+    try:
+        spec = importlib.util.find_spec(module) if _dotted(module) else None
+    except (ImportError, ValueError):
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _installed(file: Path) -> bool:
+    roots = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
+    return any(file.is_relative_to(root) for root in roots)
+
+
+def beside(file: Path) -> dict[str, Path]:
+    """Return {module: file} of what a file imports from its own folder, also through others."""
+    found: dict[str, Path] = {}
+    waiting = [file]
+    while waiting:
+        for name, other in _imported(waiting.pop(), file.parent):
+            if name not in found:
+                found[name] = other
+                waiting.append(other)
+    return found
+
+
+def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the modules in `folder` that a file names in its import lines, with their files."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except SyntaxError:  # Said when the file is imported.
+        return
+    for node in ast.walk(tree):
+        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+        start = folder
+        if isinstance(node, ast.ImportFrom):
+            start = file.parents[node.level - 1] if node.level else folder
+            module = node.module or ""
+            names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
+        for name in names:
+            parts = Path(*name.split("."))
+            for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
+                if name and other.is_file() and other.is_relative_to(folder):
+                    relative = other.relative_to(folder).with_suffix("")
+                    yield ".".join(relative.parts).removesuffix(".__init__"), other
+
+
+def _check_beside(place: str, file: Path) -> None:
+    """Raise a SettingsError if a name that the file imports was taken by another folder's file."""
+    for name, other in beside(file).items():
+        origin = getattr(sys.modules.get(name), "__file__", None)
+        if origin and Path(origin).resolve() != other.resolve():
+            raise SettingsError(
+                f"{place} imports {name}, which is already the module at {origin}: rename one"
+            )
+
+
+def _source(name: str, what: Any) -> bytes:
+    """Return the text of something registered, and of a method's client."""
+    client = getattr(what, "client", None)
+    try:
+        texts = [inspect.getsource(one) for one in (what, client) if callable(one)]
+    except (OSError, TypeError) as error:
+        raise SettingsError(
+            f"{name}: its source is not to be found, so its results could not be told from those "
+            "of another text; write it into a file"
+        ) from error
+    return "\n".join(texts).encode()
+
+
+def _digest(texts: list[bytes]) -> str:
+    hashes = [hashlib.sha256(text).hexdigest() for text in texts]
+    return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()

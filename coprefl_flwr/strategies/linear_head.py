@@ -1,0 +1,63 @@
+"""A last layer that needs no training: computed from sums over the clients' features."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, cast_like
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds import HeadLayer, Round, RoundStrategy, Total
+
+
+@dataclass(kw_only=True, eq=False)
+class LinearHead(RoundStrategy):
+    """Replaces the last linear layer in one round; all other arrays stay as they are sent.
+
+    A client answers with sums over its training samples, of the z that enter that layer: "sums"
+    (C, d) of z by class, "counts" (C,), and with `products` the sum of z z^T, (d, d); all float64.
+    They are added up, so the layer is that of all samples in one place, whoever holds which.
+
+    `head` names the layer. A class of which nobody has a sample keeps what was sent for it.
+    """
+
+    head: HeadLayer
+    temperature: float = option(
+        1.0,
+        "what the layer is divided by: no prediction changes, but a softmax over it is sharper the "
+        "lower it is, as training from it feels",
+        above=0,
+    )
+
+    client = "coprefl_flwr.clients:FeaturesClient"
+    roles = ("head",)
+    local_training = False
+    samples_clients = False
+    products: ClassVar[bool] = False
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        """Ask all clients for their sums and make the layer of them."""
+        classes, size = arrays[self.head.weight].shape
+        asked = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
+        if self.products:
+            asked["products"] = np.zeros((size, size))
+        replies = yield from self.train(
+            server_round,
+            asked,
+            Total(),
+            extra={"model": arrays},
+            config={"head-layer": self.head.module},
+        )
+        found = replies.sums["sum"]
+        weight, bias = self.layer(found)
+        seen = found["counts"] > 0
+        new = {self.head.weight: np.where(seen[:, None], weight / self.temperature, np.nan)}
+        if self.head.bias:
+            new[self.head.bias] = np.where(seen, bias / self.temperature, np.nan)
+        kept = {name: np.where(np.isnan(one), arrays[name], one) for name, one in new.items()}
+        return cast_like(arrays | kept, arrays), replies.mean_metrics()
+
+    @abstractmethod
+    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Return the layer's weight (C, d) and bias (C,) from the sums over all samples."""

@@ -1,0 +1,29 @@
+"""NCM: the class means of the features as the last layer (FedNCM)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.strategies.linear_head import LinearHead
+
+
+@dataclass(kw_only=True, eq=False)
+class NCM(LinearHead):
+    """FedNCM (Legate et al. 2023, arxiv.org/abs/2306.03937): the nearest class mean.
+
+    With m_c the mean of z over all samples of class c, the layer has the rows m_c and the biases
+    -|m_c|^2 / 2: its largest output is the class whose mean is the nearest to z, as
+    -|z - m_c|^2 / 2 = m_c z - |m_c|^2 / 2 - |z|^2 / 2, whose last term is the same for all classes.
+    Needs a layer with a bias.
+    """
+
+    name = "ncm"
+
+    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Return the class means and minus half their squared lengths."""
+        if not self.head.bias:
+            raise SettingsError(f"head = ncm: the layer {self.head.module} has no bias; take ridge")
+        means = found["sums"] / np.maximum(found["counts"], 1)[:, None]
+        return means, -0.5 * np.square(means).sum(axis=1)

@@ -1,0 +1,31 @@
+"""Ridge regression on the features as the last layer (Fed3R)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.options import option
+from coprefl_flwr.strategies.linear_head import LinearHead
+
+
+@dataclass(kw_only=True, eq=False)
+class Ridge(LinearHead):
+    """Fed3R (Fanì et al. 2024, arxiv.org/abs/2406.01116): ridge regression onto one-hot labels.
+
+    W = (sum z z^T + lambda I)^-1 sum z y^T over all samples of all clients, each class's column
+    divided by its length; the bias is 0.
+    """
+
+    penalty: float = option(0.01, "lambda, weight of the squared length of W", above=0)
+
+    name = "ridge"
+    products = True
+
+    def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
+        """Return W^T, its rows of length 1, and zeros."""
+        products = found["products"]
+        regular = products + self.penalty * np.eye(len(products))
+        rows = np.linalg.solve(regular, found["sums"].T).T
+        lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+        return rows / np.where(lengths > 0, lengths, 1), np.zeros(len(rows))

@@ -1,0 +1,99 @@
+"""Heads without training against a direct solution on the pooled features of all clients."""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.clients import FeaturesClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.rounds import HeadLayer
+from coprefl_flwr.strategies import NCM, Ridge
+from tests.refusals import refused
+from tests.strategies.by_hand import assert_equal, run_on
+from tests.tiny import CLASSES, HOSTINGS, Federation
+
+LAYER = HeadLayer("5", "5.weight", "5.bias")  # Of the double model with BatchNorm.
+NODES = {name: nodes for name, (nodes, _) in HOSTINGS.items() if name != "plain"}
+
+
+@pytest.fixture
+def federation():
+    return Federation.exact()
+
+
+def pooled(federation):
+    """Return z (n, d) and labels (n,) of all clients' samples, by the layers before the last."""
+    whole = [federation.whole(client) for client in range(4)]
+    features = federation.model.eval()[:-1](torch.cat([inputs for inputs, _ in whole]))
+    return features.detach().numpy(), torch.cat([targets for _, targets in whole]).numpy()
+
+
+def after_one_round(federation, strategy, hosting):
+    strategy.min_nodes = NODES[hosting]
+    return run_on(strategy, federation.grid(hosting, FeaturesClient), federation.arrays(), 1)[0]
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_ncm_is_the_nearest_class_mean(federation, hosting):
+    z, labels = pooled(federation)
+    found = after_one_round(federation, NCM(head=LAYER, evaluate_every=1), hosting)
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
+    expected = {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
+    assert_equal(found, federation.arrays() | expected)
+    nearest = ((z[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)).all()
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_ridge_is_the_least_squares_solution(federation, hosting):
+    """By least squares on the samples and sqrt(lambda) I below them, not by normal equations."""
+    z, labels = pooled(federation)
+    penalty = 0.3
+    found = after_one_round(federation, Ridge(head=LAYER, penalty=penalty), hosting)
+    below = np.sqrt(penalty) * np.eye(z.shape[1])
+    targets = np.vstack([np.eye(CLASSES)[labels], np.zeros((z.shape[1], CLASSES))])
+    rows = np.linalg.lstsq(np.vstack([z, below]), targets, rcond=None)[0].T
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    expected = {"5.weight": rows, "5.bias": np.zeros(CLASSES)}
+    assert_equal(found, federation.arrays() | expected, 1e-9)
+
+
+def test_the_clients_are_evaluated_with_the_new_layer(federation):
+    strategy = NCM(head=LAYER, evaluate_every=1)
+    found = after_one_round(federation, strategy, "2")
+    for client in range(4):
+        inputs, targets = federation.whole(client)
+        z = federation.model.eval()[:-1](inputs).detach().numpy()
+        guess = (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)
+        assert strategy.evaluation.metrics["correct"][client] == (guess == targets.numpy()).sum()
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_a_class_without_samples_keeps_its_row(federation, kind):
+    for client, samples in enumerate(federation.samples):
+        federation.samples[client] = samples.take(np.flatnonzero(samples.labels != 1))
+    found = after_one_round(federation, kind(head=LAYER), "1")
+    for name in ("5.weight", "5.bias"):
+        assert (found[name][1] == federation.arrays()[name][1]).all()
+        assert (found[name][0] != federation.arrays()[name][0]).any()
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_the_temperature_divides_the_layer(federation, kind):
+    one = after_one_round(federation, kind(head=LAYER), "1")
+    half = after_one_round(federation, kind(head=LAYER, temperature=0.5), "1")
+    for name in ("5.weight", "5.bias"):
+        assert np.allclose(half[name], 2 * one[name], rtol=1e-12, atol=0)
+
+
+def test_ncm_needs_a_bias(federation):
+    strategy = NCM(head=HeadLayer("5", "5.weight"), max_failed_rounds=1)
+    with pytest.raises(SettingsError, match="the layer 5 has no bias"):
+        after_one_round(federation, strategy, "1")
+
+
+def test_options_are_checked():
+    with pytest.raises(SettingsError, match=refused("penalty", 0.0, "above 0")):
+        Ridge(head=LAYER, penalty=0.0)
+    with pytest.raises(SettingsError, match=refused("temperature", 0.0, "above 0")):
+        NCM(head=LAYER, temperature=0.0)
