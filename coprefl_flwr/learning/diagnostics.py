@@ -1,0 +1,223 @@
+"""What explains a starting model's worth: measured at it on the clients' data, not learnt.
+
+Nguyen et al. 2023 (Where to Begin?) look at how alike the clients' gradients and how sharp the loss
+are at a start, Chen et al. 2023 (On the Importance and Applicability of Pre-Training for FL) at
+how far apart clients' models get. All losses are cross-entropies in eval mode.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import LinearOperator, eigsh
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.arrays import Arrays, cast_like
+from coprefl_flwr.data import Samples
+from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.measures import (
+    EVALUATION_BATCH,
+    differentiable,
+    evaluate,
+    loss_and_gradient,
+)
+from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
+from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.seeds import generator
+
+POINTS = 11
+"""Points on the line between two clients' models, both ends among them."""
+
+PROBE_STEPS, PROBE_DECAY = 200, 1e-3
+"""Largest number of L-BFGS steps of a linear probe, and its weight decay."""
+
+
+@dataclass(frozen=True)
+class ClientSamples:
+    """What one client holds, to train on and to test on."""
+
+    train: Samples
+    test: Samples
+
+
+def diagnose(
+    model: nn.Module,
+    arrays: Arrays,
+    clients: Sequence[ClientSamples],
+    training: LocalTraining,
+    key: tuple[str | int, ...],
+) -> Mapping[str, float]:
+    """Return every measure below of the starting model `arrays`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The network; its weights are overwritten.
+    clients : Sequence[ClientSamples]
+        The clients of a task, at least two.
+    training : LocalTraining
+        How they train in their first round, for the barrier.
+    key : tuple[str | int, ...]
+        What the random numbers depend on: the drawn batches, and where the eigenvalue's search
+        begins.
+    """
+    model = placed(model, default_device())
+    ends = [
+        after_a_round(model, arrays, one.train, training, (*key, number))
+        for number, one in enumerate(clients)
+    ]
+    return {
+        "gradient-diversity": gradient_diversity(model, arrays, clients),
+        "hessian": top_eigenvalue(model, arrays, clients, key),
+        "barrier": barrier(model, ends, clients),
+        "probe": probe(model, arrays, clients),
+    }
+
+
+def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
+    """Return sum_i |g_i|^2 / |sum_i g_i|^2 of the gradients over each client's training samples.
+
+    It is 1 / n for n clients that agree, and grows as they point apart (Yin et al. 2018).
+    """
+    load_arrays(model, arrays)
+    device = next(model.parameters()).device
+    found = []
+    for one in clients:
+        gradient = loss_and_gradient(model, one.train.batches(EVALUATION_BATCH, device)).gradient
+        found.append(np.concatenate([g.astype(np.float64).ravel() for g in gradient.values()]))
+    return float(sum(g @ g for g in found) / np.square(np.sum(found, axis=0)).sum())
+
+
+def top_eigenvalue(
+    model: nn.Module,
+    arrays: Arrays,
+    clients: Sequence[ClientSamples],
+    key: tuple[str | int, ...],
+) -> float:
+    """Return the largest eigenvalue of the Hessian of the mean loss over all training samples."""
+    load_arrays(model, arrays)
+    model.eval()
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    size = sum(p.numel() for p in parameters)
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        flat = torch.from_numpy(vector.reshape(-1)).to(parameters[0])
+        parts = torch.split(flat, [p.numel() for p in parameters])
+        along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+        return _hessian_product(model, parameters, along, clients)
+
+    operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    start = generator(*key, "eigenvalue").standard_normal(size)
+    with differentiable(model):
+        value = eigsh(operator, k=1, which="LA", v0=start, tol=1e-3, return_eigenvectors=False)
+    return float(value[0])
+
+
+def _hessian_product(
+    model: nn.Module,
+    parameters: Sequence[nn.Parameter],
+    along: Sequence[Tensor],
+    clients: Sequence[ClientSamples],
+) -> np.ndarray:
+    """Return H v, float64 (parameters,), of the mean loss over all clients' training samples."""
+    total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
+    count = 0
+    for one in clients:
+        for inputs, targets in one.train.batches(EVALUATION_BATCH, parameters[0].device):
+            loss = cross_entropy(model(inputs), targets, reduction="sum")
+            first = torch.autograd.grad(loss, parameters, create_graph=True)
+            slope = torch.stack([(g * v).sum() for g, v in zip(first, along, strict=True)]).sum()
+            second = torch.autograd.grad(slope, parameters, allow_unused=True)
+            for whole, part in zip(total, second, strict=True):
+                whole += 0 if part is None else part.double()
+            count += len(targets)
+    return torch.cat([whole.reshape(-1) for whole in total]).cpu().numpy() / count
+
+
+def after_a_round(
+    model: nn.Module,
+    arrays: Arrays,
+    samples: Samples,
+    training: LocalTraining,
+    key: tuple[str | int, ...],
+) -> Arrays:
+    """Return a client's model after local training in the first round from `arrays`."""
+    load_arrays(model, arrays)
+    device = next(model.parameters()).device
+    with torch_seeded(*key):
+        rng = generator(*key)
+        local_sgd(model, samples, training, server_round=1, rng=rng, device=device)
+    return model_arrays(model)
+
+
+def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
+    """Return how much the loss rises on the line between two clients' models, mean over pairs.
+
+    For two models a and b it is the maximum over t of L((1 - t) a + t b) - (1 - t) L(a) - t L(b),
+    over the training samples of both clients (Frankle et al. 2020), at least 0. The pairs are the
+    clients 0 and 1, 1 and 2, and so on.
+    """
+    found = []
+    for (a, one), (b, other) in pairwise(zip(ends, clients, strict=False)):
+        losses = []
+        for t in np.linspace(0, 1, POINTS):
+            between = {n: (1 - t) * v.astype(np.float64) + t * b[n] for n, v in a.items()}
+            losses.append(_loss(model, cast_like(between, a), [one.train, other.train]))
+        line = np.linspace(losses[0], losses[-1], POINTS)
+        found.append(max(0.0, float(np.max(np.array(losses) - line))))
+    return float(np.mean(found))
+
+
+def _loss(model: nn.Module, arrays: Arrays, held: Sequence[Samples]) -> float:
+    load_arrays(model, arrays)
+    device = next(model.parameters()).device
+    found = [evaluate(model, samples.batches(EVALUATION_BATCH, device)) for samples in held]
+    return float(np.average([f["loss"] for f in found], weights=[f["num-examples"] for f in found]))
+
+
+def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) -> float:
+    """Return the test accuracy in percent of a linear probe on all clients' frozen features.
+
+    Softmax regression on what enters the last linear layer, standardised over the training samples,
+    fitted by L-BFGS.
+    """
+    load_arrays(model, arrays)
+    train = _features(model, [one.train for one in clients])
+    test = _features(model, [one.test for one in clients])
+    mean, std = train[0].mean(dim=0), train[0].std(dim=0).clamp(min=1e-8)
+    (z, labels), (z_test, labels_test) = (((f - mean) / std, y) for f, y in (train, test))
+    classes = int(max(labels.max(), labels_test.max())) + 1
+    layer = nn.Linear(z.shape[1], classes, dtype=torch.float64, device=z.device)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    optimiser: Any = torch.optim.LBFGS(
+        layer.parameters(), max_iter=PROBE_STEPS, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> float:
+        optimiser.zero_grad()
+        penalty = PROBE_DECAY / 2 * layer.weight.square().sum()
+        loss = cross_entropy(layer(z), labels) + penalty
+        torch.autograd.backward(loss)
+        return float(loss.detach())
+
+    optimiser.step(closure)
+    hits = layer(z_test).argmax(dim=1) == labels_test
+    return 100 * float(hits.double().mean())
+
+
+@torch.no_grad()
+def _features(model: nn.Module, held: Sequence[Samples]) -> tuple[Tensor, Tensor]:
+    """Return z (n, d) in float64 and labels (n,) of all samples, in eval mode."""
+    model.eval()
+    device = next(model.parameters()).device
+    pairs = [
+        (outputs_and_representation(model, inputs)[1].double(), targets)
+        for samples in held
+        for inputs, targets in samples.batches(EVALUATION_BATCH, device)
+    ]
+    return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])

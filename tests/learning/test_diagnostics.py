@@ -1,0 +1,147 @@
+"""Diagnostics against direct computation on a tiny network in float64."""
+
+import numpy as np
+import pytest
+import torch
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.diagnostics import (
+    POINTS,
+    ClientSamples,
+    after_a_round,
+    barrier,
+    diagnose,
+    gradient_diversity,
+    probe,
+    top_eigenvalue,
+)
+from tests.tiny import CPU, Federation
+
+
+@pytest.fixture
+def federation():
+    return Federation.exact()
+
+
+@pytest.fixture
+def clients(federation):
+    """Four clients, each tested on what it trains on."""
+    return [ClientSamples(samples, samples) for samples in federation.samples]
+
+
+def whole(clients):
+    pairs = [one.train.batch(slice(None), CPU) for one in clients]
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def loss_at(federation, arrays, inputs, targets):
+    model = federation.model.eval()
+    state = {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+    return cross_entropy(functional_call(model, state, (inputs,)), targets)
+
+
+def test_diversity_of_gradients(federation, clients):
+    gradients = []
+    for one in clients:
+        federation.model.eval().zero_grad()
+        inputs, targets = one.train.batch(slice(None), CPU)
+        cross_entropy(federation.model(inputs), targets).backward()
+        gradients.append(torch.cat([p.grad.reshape(-1) for p in federation.model.parameters()]))
+    expected = sum(g.square().sum() for g in gradients) / sum(gradients).square().sum()
+    found = gradient_diversity(federation.model, federation.arrays(), clients)
+    assert found == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_clients_that_agree_have_the_least_diversity(federation, clients):
+    found = gradient_diversity(federation.model, federation.arrays(), clients[:1] * 5)
+    assert found == pytest.approx(1 / 5, rel=1e-10)
+
+
+def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
+    model = federation.model.eval()
+    inputs, targets = whole(clients)
+    names = [name for name, _ in model.named_parameters()]
+    shapes = [p.shape for p in model.parameters()]
+
+    def loss(flat):
+        parts = flat.split([shape.numel() for shape in shapes])
+        state = {n: part.view(s) for n, part, s in zip(names, parts, shapes, strict=True)}
+        return cross_entropy(functional_call(model, state, (inputs,)), targets)
+
+    flat = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    hessian = torch.autograd.functional.hessian(loss, flat)
+    expected = float(torch.linalg.eigvalsh(hessian)[-1])
+    found = top_eigenvalue(model, federation.arrays(), clients, (0,))
+    assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_barrier_is_the_rise_above_the_line(federation, clients):
+    """Two models of one function, the hidden units of the second with the other sign.
+
+    Half way between them every hidden unit is 0, so the loss is that of a guess.
+    """
+    training = LocalTraining(local_steps=100, batch_size=1000, learning_rate=0.5)
+    first = after_a_round(federation.model, federation.arrays(), clients[0].train, training, (0,))
+    turned = {name: -first[name] for name in ("3.weight", "3.bias", "5.weight")}
+    ends = [first, first | turned]
+    pair = clients[:1] * 2
+    inputs, targets = whole(pair)
+    losses = []
+    for t in np.linspace(0, 1, POINTS):
+        between = {n: a if a.dtype.kind != "f" else (1 - t) * a + t * ends[1][n]
+                   for n, a in ends[0].items()}  # fmt: skip
+        losses.append(float(loss_at(federation, between, inputs, targets)))
+    rises = [
+        loss - ((1 - t) * losses[0] + t * losses[-1])
+        for t, loss in zip(np.linspace(0, 1, POINTS), losses, strict=True)
+    ]
+    assert max(rises) > 0.1
+    found = barrier(federation.model, ends, pair)
+    assert found == pytest.approx(max(rises), rel=1e-9)
+
+
+def test_no_barrier_between_a_model_and_itself(federation, clients):
+    ends = [federation.arrays()] * 2
+    assert barrier(federation.model, ends, clients[:2]) == pytest.approx(0, abs=1e-12)
+
+
+def test_a_client_trains_as_in_its_first_round(federation, clients):
+    training = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1)
+    arrays = federation.arrays()
+    found = after_a_round(federation.model, arrays, clients[0].train, training, (0,))
+    model = federation.model
+    model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
+    inputs, targets = clients[0].train.batch(slice(None), CPU)
+    optimiser = torch.optim.SGD(model.train().parameters(), lr=0.1)
+    for _ in range(2):
+        optimiser.zero_grad()
+        cross_entropy(model(inputs), targets).backward()
+        optimiser.step()
+    for name, tensor in model.state_dict().items():
+        assert np.allclose(found[name], tensor.numpy(), rtol=1e-12, atol=1e-14)
+
+
+def test_a_probe_finds_what_is_linear_in_the_features(federation, clients):
+    """Labels that a linear layer gives to the features, which the network's own does not know."""
+    model = federation.model.eval()
+    rows = torch.from_numpy(np.random.default_rng(5).normal(size=(3, 8)))
+    for one in clients:
+        inputs, _ = one.train.batch(slice(None), CPU)
+        with torch.no_grad():
+            one.train.labels[:] = (model[:-1](inputs) @ rows.T).argmax(dim=1).numpy()
+    assert probe(model, federation.arrays(), clients) > 95
+
+
+def test_all_together_are_a_function_of_the_key(federation, clients):
+    training = LocalTraining(local_steps=2, batch_size=4, learning_rate=0.1)
+    arguments = (federation.model, federation.arrays(), clients, training)
+    first, again = (diagnose(*arguments, (1,)) for _ in range(2))
+    assert first == again
+    assert list(first) == ["gradient-diversity", "hessian", "barrier", "probe"]
+    ends = [
+        after_a_round(federation.model, federation.arrays(), clients[3].train, training, (key,))
+        for key in (1, 2)
+    ]
+    assert (ends[0]["5.weight"] != ends[1]["5.weight"]).any()
