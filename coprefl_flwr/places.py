@@ -30,6 +30,7 @@ KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start"
 
 _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
 _registered: dict[tuple[str, str], Any] = {}
+_read: dict[Path, bytes] = {}
 
 
 def register(kind: str, name: str, what: Any) -> None:
@@ -156,8 +157,11 @@ def _of_file(path: Path, place: str) -> ModuleType:
     if not file.is_file():
         near = [one.name for one in file.parent.glob("*.py")]
         raise SettingsError(f"{place}: there is no such file; {unknown('file', file.name, near)}")
-    name = f"{file.stem}_{_digest([str(file).encode(), file.read_bytes()])[:12]}"
+    others = beside(file)
+    texts = [one.read_bytes() for one in (file, *others.values())]
+    name = f"{file.stem}_{_digest([str(file).encode(), *texts])[:12]}"
     if name not in sys.modules:
+        _forget_changed(others)
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))
         spec = importlib.util.spec_from_file_location(name, file)
@@ -167,7 +171,7 @@ def _of_file(path: Path, place: str) -> ModuleType:
         sys.modules[name] = module  # Dataclasses look their module up while it is being read.
         try:
             _loaded(place, functools.partial(spec.loader.exec_module, module))
-            _check_beside(place, file)
+            _check_beside(place, others)
         except SettingsError:
             del sys.modules[name]
             raise
@@ -239,17 +243,26 @@ def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
             start = file.parents[node.level - 1] if node.level else folder
             module = node.module or ""
             names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
-        for name in names:
+        for name in filter(None, names):
             parts = Path(*name.split("."))
             for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
-                if name and other.is_file() and other.is_relative_to(folder):
+                if other.is_file() and other.is_relative_to(folder):
                     relative = other.relative_to(folder).with_suffix("")
                     yield ".".join(relative.parts).removesuffix(".__init__"), other
 
 
-def _check_beside(place: str, file: Path) -> None:
-    """Raise a SettingsError if a name that the file imports was taken by another folder's file."""
-    for name, other in beside(file).items():
+def _forget_changed(others: Mapping[str, Path]) -> None:
+    """Have Python read again what was read of these files, if their text is another now."""
+    for name, file in others.items():
+        text = file.read_bytes()
+        if _read.setdefault(file, text) != text:
+            _read[file] = text
+            sys.modules.pop(name, None)
+
+
+def _check_beside(place: str, others: Mapping[str, Path]) -> None:
+    """Raise a SettingsError if a name that a file imports was taken by another folder's file."""
+    for name, other in others.items():
         origin = getattr(sys.modules.get(name), "__file__", None)
         if origin and Path(origin).resolve() != other.resolve():
             raise SettingsError(

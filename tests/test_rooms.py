@@ -43,6 +43,7 @@ FOUNDATION = {
     "files",
     "flower",
     "options",
+    "places",
     "prototypes",
     "seeds",
 }

@@ -191,16 +191,19 @@ def test_own_model_is_built_seeded_and_has_a_head(own_models: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("resnet9", "unknown model 'resnet9': did you mean 'resnet8'.*module:function"),
+        ("resnet9", "unknown model 'resnet9': did you mean 'resnet8'.*module:NAME"),
         ("lenet-5", "did you mean 'lenet5'"),
         ("zzz", "known are resnet18, resnet8, .*, char-lstm "),
-        ("own_networks:", "is written module:function"),
-        (":linear_model", "is written module:function"),
-        ("no_such_networks:f", "'no_such_networks' cannot be imported"),
-        ("own_broken:f", "'own_broken' cannot be imported: .*no_such_dependency"),
-        ("own_networks:linear", "unknown function 'linear': did you mean 'linear_model'"),
-        ("own_networks:secret", "unknown function 'secret': known are linear_model, not_a_model"),
-        ("own_networks:not_a_model", r"must return a torch.nn.Module, not int"),
+        ("own_networks:", "unknown model 'own_networks:'.*module:NAME"),
+        (":linear_model", "unknown model ':linear_model'.*module:NAME"),
+        (
+            "no_such_networks:f",
+            "no_such_networks:f does not import: .*No module named 'no_such_networks'",
+        ),
+        ("own_broken:f", "own_broken:f does not import: .*no_such_dependency"),
+        ("own_networks:linear", "unknown name 'linear': did you mean 'linear_model'"),
+        ("own_networks:secret", "unknown name 'secret': known are linear_model, not_a_model"),
+        ("own_networks:not_a_model", "returned int for 10 classes; a torch.nn.Module is needed"),
     ],
 )
 @pytest.mark.usefixtures("own_models")
