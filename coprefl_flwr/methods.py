@@ -7,7 +7,7 @@ named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a regi
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class Method:
             return named
         found: type[TorchClient] = places.find("method", named)
         return found
+
+    @property
+    def label(self) -> str:
+        """The name, or the last part of a place."""
+        return self.name if self.name in METHODS else self.name.rpartition(":")[2]
 
     @property
     def text(self) -> str:
@@ -173,17 +178,17 @@ METHODS: Mapping[str, Method] = _built_in()
 """Every built-in method by its name."""
 
 
-def find_method(name: str, role: str = "") -> Method:
+def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Method:
     """Return a built-in method by its name, or a user's own by its place.
 
-    Raises a SettingsError if there is none, it cannot be `role`, or what is at the place is not a
-    strategy class as studies need it.
+    Raises a SettingsError if there is none (`known` are the names that it may suggest), it cannot
+    be `role`, or what is at the place is not a strategy class as studies need it.
     """
     if name in METHODS and (not role or role in METHODS[name].roles):
         return METHODS[name]
     if name in METHODS or not places.is_place("method", name):
-        known = [*with_role(role)] if role else [*METHODS]
-        raise SettingsError(unknown("method", name, [*known, *places.brought("method")]))
+        names = [*(known or METHODS), *places.brought("method")]
+        raise SettingsError(unknown("method", name, names))
     method = Method(name, _checked(name, places.find("method", name)))
     if role and role not in method.roles:
         raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")

@@ -2,18 +2,21 @@
 
 import functools
 import hashlib
-import importlib.util
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coprefl_flwr import places
 from coprefl_flwr.options import declared
 
 
 def hash_of(content: Mapping[str, Any]) -> str:
-    """Return 12 hex digits of the SHA-256 of what can be JSON."""
-    text = json.dumps(content, sort_keys=True)
+    """Return 12 hex digits of the SHA-256 of what can be JSON.
+
+    The folder of a user's own file does not count: its text does (see `contents`).
+    """
+    text = json.dumps(_portable(content), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -26,31 +29,31 @@ def values_of(group: Any, *leave_out: str) -> dict[str, Any]:
 def contents(names: Iterable[str]) -> dict[str, str]:
     """Return a hash of each file that settings name, by name: another content, another result.
 
-    A file may be a dataset (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model in it, or a
-    user's module, `module:function`. torchvision's datasets and folders of images count by their
-    name alone.
+    A file may be a dataset (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model in it, or hold
+    something of a user's own, whose place is named. torchvision's datasets and folders of images
+    count by their name alone.
     """
     found = {}
     for name in names:
         file = name.partition("@")[0]
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
-        for path in [*paths, *_module(name)]:
-            if path.is_file():
-                status = path.stat()
-                found[name] = _hash_of_file((path, status.st_size, status.st_mtime_ns))
+        for path in filter(Path.is_file, paths):
+            status = path.stat()
+            found[name] = _hash_of_file((path, status.st_size, status.st_mtime_ns))
+        for kind in ("model", "dataset", "partition", "metric"):
+            if name not in found and places.is_place(kind, name):
+                own = places.hash_at(kind, name)
+                found |= {places.portable(name): own} if own else {}
     return found
 
 
-def _module(name: str) -> list[Path]:
-    """Return the file of "module:function", if there is such a module."""
-    module, colon, _ = name.partition(":")
-    if not colon or not all(part.isidentifier() for part in module.split(".")):
-        return []
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
-        return []
-    return [Path(spec.origin)] if spec and spec.origin else []
+def _portable(content: Any) -> Any:
+    """Return content with all places of a user's own as `places.portable` has them."""
+    if isinstance(content, Mapping):
+        return {key: _portable(value) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_portable(value) for value in content]
+    return places.portable(content) if isinstance(content, str) else content
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,10 +6,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, RANDOM, Method, with_role
-from coprefl_flwr.options import Value, declared, option, parsed, unknown
+from coprefl_flwr.methods import (
+    METHODS,
+    PERSONALISED,
+    PRETRAINING,
+    RANDOM,
+    Method,
+    find_method,
+    with_role,
+)
+from coprefl_flwr.options import Value, declared, option, parsed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,8 +70,8 @@ class Phase:
 
     @property
     def name(self) -> str:
-        """The method's name."""
-        return self.method.name
+        """The method's name; of a user's own, its last part."""
+        return self.method.label
 
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
@@ -71,11 +80,12 @@ class Phase:
             if key in training_keys(self.method, self.role):
                 value = getattr(self.training, one.name)
                 values[key] = "" if value is None else value
-        return {"method": self.name, **values}
+        return {"method": self.method.name, **values}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
-        return self.about() | {"version": self.method.strategy_class.version}
+        own = {"text": self.method.text} if self.method.text else {}
+        return self.about() | {"version": self.method.strategy_class.version} | own
 
 
 def training_keys(method: Method, role: str) -> tuple[str, ...]:
@@ -106,14 +116,15 @@ def entries(text: str, allowed: Sequence[str]) -> list[str]:
 
 
 def folder_of(name: str) -> str:
-    """Return an entry of `method` as part of a path."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name)
+    """Return an entry of `method` as part of a path, without the folders of a user's own file."""
+    phases = [places.portable(phase) for phase in name.split("+")]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", "+".join(phases))
 
 
 def read_phase(
     what: str, text: str, role: str, training: TrainingSettings, short: Mapping[str, Value]
 ) -> Phase:
-    """Read METHOD or METHOD:key=value,key=value.
+    """Read METHOD or METHOD:key=value,key=value; METHOD may be the place of a user's own.
 
     Parameters
     ----------
@@ -126,11 +137,11 @@ def read_phase(
 
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
-    name, _, written = text.partition(":")
+    name, written = name_and_options(text)
     method = _method(what, text, name, role)
     where = f"{what}, {text}: "
     keys = training_keys(method, role)
-    given = _given(where, name, written, [*method.options, *keys])
+    given = _given(where, method.label, written, [*method.options, *keys])
     try:
         own = {key: one.read(given[key]) for key, one in method.options.items() if key in given}
         for key, one in method.options.items():
@@ -145,22 +156,28 @@ def read_phase(
     return Phase(method, role, options, changed)
 
 
+def name_and_options(text: str) -> tuple[str, str]:
+    """Return a method's name, or its place, and the options written behind it."""
+    name, _, written = text.partition(":")
+    return (name, written) if name in (RANDOM, *METHODS) else places.split_options(text)
+
+
 def _method(what: str, text: str, name: str, role: str) -> Method:
     """Return the method that is named, which must have the role."""
-    allowed = with_role(role)
     if name == RANDOM:
         problem = f"{what}: '{text}': random is not trained and has no settings"
         raise SettingsError(problem, what)
-    if name in allowed:
-        return allowed[name]
-    known = [*([RANDOM] if role == PRETRAINING else []), *allowed]
-    if role == PRETRAINING and name in with_role(PERSONALISED):
+    known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
+    if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
         raise SettingsError(
             f"{what}: {name} is a method of personalised studies: set study = personalised, or "
             f"name some of {', '.join(known)}",
             what,
         )
-    raise SettingsError(f"{what}: {unknown('method', name, known)}", what)
+    try:
+        return find_method(name, role, known)
+    except SettingsError as error:
+        raise SettingsError(f"{what}: {error}", what) from error
 
 
 def _training(
@@ -210,6 +227,6 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
 
 def keys_of(names: str, role: str) -> set[str]:
     """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
-    phases = [phase.partition(":")[0] for phase in names.split("+")]
-    methods = [METHODS[name] for name in phases if name in METHODS]
+    found = [name_and_options(phase)[0] for phase in names.split("+")]
+    methods = [find_method(name) for name in found if name != RANDOM]
     return {key for one in methods for key in (*one.options, *training_keys(one, role))}
