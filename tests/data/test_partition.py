@@ -171,3 +171,55 @@ def test_groups_of_other_samples_are_refused():
         natural(2, groups=GROUPS[1:])
     with pytest.raises(SettingsError, match="among 0 clients"):
         natural(0)
+
+
+# --- a user's own
+
+
+@pytest.fixture
+def own_partition(tmp_path):
+    """A file with a function that deals samples out in turn, and some that do it wrongly."""
+    file = tmp_path / "own_partition.py"
+    file.write_text(
+        "def dealt(labels, clients, rng, start=0):\n"
+        "    order = rng.permutation(len(labels))[start:]\n"
+        "    return [order[client::clients] for client in range(clients)]\n\n"
+        "def too_few(labels, clients, rng):\n    return [[0], [1]]\n\n"
+        "def twice(labels, clients, rng):\n    return [[0, 1]] * clients\n\n"
+        "def outside(labels, clients, rng):\n    return [[len(labels)]] * clients\n\n"
+        "def nothing(labels, clients, rng):\n    return None\n\n"
+        "def empty(labels, clients, rng):\n    return [[]] * clients\n"
+    )
+    return file
+
+
+def own(place, seed=0):
+    return partition(
+        np.arange(12) % 3, 3, place, alpha=1, classes_per_client=1, seed_key=(seed,), min_samples=1
+    )
+
+
+def test_a_users_own_is_seeded_and_takes_options(own_partition):
+    parts = own(f"{own_partition}:dealt")
+    assert sorted(np.concatenate(parts)) == list(range(12))
+    assert all((one == other).all() for one, other in zip(parts, own(f"{own_partition}:dealt")))
+    assert any((a != b).any() for a, b in zip(parts, own(f"{own_partition}:dealt", seed=1)))
+    assert len(np.concatenate(own(f"{own_partition}:dealt:start=3"))) == 9
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("too_few", "returned 2 lists of positions, one per client"),
+        ("twice", "some positions are given twice"),
+        ("outside", "client 0 has positions that do not exist"),
+        ("nothing", "must return a list of positions, not NoneType"),
+        ("empty", "client 0 must have a list of whole numbers|client 0 has 0; 1 are needed"),
+        ("dealt:begin=3", "unknown option 'begin': did you mean|known are start"),
+        ("delt", "unknown name 'delt': did you mean 'dealt'"),
+    ],
+)
+def test_a_users_own_that_is_wrong_is_told(own_partition, name, message):
+    with pytest.raises(SettingsError, match=message):
+        own(f"{own_partition}:{name}")
