@@ -1,8 +1,9 @@
 """The figures of a comparison, by the names that recipes give them, with their captions."""
 
+import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,28 +23,31 @@ if TYPE_CHECKING:
 Drawn = tuple["Figure", str]  # a figure and its caption
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a comparison."""
+class Picture(NamedTuple):
+    """A figure of a comparison, as a page shows it."""
 
     kind: str  # one of `comparison.FIGURES`
-    figure: "Figure"
+    png: str  # in base64
     caption: str  # what it shows, in a sentence or two
     alternative: str  # the same for those who do not see it
 
 
-def pictures(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
-    """Draw those figures that the comparison has data for."""
+def draw(comparison: Comparison, kinds: Sequence[str], folder: Path) -> list[Picture]:
+    """Write those figures that the comparison has data for, each as PNG and PDF."""
     found = []
     rows = ", ".join(row.name for row in comparison.measured)
+    ending = f"of {rows}; {comparison.title or comparison.name}. The table has the numbers."
     for kind in kinds:
-        what, draw = _KINDS[kind]
-        alternative = f"{what} of {rows}; {comparison.title or comparison.name}."
+        what, figure_of = _KINDS[kind]
         try:
-            figure, caption = draw(comparison)
+            figure, caption = figure_of(comparison)
         except NothingToDrawError:
             continue
-        found.append(Picture(kind, figure, caption, f"{alternative} The table has the numbers."))
+        path = folder / f"{comparison.name}-{kind}.png"
+        figures.save(figure, path)
+        figures.save(figure, path.with_suffix(".pdf"))
+        png = base64.b64encode(path.read_bytes()).decode()
+        found.append(Picture(kind, png, caption, f"{what} {ending}"))
     return found
 
 

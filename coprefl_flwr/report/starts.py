@@ -9,12 +9,8 @@ from coprefl_flwr.report.results import summary, task_metrics
 from coprefl_flwr.report.statistics import Summary
 from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
 
-_SUMMARY = {
-    "Accuracy %": "accuracy",
-    "Variance": "variance",
-    "Worst 10 %": "worst-10%",
-    "Worst 20 %": "worst-20%",
-    "Worst 30 %": "worst-30%",
+_SUMMARY = {"Accuracy %": "accuracy", "Variance": "variance"} | {
+    f"Worst {percent} %": f"worst-{percent}%" for percent in (10, 20, 30)
 }
 _PRETRAINING = {
     "Rounds": ("rounds", ".0f"),
@@ -25,7 +21,6 @@ _PRETRAINING = {
     "Models sent": ("models", ",.0f"),
     "MB sent": ("megabytes", ",.0f"),
 }
-_ENTRY = ["start", "rounds", "models", "megabytes", "final", "best", "best-round", "catches-up"]
 
 
 def summary_table(rows: pd.DataFrame) -> Table:
@@ -67,29 +62,26 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     "catches-up": the first round as good as the best of "fedavg" alone, infinity for never. What a
     start has not is nan.
     """
-    sent = [f"{what}-{way}" for what in ("models", "bytes") for way in ("down", "up")]
-    rounds = rounds.reindex(columns=["phase", "start", "round", "server-accuracy", *sent])
-    rounds = rounds[rounds["phase"] == "pretraining"].astype({"server-accuracy": float})
-    by_start = {str(start): rows for start, rows in rounds.groupby("start", sort=False)}
-    tested = {
-        start: rows.set_index("round")["server-accuracy"].dropna()
-        for start, rows in by_start.items()
-    }
+    models, sent = ["models-down", "models-up"], ["bytes-down", "bytes-up"]
+    numbers = ["server-accuracy", *models, *sent]
+    rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
+    rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
+    by_start = list(rounds.set_index("round").groupby("start", sort=False))
+    tested = {str(start): rows["server-accuracy"].dropna() for start, rows in by_start}
     entries = []
-    for start, rows in by_start.items():
-        traffic = rows[sent].astype(float).fillna(0)
+    for (start, accuracy), (_, rows) in zip(tested.items(), by_start, strict=True):
         entry = {
             "start": start, "rounds": len(rows),
-            "models": math.fsum(traffic[sent[:2]].sum(axis=1)),
-            "megabytes": math.fsum(traffic[sent[2:]].sum(axis=1)) / 1e6,
+            "models": math.fsum(rows[models].sum(axis=1)),
+            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
             "catches-up": _catches_up(start, tested),
         }  # fmt: skip
-        accuracy = tested[start]
         if len(accuracy):
             final = accuracy[accuracy.index.max()]
             entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=_ENTRY).astype({"catches-up": float})
+    columns = ["start", *(name for name, _ in _PRETRAINING.values())]
+    return pd.DataFrame(entries, columns=columns).astype({"catches-up": float})
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:

@@ -263,7 +263,8 @@ def test_repeated_and_absent_rows_are_refused() -> None:
 
 def test_summary_csv(tmp_path: Path) -> None:
     path = tmp_path / "summary.csv"
-    results.write_summary_csv(path, pd.DataFrame([row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)]))
+    rows = pd.DataFrame([row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)])
+    results.write_csv(path, results.summary(rows))
     with path.open(newline="") as file:
         (entry,) = csv.DictReader(file)
     assert entry["start"] == "a,b"

@@ -1,18 +1,12 @@
 """How client accuracies are spread (CoPreFL, Figures 2 to 10)."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.results import accuracies, summary
-
-
-def accuracy_histogram(rows: pd.DataFrame, path: str | Path) -> None:
-    """Save `accuracy_figure`; the file's suffix is one of `FORMATS`."""
-    style.save(accuracy_figure(rows), path)
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +16,6 @@ _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
-
-
-def learning_curves(rounds: pd.DataFrame, path: str | Path) -> None:
-    """Save `learning_figure`; the file's suffix is one of `style.FORMATS`."""
-    style.save(learning_figure(rounds), path)
 
 
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":

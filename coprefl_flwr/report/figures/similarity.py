@@ -6,7 +6,7 @@ of them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -50,11 +50,12 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
     return np.asarray(scores / scores.sum(axis=0))
 
 
-def similarity(folders: Sequence[Path], clients: Sequence[str]) -> Similarity:
-    """Return the heat map of finished FedPCL runs, whose folders are given, that of all last."""
+def similarity(
+    folders: Sequence[Path], backbones: Sequence[str], clients: Sequence[str]
+) -> Similarity:
+    """Return the heat map of finished FedPCL runs: of each backbone alone, and of all last."""
     *alone, fused = [load_file(folder / LOCAL) for folder in folders]
-    scores = similarities(alone, fused)
-    return Similarity(scores, [folder.name for folder in folders[:-1]], clients)
+    return Similarity(similarities(alone, fused), backbones, clients)
 
 
 def similarity_figure(found: Similarity) -> "style.Figure":
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> None:
     for folder, method in zip(folders, methods, strict=True):
         if not (method / LOCAL).is_file():
             raise SettingsError(f"{folder} holds no finished run of fedpcl")
-    found = similarity(methods, list(read_rows(folders[-1] / "rows.jsonl")["domain"]))
-    names = [folder.name for folder in folders[:-1]]
-    style.save(similarity_figure(replace(found, backbones=names)), path)
+    clients = list(read_rows(folders[-1] / "rows.jsonl")["domain"])
+    found = similarity(methods, [folder.name for folder in folders[:-1]], clients)
+    style.save(similarity_figure(found), path)
     print(path)
