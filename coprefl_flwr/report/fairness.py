@@ -27,7 +27,8 @@ def best(accuracies: npt.ArrayLike, share: float) -> float:
     return float(np.mean(values[-_count(share, values.size) :]))
 
 
-METRICS: dict[str, Callable[[npt.NDArray[np.float64]], float]] = {
+Measure = Callable[[npt.NDArray[np.float64]], float]  # of the clients' accuracies
+METRICS: dict[str, Measure] = {
     "accuracy": lambda accuracies: float(np.mean(accuracies)),
     "variance": lambda accuracies: float(np.var(accuracies)),
     **{f"worst-{percent}%": partial(worst, share=percent / 100) for percent in (10, 20, 30, 40)},

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from coprefl_flwr.report.columns import Better
 from coprefl_flwr.report.results import summary, task_metrics
 from coprefl_flwr.report.statistics import Summary
 from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
@@ -26,15 +27,11 @@ _PRETRAINING = {
 def summary_table(rows: pd.DataFrame) -> Table:
     """Return what the starting points are worth, over tasks, from rows of clients."""
     entries = summary(rows)
-    columns = [
-        column_of(
-            title,
-            [Summary(*found) for found in entries[[metric, f"{metric} std", "tasks"]].values],
-            ".1f",
-            "lower" if metric == "variance" else "higher",
-        )
-        for title, metric in _SUMMARY.items()
-    ]
+    columns = []
+    for title, metric in _SUMMARY.items():
+        found = [Summary(*of) for of in entries[[metric, f"{metric} std", "tasks"]].to_numpy()]
+        better: Better = "lower" if metric == "variance" else "higher"
+        columns.append(column_of(title, found, better))
     return Table(["Start"], entries[["start"]].values.tolist(), columns, [Note(_over_tasks(rows))])
 
 
@@ -43,9 +40,8 @@ def _over_tasks(rows: pd.DataFrame) -> str:
     starts = task_metrics(rows).groupby("start", sort=False)["task"]
     counts = sorted(starts.size())
     tasks = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
-    noun = "task" if counts[-1] == 1 else "tasks"
-    what = "Mean" if counts[-1] == 1 else "Mean ± sample std"
-    note = f"{what} over {tasks} {noun}; accuracies in %, variance in %²"
+    over = "Mean over 1 task" if counts[-1] == 1 else f"Mean ± sample std over {tasks} tasks"
+    note = f"{over}; accuracies in %, variance in %²"
     if len(counts) > 1:
         note += f"; {MARK}: best"
     if len({frozenset(tasks) for _, tasks in starts}) > 1:

@@ -31,8 +31,7 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
     """Return values less reference over the units that both have, and p of a paired t-test.
 
     The p-value, of the two-sided test whether the mean difference is 0, is nan with fewer than two
-    common units, and where all differences are the same to rounding: the test has no spread to
-    measure the mean with.
+    common units, and where all differences are the same to rounding: there is no spread.
     """
     pairs = np.array([values, reference], dtype=np.float64)
     pairs = pairs[:, np.isfinite(pairs).all(axis=0)]

@@ -91,9 +91,8 @@ def best_of(values: Sequence[float], better: Better) -> set[int]:
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(title: str, found: Sequence[Summary], spec: str, better: Better = "higher") -> Column:
-    """Return a column of summaries, one a line, the best marked."""
-    means = [float(format(one.mean, spec.replace(",", ""))) for one in found]
-    best = best_of(means, better)
-    numbers = [Number.of(one.mean, one.std, spec, at in best) for at, one in enumerate(found)]
+def column_of(title: str, found: Sequence[Summary], better: Better = "higher") -> Column:
+    """Return a column of summaries with one decimal, one a line, the best marked."""
+    best = best_of([round(one.mean, 1) for one in found], better)
+    numbers = [Number.of(one.mean, one.std, ".1f", at in best) for at, one in enumerate(found)]
     return Column(title, {"here": numbers})

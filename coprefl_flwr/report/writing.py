@@ -55,12 +55,13 @@ def _page(report: Report, sections: Sequence[Section]) -> str:
     """Return the page; a figure that was asked for and that nothing had data for is noted."""
     drawn = {picture.kind for _, pictures in sections for picture in pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["value"] = _value
-    return environment.from_string(_PAGE).render(
-        report=report, notes=[*report.notes, *missing], sections=sections, style=_STYLE
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return page.from_string(_PAGE).render(
+        report=report,
+        notes=[*report.notes, *missing],
+        sections=sections,
+        style=_STYLE,
+        value=_value,
     )
 
 
@@ -90,8 +91,7 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 {
   font-size: 1.35rem; margin: 3rem 0 .75rem; padding-top: .75rem; border-top: 1px solid var(--line);
 }
-.note, figcaption { color: var(--soft); }
-.note, figcaption { font-size: .875rem; max-width: 90ch; }
+.note, figcaption { color: var(--soft); font-size: .875rem; max-width: 90ch; }
 .note:empty { display: none; }
 nav ul { columns: 16rem; padding-left: 1.25rem; }
 ul.failed { color: light-dark(#a3261b, #f0998f); }
@@ -123,9 +123,7 @@ figure img { width: 100%; max-width: 52rem; padding: .5rem; background: #fff; }
 _PAGE = """\
 {% macro bullets(lines, kind) %}
 {% if lines %}
-<ul class="{{ kind }}">
-{% for line in lines %}<li>{{ line }}</li>{% endfor %}
-</ul>
+<ul class="{{ kind }}">{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
 {% endif %}
 {% endmacro %}
 {% macro grid(table) %}
@@ -181,13 +179,11 @@ _PAGE = """\
 <main>
 {{ bullets(notes, "notes") }}
 {% if report.comparisons | length > 1 %}
-<nav aria-label="Tables">
-<ul>
+<nav aria-label="Tables"><ul>
 {% for one in report.comparisons %}
 <li><a href="#{{ one.name }}">{{ one.title or one.name }}</a></li>
 {% endfor %}
-</ul>
-</nav>
+</ul></nav>
 {% endif %}
 {% if report.comparisons | map(attribute="failed") | select | list %}
 <h2>Failed runs</h2>
@@ -209,8 +205,8 @@ _PAGE = """\
 {% if report.settings %}
 <h2>Settings</h2>
 <table class="settings">
-{% for key, value in report.settings.items() %}
-<tr><th scope="row">{{ key }}</th><td class="text">{{ value | value }}</td></tr>
+{% for key, setting in report.settings.items() %}
+<tr><th scope="row">{{ key }}</th><td class="text">{{ value(setting) }}</td></tr>
 {% endfor %}
 </table>
 {% endif %}

@@ -115,7 +115,6 @@ def test_the_table_of_the_readme() -> None:
         column_of(
             title,
             [Summary(line[2 * at], line[2 * at + 1], 3) for line in numbers],
-            ".1f",
             "lower" if title == "Variance" else "higher",
         )
         for at, title in enumerate(titles)

@@ -1,8 +1,7 @@
 """How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
 
 `python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
-finished FedPCL runs of the same clients: one run for each backbone alone, and last the one with all
-of them.
+finished FedPCL runs of the same clients: one for each backbone alone, and last that with all.
 """
 
 from collections.abc import Sequence
@@ -35,10 +34,8 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
 
     A score is the inner product of a client's prototypes under one backbone and under all (section
     5.5), the mean over classes. The heads of two runs begin apart, so it also holds by how much
-    training has brought them together.
-
-    `alone` and `fused` are every client's prototypes, (C, d) by client, of a backbone each and of
-    all.
+    training has brought them together. `alone` (a backbone each) and `fused` (all of them) are
+    every client's prototypes, (C, d) by client.
     """
     for one in alone:
         if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
