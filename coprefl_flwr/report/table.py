@@ -93,6 +93,6 @@ def best_of(values: Sequence[float], better: Better) -> set[int]:
 
 def column_of(title: str, found: Sequence[Summary], better: Better = "higher") -> Column:
     """Return a column of summaries with one decimal, one a line, the best marked."""
-    best = best_of([round(one.mean, 1) for one in found], better)
+    best = best_of([float(f"{one.mean:.1f}") for one in found], better)
     numbers = [Number.of(one.mean, one.std, ".1f", at in best) for at, one in enumerate(found)]
     return Column(title, {"here": numbers})
