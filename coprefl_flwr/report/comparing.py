@@ -8,9 +8,8 @@ import pandas as pd
 
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Measured
-from coprefl_flwr.report.fairness import METRICS
 from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.statistics import holm, paired, summarise
+from coprefl_flwr.report.statistics import METRICS, holm, paired, summarise
 from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Table, best_of
 
 

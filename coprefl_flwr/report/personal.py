@@ -7,9 +7,8 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report.columns import Better
-from coprefl_flwr.report.fairness import METRICS, Measure
 from coprefl_flwr.report.results import accuracies
-from coprefl_flwr.report.statistics import summarise
+from coprefl_flwr.report.statistics import METRICS, Measure, summarise
 from coprefl_flwr.report.table import Column, Note, Number, Table, column_of
 
 PersonalRun = tuple[pd.DataFrame, Mapping[str, Mapping[str, int]]]

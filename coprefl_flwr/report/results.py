@@ -19,8 +19,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import unknown
-from coprefl_flwr.report.fairness import METRICS, summarise_task
-from coprefl_flwr.report.statistics import summarise
+from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
@@ -91,7 +90,7 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per start and task, as they first appear: start, task, `fairness.METRICS`."""
+    """Return a row per start and task, as they first appear: start, task, `statistics.METRICS`."""
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
     found = [
         {"start": start, "task": task, **summarise_task(part["accuracy"])}
@@ -103,7 +102,7 @@ def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    Its columns are "start", "tasks" (how many) and, for each metric of `fairness.METRICS`, the
+    Its columns are "start", "tasks" (how many) and, for each metric of `statistics.METRICS`, the
     metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
     deviation they report: this is the sample one (ddof=1), nan when there is one task only.
     """
