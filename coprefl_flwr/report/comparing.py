@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -15,7 +16,7 @@ from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Ta
 
 def text_tables(comparison: Comparison) -> str:
     """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
-    return plain(table(comparison))
+    return plain(table(replace(comparison, paper={})))
 
 
 def numbers(comparison: Comparison) -> pd.DataFrame:
@@ -54,13 +55,11 @@ def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]
 
 def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
-    found = [
-        pd.DataFrame({metric: row.values[metric] for metric in comparison.metrics}).assign(
-            comparison=comparison.name, row=row.name, unit=list(comparison.units)
-        )
-        for row in comparison.measured
-    ]
-    return pd.concat(found)[["comparison", "row", "unit", *comparison.metrics]]
+    found = []
+    for row in comparison.measured:
+        of = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
+        found.append(pd.DataFrame(of | {name: row.values[name] for name in comparison.metrics}))
+    return pd.concat(found)
 
 
 def table(comparison: Comparison) -> Table:
@@ -79,7 +78,6 @@ def table(comparison: Comparison) -> Table:
         label=comparison.name,
         failed=comparison.failed,
         reference=list(lines["row"]).index(comparison.tested_against.name),
-        unmeasured=len(lines) - len(comparison.measured),
     )
 
 

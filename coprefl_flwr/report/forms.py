@@ -15,12 +15,11 @@ def plain(table: Table) -> str:
     It has what was measured here alone. Columns that do not fit beside the others stand in a
     further table below, and long names are wrapped.
     """
-    measured = len(table.lines) - table.unmeasured
-    names = [":".join(filter(None, line)) for line in table.lines[:measured]]  # as in a setting
+    names = [":".join(filter(None, line)) for line in table.lines]  # as in a setting
     room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
     groups: list[list[list[str]]] = [[]]
     for one in table.columns:
-        column = _column(one.title, one.parts["here"][:measured], table.marks)
+        column = _column(one.title, one.parts["here"], table.marks)
         if groups[-1] and sum(2 + len(title) for title, *_ in [*groups[-1], column]) > room:
             groups.append([])
         groups[-1].append(column)

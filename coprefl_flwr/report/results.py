@@ -121,16 +121,16 @@ def write_csv(path: str | Path, found: pd.DataFrame) -> None:
 
 
 def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:
-    """Return rows in Python's own types, None for what is infinite, without what is missing.
+    """Return rows in Python's own types; what is missing only in the column `keep`, as None.
 
-    Of the column `keep` what is missing stays, as None.
+    What is infinite is None too.
     """
+    rows = [
+        {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
+        for row in found.to_dict("records")
+    ]
     absent = (math.inf, -math.inf)
-    return [
-        {str(k): None if pd.isna(v) or v in absent else v
-         for k, v in record.items() if k == keep or not pd.isna(v)}
-        for record in found.to_dict("records")
-    ]  # fmt: skip
+    return [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]
 
 
 def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:

@@ -1,13 +1,12 @@
 """The tables of a study of starting points: their worth, and their pre-training."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import Better
-from coprefl_flwr.report.results import summary, task_metrics
-from coprefl_flwr.report.statistics import Summary
+from coprefl_flwr.report.results import task_metrics
+from coprefl_flwr.report.statistics import summarise
 from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
 
 _SUMMARY = {"Accuracy %": "accuracy", "Variance": "variance"} | {
@@ -26,25 +25,24 @@ _PRETRAINING = {
 
 def summary_table(rows: pd.DataFrame) -> Table:
     """Return what the starting points are worth, over tasks, from rows of clients."""
-    entries = summary(rows)
+    starts = task_metrics(rows).groupby("start", sort=False)
     columns = []
     for title, metric in _SUMMARY.items():
-        found = [Summary(*of) for of in entries[[metric, f"{metric} std", "tasks"]].to_numpy()]
-        better: Better = "lower" if metric == "variance" else "higher"
-        columns.append(column_of(title, found, better))
-    return Table(["Start"], entries[["start"]].values.tolist(), columns, [Note(_over_tasks(rows))])
+        found = [summarise(values.tolist()) for _, values in starts[metric]]
+        columns.append(column_of(title, found, "lower" if metric == "variance" else "higher"))
+    tasks = {str(start): list(numbers) for start, numbers in starts["task"]}
+    return Table(["Start"], [[start] for start in tasks], columns, [Note(_over_tasks(tasks))])
 
 
-def _over_tasks(rows: pd.DataFrame) -> str:
-    """Return what the numbers are, and whether the starts can be compared."""
-    starts = task_metrics(rows).groupby("start", sort=False)["task"]
-    counts = sorted(starts.size())
-    tasks = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
-    over = "Mean over 1 task" if counts[-1] == 1 else f"Mean ± sample std over {tasks} tasks"
+def _over_tasks(tasks: Mapping[str, Sequence[int]]) -> str:
+    """Return what the numbers are, and whether the starts, with these tasks, can be compared."""
+    counts = sorted(map(len, tasks.values()))
+    number = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
+    over = "Mean over 1 task" if counts[-1] == 1 else f"Mean ± sample std over {number} tasks"
     note = f"{over}; accuracies in %, variance in %²"
     if len(counts) > 1:
         note += f"; {MARK}: best"
-    if len({frozenset(tasks) for _, tasks in starts}) > 1:
+    if len(set(map(frozenset, tasks.values()))) > 1:
         note += "; the starts did not all meet the same tasks"
     return note + "."
 

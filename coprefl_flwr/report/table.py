@@ -64,7 +64,6 @@ class Table:
     label: str = ""  # by which a document refers to it; "": not at all
     failed: Sequence[str] = ()  # a line per run that is missing
     reference: int | None = None  # the line that the others are tested against
-    unmeasured: int = 0  # how many lines, the last ones, have nothing that was measured here
     marks: bool = True  # whether the best are marked: plain text leaves room for the stars
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:

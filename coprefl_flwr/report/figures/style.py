@@ -56,8 +56,7 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     slots: dict[str, int] = {}
     names = sorted(set(starts), key=lambda name: (len(name), name))
     for name in names:
-        method = re.sub(r":[^+]*|[\W_]", "", name.lower())  # Without options and hyphens.
-        own = _OWN_COLOURS.get(method)
+        own = _OWN_COLOURS.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
         if own is not None and own not in slots.values():
             slots[name] = own
     for name in names:
