@@ -208,8 +208,8 @@ class _Table:
         if not all(map(self.store.done, runs)) or not all((f / LOCAL).exists() for f in folders):
             return None
         clients = [row.get("domain", "") for row in self.store.result(runs[-1].main)["rows"]]
-        found = similarity(folders, clients)
-        return replace(found, backbones=[Path(one.partition("=")[2] or one).stem for one in names])
+        backbones = [Path(one.partition("=")[2] or one).stem for one in names]
+        return similarity(folders, backbones, clients)
 
 
 def _units(contest: Contest) -> list[str]:

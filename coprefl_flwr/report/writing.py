@@ -1,6 +1,5 @@
 """A report's folder, and its page: one HTML file that needs no other, no network, no JavaScript."""
 
-import base64
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,13 +10,13 @@ from jinja2 import Environment, StrictUndefined
 
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
-from coprefl_flwr.report.comparison import Comparison, Report
-from coprefl_flwr.report.figures import save
+from coprefl_flwr.report.comparison import Report
 from coprefl_flwr.report.forms import latex, markdown
-from coprefl_flwr.report.pictures import Picture, pictures
+from coprefl_flwr.report.pictures import Picture, draw
+from coprefl_flwr.report.results import write_csv
 from coprefl_flwr.report.table import Table
 
-Drawn = list[tuple[Picture, bytes]]  # figures with their PNG
+Section = tuple[Table, list[Picture]]
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -40,41 +39,29 @@ def write_report(report: Report, folder: Path) -> Path:
     across = overviews(report.comparisons, tables)
     if across:
         write_atomically(folder / "tables" / "overview.md", markdown(*across).encode())
-    sections: list[tuple[Table, Drawn]] = [(one, []) for one in across]
+    sections: list[Section] = [(one, []) for one in across]
     for comparison, of in zip(report.comparisons, tables, strict=True):
         write_atomically(folder / "tables" / f"{comparison.name}.md", markdown(of).encode())
         write_atomically(folder / "tables" / f"{comparison.name}.tex", latex(of).encode())
-        sections.append((of, _draw(comparison, report.figures, folder / "figures")))
+        sections.append((of, draw(comparison, report.figures, folder / "figures")))
     for name, rows in (("results", numbers), ("units", units)):
         lines = pd.concat([rows(comparison) for comparison in report.comparisons])
-        text = lines.to_csv(index=False, lineterminator="\n")
-        write_atomically(folder / f"{name}.csv", text.encode())
+        write_csv(folder / f"{name}.csv", lines)
     write_atomically(folder / "index.html", _page(report, sections).encode())
     return folder / "index.html"
 
 
-def _draw(comparison: Comparison, kinds: Sequence[str], folder: Path) -> Drawn:
-    """Write a comparison's figures, and return them."""
-    drawn = []
-    for picture in pictures(comparison, kinds):
-        path = folder / f"{comparison.name}-{picture.kind}.png"
-        save(picture.figure, path)
-        save(picture.figure, path.with_suffix(".pdf"))
-        drawn.append((picture, path.read_bytes()))
-    return drawn
-
-
-def _page(report: Report, sections: Sequence[tuple[Table, Drawn]]) -> str:
+def _page(report: Report, sections: Sequence[Section]) -> str:
     """Return the page; a figure that was asked for and that nothing had data for is noted."""
-    drawn = {picture.kind for _, pictures in sections for picture, _ in pictures}
+    drawn = {picture.kind for _, pictures in sections for picture in pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["base64"] = lambda png: base64.b64encode(png).decode()
-    environment.filters["value"] = _value
-    return environment.from_string(_PAGE).render(
-        report=report, notes=[*report.notes, *missing], sections=sections, style=_STYLE
+    page = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return page.from_string(_PAGE).render(
+        report=report,
+        notes=[*report.notes, *missing],
+        sections=sections,
+        style=_STYLE,
+        value=_value,
     )
 
 
@@ -104,8 +91,7 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .25rem; }
 h2 {
   font-size: 1.35rem; margin: 3rem 0 .75rem; padding-top: .75rem; border-top: 1px solid var(--line);
 }
-.note, figcaption { color: var(--soft); }
-.note, figcaption { font-size: .875rem; max-width: 90ch; }
+.note, figcaption { color: var(--soft); font-size: .875rem; max-width: 90ch; }
 .note:empty { display: none; }
 nav ul { columns: 16rem; padding-left: 1.25rem; }
 ul.failed { color: light-dark(#a3261b, #f0998f); }
@@ -137,9 +123,7 @@ figure img { width: 100%; max-width: 52rem; padding: .5rem; background: #fff; }
 _PAGE = """\
 {% macro bullets(lines, kind) %}
 {% if lines %}
-<ul class="{{ kind }}">
-{% for line in lines %}<li>{{ line }}</li>{% endfor %}
-</ul>
+<ul class="{{ kind }}">{% for line in lines %}<li>{{ line }}</li>{% endfor %}</ul>
 {% endif %}
 {% endmacro %}
 {% macro grid(table) %}
@@ -195,13 +179,11 @@ _PAGE = """\
 <main>
 {{ bullets(notes, "notes") }}
 {% if report.comparisons | length > 1 %}
-<nav aria-label="Tables">
-<ul>
+<nav aria-label="Tables"><ul>
 {% for one in report.comparisons %}
 <li><a href="#{{ one.name }}">{{ one.title or one.name }}</a></li>
 {% endfor %}
-</ul>
-</nav>
+</ul></nav>
 {% endif %}
 {% if report.comparisons | map(attribute="failed") | select | list %}
 <h2>Failed runs</h2>
@@ -212,9 +194,9 @@ _PAGE = """\
 <h2>{{ table.title }}</h2>
 {{ grid(table) }}
 <p class="note">{{ table.note("bold") }}</p>
-{% for picture, png in pictures %}
+{% for picture in pictures %}
 <figure>
-<img src="data:image/png;base64,{{ png | base64 }}" alt="{{ picture.alternative }}">
+<img src="data:image/png;base64,{{ picture.png }}" alt="{{ picture.alternative }}">
 <figcaption>{{ picture.caption }}</figcaption>
 </figure>
 {% endfor %}
@@ -223,8 +205,8 @@ _PAGE = """\
 {% if report.settings %}
 <h2>Settings</h2>
 <table class="settings">
-{% for key, value in report.settings.items() %}
-<tr><th scope="row">{{ key }}</th><td class="text">{{ value | value }}</td></tr>
+{% for key, setting in report.settings.items() %}
+<tr><th scope="row">{{ key }}</th><td class="text">{{ value(setting) }}</td></tr>
 {% endfor %}
 </table>
 {% endif %}

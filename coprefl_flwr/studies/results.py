@@ -52,13 +52,13 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
 
 def _starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
     if not rounds.empty:
-        figures.learning_curves(rounds, folder / "learning_curves.png")
+        figures.save(figures.learning_figure(rounds), folder / "learning_curves.png")
     entries = pretraining_summary(rounds)
     if not entries.empty:
         _write(folder / "pretraining.md", [pretraining_table(entries)])
     if not rows.empty:
-        results.write_summary_csv(folder / "summary.csv", rows)
-        figures.accuracy_histogram(rows, folder / "client_accuracies.png")
+        results.write_csv(folder / "summary.csv", results.summary(rows))
+        figures.save(figures.accuracy_figure(rows), folder / "client_accuracies.png")
         _write(folder / "summary.md", [summary_table(rows)])
 
 
