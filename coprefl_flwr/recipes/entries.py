@@ -1,32 +1,20 @@
 """Entries of a recipe's file, checked one by one; an error has its line."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import Value, unknown
-from coprefl_flwr.recipes.yaml_file import Located
+from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.yaml_file import Located, part_of
 from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.studies.settings import STARTS, checked
 
-Read = TypeVar("Read")
+Choices = Mapping[str, tuple[Value, ...]]
+"""Settings, each with its values: one, or several that are compared or searched."""
 
 
-def known_keys(mapping: Mapping[str, Located], known: Iterable[str], what: str) -> None:
-    """Raise a SettingsError with the line of the first key that is not known."""
-    for key, entry in mapping.items():
-        if key not in known:
-            raise entry.error(unknown(what, key, known))
-
-
-def part_of(tree: Mapping[str, Located], key: str) -> Mapping[str, Located]:
-    """Return the mapping under a key; an empty one where there is no such key."""
-    return tree[key].mapping(key) if key in tree else {}
-
-
-def each_once(entry: Located, what: str, read: Callable[[Located], Read]) -> tuple[Read, ...]:
-    """Read the entries of a list, or the one value; what stands there again is left out."""
-    return tuple(dict.fromkeys(read(one) for one in entry.listed(what)))
+def choices_of(tree: Mapping[str, Located], key: str) -> Choices:
+    """Read {setting: value or list of values} under a key."""
+    return {name: values_of(name, entry) for name, entry in part_of(tree, key).items()}
 
 
 def values_of(key: str, entry: Located) -> tuple[Value, ...]:
@@ -44,28 +32,10 @@ def values_of(key: str, entry: Located) -> tuple[Value, ...]:
     return tuple(found)
 
 
-def whole(entry: Located | None, default: int, minimum: int, what: str) -> int:
-    """Read a whole number of at least `minimum`; the default where there is no entry."""
-    if entry is None:
-        return default
-    if not isinstance(entry.value, int) or isinstance(entry.value, bool) or entry.value < minimum:
-        raise entry.error(f"{what} = {entry.value}: must be a whole number, at least {minimum}")
-    return entry.value
-
-
-def one_of(entry: Located | None, default: str, allowed: Iterable[str], what: str) -> str:
-    """Read one of the allowed texts; the default where there is no entry."""
-    if entry is None:
-        return default
-    if entry.value not in allowed:
-        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), allowed)}")
-    return str(entry.value)
-
-
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    return metric if is_column(metric) else one_of(entry, "", COLUMNS, what)
+    return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
@@ -82,8 +52,8 @@ def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
 
 def study_of(tree: Mapping[str, Located]) -> str:
     """Return the kind of study that a recipe's runs are: its setting `study`."""
-    settings = part_of(tree, "settings")
-    kinds = values_of("study", settings["study"]) if "study" in settings else (STARTS,)
-    if len(kinds) > 1:
-        raise settings["study"].error("study: all runs of a recipe are of one kind")
-    return str(kinds[0])
+    entry = part_of(tree, "settings").get("study", Located(STARTS, ""))
+    kind, *others = values_of("study", entry)
+    if others:
+        raise entry.error("study: all runs of a recipe are of one kind")
+    return str(kind)
