@@ -84,8 +84,8 @@ class _Table:
             metrics=recipe.metrics,
             units=units,
             measured=[
-                self._measured(row, one) if one else Measured(row.entrant.label, "", missing)
-                for row, one in self._rows
+                self._measured(row, one, runs) if one else Measured(row.entrant.label, "", missing)
+                for row, one, runs in self._rows
             ],
             reference=recipe.reference,
             paper=printed.rows if printed else {},
@@ -101,48 +101,46 @@ class _Table:
         return of_tasks or [f"seed {seed}" for seed in seeds]
 
     @functools.cached_property
-    def _rows(self) -> list[tuple[Contest, Candidate | None]]:
-        """A pair per row: the contest, and the candidate that it shows, if one could be chosen."""
+    def _rows(self) -> list[tuple[Contest, Candidate | None, list[Run]]]:
+        """Per row the contest, the candidate that it shows (None if none can yet), and its runs."""
         found = [Contest(self.recipe, self.combination, one) for one in self.recipe.entrants]
-        return [(row, one) for row in found for one in row.shown(self.store)]
+        return [
+            (row, one, row.reported(one) if one else [])
+            for row in found
+            for one in row.shown(self.store)
+        ]
 
     def _lost(self) -> list[str]:
         """Return a line for whatever is missing."""
-        unchosen = [row.entrant.label for row, one in self._rows if not one]
+        unchosen = [row.entrant.label for row, one, _ in self._rows if not one]
         deciding = [
             (run, "on validation tasks")
-            for row, _ in self._rows
+            for row, _, _ in self._rows
             if row.validated
             for one in row.entrant.candidates()
             for run in row.deciding(one)
         ]
-        reported = [
-            (run, f"seed {run.settings.seed}")
-            for row, one in self._rows
-            if one
-            for run in row.reported(one)
-        ]
+        reported = [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         return [f"{label}: no value could be chosen" for label in unchosen] + [
             f"{run.name}, {which}: {self.failed.get(run.key, 'not run yet')}"
             for run, which in deciding + reported
             if not self.store.done(run)
         ]
 
-    def _measured(self, contest: Contest, chosen: Candidate) -> Measured:
-        runs, label = contest.reported(chosen), contest.entrant.label
+    def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
+        label = contest.entrant.label
         landscape = "landscape" in self.recipe.figures and self.store.done(runs[0])
+        rounds = [
+            {**row, "seed": run.settings.seed}
+            for run in runs
+            for row in self.store.result(run.main)["rounds"]
+        ]
         return Measured(
             label=label,
             chosen=chosen.chosen,
             values=self._values(runs, chosen.start),
             rows=self._of_tasks(runs, label, "rows"),
-            rounds=frame(
-                [
-                    {**row, "seed": run.settings.seed}
-                    for run in runs
-                    for row in self.store.result(run.main)["rounds"]
-                ]
-            ),
+            rounds=frame(rounds),
             curves=self._of_tasks(runs, label, "rounds"),
             switch=runs[0].study.switch,
             landscape=loss_around(self.store, runs[0]) if landscape else None,
@@ -191,10 +189,10 @@ class _Table:
         found = []
         for position, _ in enumerate(self.recipe.seeds):
             # Two rows may be the same start under two labels.
-            runs = {one.start: row.reported(one)[position] for row, one in self._rows if one}
+            starts = {one.start: runs[position] for _, one, runs in self._rows if one}
             rounds = [
                 {**row, "start": start}
-                for start, run in runs.items()
+                for start, run in starts.items()
                 for row in self.store.result(run.main)["rounds"]
             ]
             found.append(pretraining_summary(frame(rounds)).set_index("start").to_dict("index"))

@@ -6,15 +6,8 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, short_forms, with_role
 from coprefl_flwr.options import unknown
-from coprefl_flwr.recipes.entries import (
-    Choices,
-    choices_of,
-    metric_of,
-    named_method,
-    study_of,
-    values_of,
-)
-from coprefl_flwr.recipes.printed import paper_tables, without_others
+from coprefl_flwr.recipes import entries
+from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
@@ -30,12 +23,9 @@ KEYS = (
     *("small", "paper", "scale", *DEFAULTS),
 )
 ELSEWHERE = {
-    "seed": "seeds",
-    "method": "methods",
-    "run-name": "--out",
-    "output-dir": "--out",
+    "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
     "resume": "the same command again",
-}
+}  # fmt: skip
 """Settings that a recipe says in another way."""
 
 
@@ -83,16 +73,16 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if key in ELSEWHERE:
             raise entry.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
     given = {key: Located(value, name) for key, value in DEFAULTS.items()} | tree
-    settings, role = choices_of(tree, "settings"), ROLES[study_of(tree)]
+    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = given["select"].one_of("select", (VALIDATION, TEST, ALL))
     rows = _entrants(tree, role)
     names = _names(rows, select)
     reference = tree.get("reference", Located(names[-1], name)).one_of("reference", names)
     if changed and "paper" in tree:
-        tree["paper"] = without_others(tree["paper"], settings, names)
+        tree["paper"] = entries.without_others(tree["paper"], settings, names)
         if not tree["paper"].value:
             del tree["paper"]
-    metrics = [metric_of(one, "metric") for one in entries_of(tree, "metrics")]
+    metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
     figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
     recipe = Recipe(
         title=tree["title"].text("title"),
@@ -106,7 +96,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         seeds=_seeds(given["seeds"]),
         metrics=tuple(dict.fromkeys(metrics)) or _default_metrics(settings),
         figures=tuple(dict.fromkeys(figures)),
-        paper=paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
+        paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
         effective={key: entry.plain() for key, entry in tree.items()},
         places={k: one.place for k, one in (tree | dict(part_of(tree, "settings"))).items()},
@@ -133,13 +123,13 @@ def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
 
 def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
-    label, named, options = named_method(entry)
+    label, named, options = entries.named_method(entry)
     method = named.text("method").replace(" ", "")
     own = {key: values_of(key, value) for key, value in options.items()}
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
-    for phase in method.split("+"):
-        if phase.partition(":")[0] not in known:
-            raise named.error(unknown("method", phase.partition(":")[0], known))
+    for name in [phase.partition(":")[0] for phase in method.split("+")]:
+        if name not in known:
+            raise named.error(unknown("method", name, known))
     has = keys_of(method, role)
     for key, value in options.items():
         if key not in has:
@@ -154,14 +144,8 @@ def _names(rows: Sequence[Entrant], select: str) -> list[str]:
     A row that is searched is called by its label even then, for the first of its values.
     """
     labels = [row.label for row in rows]
-    if select != ALL:
-        return labels
-    return labels + [
-        f"{row.label}:{candidate.chosen}"
-        for row in rows
-        for candidate in row.candidates()
-        if candidate.chosen
-    ]
+    valued = [f"{row.label}:{one.chosen}" for row in rows for one in row.candidates() if one.chosen]
+    return labels + valued if select == ALL else labels
 
 
 def _seeds(entry: Located) -> tuple[int, ...]:

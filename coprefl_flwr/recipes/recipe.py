@@ -37,8 +37,7 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.entries import Choices
-from coprefl_flwr.recipes.printed import PaperTable
+from coprefl_flwr.recipes.entries import Choices, PaperTable
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
 

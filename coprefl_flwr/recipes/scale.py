@@ -13,8 +13,7 @@ from typing import Any
 
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.entries import named_method, study_of
-from coprefl_flwr.recipes.printed import with_tables
+from coprefl_flwr.recipes.entries import named_method, study_of, with_tables
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import ACCURACY_OF
@@ -39,10 +38,7 @@ OVERLAYS: Mapping[str, Mapping[str, Value]] = {
         "train-per-class": 5, "test-per-class": 10,
     },
 }  # fmt: skip
-"""By kind of study, what stands in the place of the paper's data, model and training.
-
-None of these settings is searched either.
-"""
+"""By kind of study, what replaces the paper's data, model and training, and is not searched."""
 
 _REST = (
     "one seed, two values of what is searched. The figures of the paper stand beside it for "

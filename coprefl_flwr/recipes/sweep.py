@@ -21,7 +21,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.report.results import frame, task_metrics
-from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import Track
 
@@ -30,16 +30,10 @@ logger = logging.getLogger("flwr.coprefl")
 
 @dataclass(frozen=True)
 class Contest:
-    """A row of one table: the candidates among which its runs are chosen.
-
-    Parameters
-    ----------
-    combination : Mapping[str, Value]
-        The settings of the table.
-    """
+    """A row of one table: the candidates among which its runs are chosen."""
 
     recipe: Recipe
-    combination: Mapping[str, Value]
+    combination: Mapping[str, Value]  # the settings of the table
     entrant: Entrant
 
     @property
@@ -154,9 +148,7 @@ Make = Callable[[Sequence[Run]], Failures]
 def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     """Make every run of a recipe, first those that decide, then those that were chosen.
 
-    Returns
-    -------
-    The runs that failed; the others are in the store.
+    Returns the runs that failed; the others are in the store.
     """
     rows = contests(recipe)
     first = [run for row in rows for one in row.entrant.candidates() for run in row.deciding(one)]
@@ -186,17 +178,20 @@ class InProcess:
         self.progress.add([part for run in runs for part in parts(run)])
         failed: Failures = {}
         for run in runs:
-            problem = attempt(run, self.store, self.progress, self.tracker)
+            problem = attempt(run, self.store, self.tracker, self.progress)
             if problem:
                 logger.warning("%s failed: %s", run.name, problem)
                 failed[run.key] = problem
         return failed
 
 
-def attempt(run: Run, store: ModelStore, progress: Progress, tracker: Track | None) -> str:
-    """Make a run; return why it failed, or ""."""
+def attempt(
+    run: Run, store: ModelStore, tracker: Track | None, progress: Progress | None = None
+) -> str:
+    """Make a run, without Flower's own account of it; return why it failed, or ""."""
     try:
-        make(run, store, progress, tracker)
+        with quiet_flower():
+            make(run, store, progress or Progress.of(parts(run)), tracker)
     except Exception as error:  # The others go on, whatever it was.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)

@@ -23,17 +23,10 @@ class Located:
     """A value of the file and where it stands.
 
     Its methods raise a SettingsError with the place if the value, called `what`, is wrong.
-
-    Parameters
-    ----------
-    value : bool, int, float, str, None, dict[str, Located] or list[Located]
-        What stands there.
-    place : str
-        "FILE, line 7".
     """
 
-    value: Any
-    place: str
+    value: Any  # bool, int, float, str, None, dict[str, Located] or list[Located]
+    place: str  # "FILE, line 7"
 
     def error(self, message: str) -> SettingsError:
         """Return an error that names the place."""
