@@ -165,10 +165,7 @@ class _Table:
             first, *others = [self._of_stage(stage) for stage in run.measured] or [{}]
             # One figure a seed stands at its first task.
             units += [{**first, **of_starts.get(start, {})}, *others]
-        return {
-            metric: [float(unit.get(metric, math.nan)) for unit in units]
-            for metric in self.recipe.metrics
-        }
+        return {one: [unit.get(one, math.nan) for unit in units] for one in self.recipe.metrics}
 
     def _of_stage(self, stage: Stage) -> dict[str, float]:
         """Return the metrics of a task, or of a personalised method; none if it is not there."""
@@ -195,7 +192,8 @@ class _Table:
                 for start, run in starts.items()
                 for row in self.store.result(run.main)["rounds"]
             ]
-            found.append(pretraining_summary(frame(rounds)).set_index("start").to_dict("index"))
+            entries = pretraining_summary(frame(rounds)).set_index("start").astype(float)
+            found.append(entries.to_dict("index"))
         return found
 
     def _similarity(self, contest: Contest, chosen: Candidate) -> Similarity | None:
