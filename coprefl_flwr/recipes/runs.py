@@ -91,7 +91,7 @@ class Run:
     @property
     def switch(self) -> int:
         """The last round of the first of several phases; 0 for one phase."""
-        return self.study.switch
+        return self.main.switch
 
     def to_be_made(self) -> "Run":
         """Return the run with its key as run-name, which messages and clients' states carry."""

@@ -8,12 +8,13 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.rounds.progress import quiet_flower
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, run, with_run_name
+from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, with_run_name
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -41,8 +42,10 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     study.check()
     store = StudyFolder(make_folder(settings))
     logger.info("results go to %s", store.root)
+    progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
     with quiet_flower():
-        run(study, grid, store)
+        for stage in study.stages:
+            run_stage(stage, grid, store, progress)
     shutil.rmtree(store.root / "features", ignore_errors=True)
     write_results(study, store, store.root)
     return store.root

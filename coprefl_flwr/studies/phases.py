@@ -137,12 +137,14 @@ def read_phase(
             if key not in own and short.get(key, "") != "":
                 own[key] = one.read(short[key])
         options = {key: method.defaults(role).get(key) for key in method.options} | own
-        changed = _training(training, {k: v for k, v in given.items() if k in keys}, method)
-        method.strategy_class.check_training(options, changed.clip_norm if keys else None)
+        if keys:
+            own_training = {key: given[key] for key in keys if key in given}
+            training = _training(training, own_training, method)
+        method.strategy_class.check_training(options, training.clip_norm)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in given]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
-    return Phase(method, role, options, changed)
+    return Phase(method, role, options, training)
 
 
 def _method(what: str, text: str, name: str, role: str) -> Method:

@@ -96,26 +96,13 @@ def task_name(number: int) -> str:
     return f"task-{number}"
 
 
-@dataclass(frozen=True)
 class Populations:
     """Every group of clients of a study of starting models, made when it is first asked for."""
 
-    data: DataSettings
-    tasks: TaskSettings
-    seed: int
-
-    @functools.cached_property
-    def datasets(self) -> Datasets:
-        """The datasets that the clients hold parts of."""
-        return Datasets(self.data, self.seed)
-
-    @functools.cached_property
-    def _made(self) -> dict[str, Population]:
-        return {}
-
-    def size(self, name: str) -> int:
-        """Return how many clients a population has, without loading any data."""
-        return self.data.clients if name == PRETRAINING else self.tasks.task_clients
+    def __init__(self, data: DataSettings, tasks: TaskSettings, seed: int) -> None:
+        self.data, self.tasks, self.seed = data, tasks, seed
+        self.datasets = Datasets(data, seed)  # What the clients hold parts of.
+        self._made: dict[str, Population] = {}
 
     def population(self, name: str) -> Population:
         """Return the clients of "pretrain" or of "task-NUMBER".
@@ -124,8 +111,7 @@ class Populations:
         set.
         """
         if name not in self._made:
-            made = self._pretraining() if name == PRETRAINING else self._task(name)
-            self._made[name] = made
+            self._made[name] = self._pretraining() if name == PRETRAINING else self._task(name)
         return self._made[name]
 
     @functools.cached_property

@@ -96,6 +96,8 @@ class Stage(ABC):
     measures: ClassVar[bool] = True
     """Whether it leaves a row per client."""
     task: int | None = None
+    switch: int = 0
+    """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(
         self, run: RunSettings, title: str, path: str, method: str, start: str, rounds: int
@@ -115,9 +117,9 @@ class Stage(ABC):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
 
-    @abstractmethod
     def clients(self) -> Sequence[str]:
-        """Return the domain of each of its clients, "" where there are no domains."""
+        """Return the domain of each client that it measures, "" where there are no domains."""
+        return ()
 
     def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
         """Write what it leaves besides rows and rounds; return more columns of every round.

@@ -15,7 +15,6 @@ A study that was interrupted goes on with the first stage whose result is not th
 """
 
 import importlib.metadata
-import logging
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -25,19 +24,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from flwr.serverapp import Grid
 
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import Value, declared, unknown
-from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.options import declared, unknown
 from coprefl_flwr.rounds.strategy import Hook
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import Stage, Store, run_stage
-
-logger = logging.getLogger("flwr.coprefl")
+from coprefl_flwr.studies.phases import TrainingSettings
+from coprefl_flwr.studies.settings import ModelSettings, Settings
+from coprefl_flwr.studies.stage import RunSettings, Stage
 
 FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
 """Settings that a resumed run may change: they do not enter its numbers."""
@@ -47,23 +43,16 @@ Track = Callable[[Stage], Sequence[Hook]]
 
 
 class Study(ABC):
-    """What is built once from the settings, on the server and in every process of the clients.
+    """What is built once from the settings, on the server and in every process of the clients."""
 
-    Attributes
-    ----------
-    config : dict[str, Value]
-        The settings, as they are written beside results.
-    stages : list[Stage]
-        In the order in which they are run.
-    """
-
-    stages: list[Stage]
-    switch: int = 0
-    """The last round of the first of several phases of the first stage; 0 for one phase."""
+    stages: Sequence[Stage]
+    """In the order in which they are run."""
 
     def __init__(self, settings: Settings) -> None:
-        self.config: dict[str, Value] = settings.to_config()
+        self.config = settings.to_config()  # As written beside results.
         self.run_name = settings.run_name or "run"
+        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
+        self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
 
     @abstractmethod
     def check(self) -> None:
@@ -84,17 +73,6 @@ def not_set(settings: Settings, group: type, why: str, but: Sequence[str] = ()) 
         value = getattr(settings, one.name)
         if key not in but and value != one.default:
             raise SettingsError(f"{key} = {value}: {why}", key)
-
-
-def run(study: Study, grid: Grid, store: Store, track: Track = lambda _: ()) -> None:
-    """Run every stage that is not done.
-
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
-    can be resumed.
-    """
-    progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
-    for stage in study.stages:
-        run_stage(stage, grid, store, progress, track(stage))
 
 
 @dataclass(frozen=True)
