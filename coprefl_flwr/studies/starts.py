@@ -24,6 +24,7 @@ from coprefl_flwr.models import (
     with_fresh_head,
 )
 from coprefl_flwr.models.network import Network
+from coprefl_flwr.options import declared
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND, TASK_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundStrategy, Schedule
@@ -53,7 +54,7 @@ class Starts(Study):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        not_set(settings, PersonalSettings, "set study = personalised to use it")
+        not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
         self.populations = clients_of.populations(self.data, self.tasks, self.run.seed)
         self._shared_network = functools.cache(self.network)

@@ -17,7 +17,7 @@ A study that was interrupted goes on with the first stage whose result is not th
 import importlib.metadata
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -67,11 +67,12 @@ class Study(ABC):
         """Return the client that a message with this config is about."""
 
 
-def not_set(settings: Settings, group: type, why: str, but: Sequence[str] = ()) -> None:
-    """Raise a SettingsError if a setting of a group, but for some, is not at its default."""
-    for key, one in declared(group).items():
+def not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
+    """Raise a SettingsError if one of the settings is not at its default."""
+    for key in keys:
+        one = declared(Settings)[key]
         value = getattr(settings, one.name)
-        if key not in but and value != one.default:
+        if value != one.default:
             raise SettingsError(f"{key} = {value}: {why}", key)
 
 
