@@ -3,13 +3,14 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, RANDOM, Method, with_role
 from coprefl_flwr.options import Value, declared, option, unknown
+from coprefl_flwr.studies.identity import values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,9 @@ class Phase:
 
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
-        values = dict(self.options)
-        for key, one in declared(TrainingSettings).items():
-            if key in training_keys(self.method, self.role):
-                value = getattr(self.training, one.name)
-                values[key] = "" if value is None else value
-        return {"method": self.name, **values}
+        heeded, values = training_keys(self.method, self.role), values_of(self.training)
+        own = {key: "" if values[key] is None else values[key] for key in heeded}
+        return {"method": self.name, **self.options, **own}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
@@ -132,10 +130,8 @@ def read_phase(
     keys = training_keys(method, role)
     given = _given(where, name, written, [*method.options, *keys])
     try:
-        own = {key: one.read(given[key]) for key, one in method.options.items() if key in given}
-        for key, one in method.options.items():
-            if key not in own and short.get(key, "") != "":
-                own[key] = one.read(short[key])
+        chosen = {**short, **given}
+        own = {key: one.read(chosen[key]) for key, one in method.options.items() if key in chosen}
         options = {key: method.defaults(role).get(key) for key in method.options} | own
         if keys:
             own_training = {key: given[key] for key in keys if key in given}
@@ -175,7 +171,7 @@ def _training(
     for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
         if changes.get(one) is not None and other not in changes:
             changes[other] = None
-    values = {one.name: getattr(training, one.name) for one in fields(training)} | changes
+    values = vars(training) | changes
     for key, default in method.strategy_class.training_defaults.items():
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
         if values[found[key].name] is None and not by_steps:

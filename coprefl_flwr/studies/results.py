@@ -43,7 +43,7 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     if not rows.empty:
         results.write_rows(folder / "rows.jsonl", rows)
     if study.config["study"] == PERSONALISED:
-        _personalised(folder)
+        _write(folder / "summary.md", personal_tables([read_personal(folder)]))
     else:
         _starts(folder, rows, rounds)
     logger.info("")
@@ -60,10 +60,6 @@ def _starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
         results.write_summary_csv(folder / "summary.csv", rows)
         figures.accuracy_histogram(rows, folder / "client_accuracies.png")
         _write(folder / "summary.md", [summary_table(rows)])
-
-
-def _personalised(folder: Path) -> None:
-    _write(folder / "summary.md", personal_tables([read_personal(folder)]))
 
 
 def _write(path: Path, tables: Sequence[Table]) -> None:

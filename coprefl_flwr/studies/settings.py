@@ -71,17 +71,6 @@ class ModelSettings:
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
 
-GROUPS = (
-    FolderSettings,
-    RunSettings,
-    DataSettings,
-    ModelSettings,
-    TrainingSettings,
-    TaskSettings,
-    PersonalSettings,
-)
-
-
 # The fields of the last base come first.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
@@ -107,19 +96,11 @@ class Settings(
         """Check each group, then what must hold between them."""
         for group in GROUPS:
             self.part(group)
-        if self.participants > self.clients:
-            raise SettingsError(
-                f"participants = {self.participants}: must be at most clients = {self.clients}",
-                "participants",
-                "clients",
-            )
-        if self.min_replies > self.participants:
-            raise SettingsError(
-                f"min-replies = {self.min_replies}: must be at most participants = "
-                f"{self.participants}",
-                "min-replies",
-                "participants",
-            )
+        for key, most in (("participants", "clients"), ("min-replies", "participants")):
+            value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
+            if value > limit:
+                problem = f"{key} = {value}: must be at most {most} = {limit}"
+                raise SettingsError(problem, key, most)
 
     def part(self, group: type[Group]) -> Group:
         """Return one group of the settings."""
@@ -128,19 +109,15 @@ class Settings(
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
-        """Make settings from hyphenated keys, as run-config has them.
-
-        Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one
-        line.
-        """
+        """Make settings from hyphenated keys, as run-config has them; raises as `checked` does."""
         known = declared(cls)
         values: dict[str, Any] = {}
         short: dict[str, Value] = {}
         for key, value in config.items():
             if key in known:
                 values[known[key].name] = known[key].read(value)
-            elif checked(key, value) != "":
-                short[key] = checked(key, value)
+            elif (given := checked(key, value)) != "":
+                short[key] = given
         return cls(**values, short=tuple(sorted(short.items())))
 
     @classmethod
@@ -154,6 +131,10 @@ class Settings(
         found = {key: getattr(self, one.name) for key, one in declared(type(self)).items()}
         config = {key: "" if value is None else value for key, value in found.items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
+
+
+GROUPS = tuple(reversed(Settings.__bases__))
+"""The groups of the settings, in their order."""
 
 
 def checked(key: str, value: object) -> Value:

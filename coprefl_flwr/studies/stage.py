@@ -31,6 +31,7 @@ from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 
 RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
+CHECKPOINT = "checkpoint.safetensors"
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -53,13 +54,8 @@ class RunSettings:
 
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""
-        return {
-            "seed": self.seed,
-            "population": population,
-            "min_nodes": self.min_nodes,
-            "min_replies": self.min_replies,
-            "max_failed_rounds": self.max_failed_rounds,
-        } | changes
+        taken = ("seed", "min_nodes", "min_replies", "max_failed_rounds")
+        return {name: getattr(self, name) for name in taken} | {"population": population} | changes
 
 
 class Store(Protocol):
@@ -142,37 +138,33 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done."""
     folder = store.folder(stage)
-    checkpoint = folder / "checkpoint.safetensors"
     if (folder / RESULT).exists():
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds)
-        _train(stage, grid, store, checkpoint, progress, hooks)
+        _train(stage, grid, store, progress, hooks)
     else:
         progress.done += 1
         stage.keep(folder, stage.initial(store), None)
         write_result(folder, [], [])
-    checkpoint.unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
 def _train(
-    stage: Stage,
-    grid: Grid,
-    store: Store,
-    checkpoint: Path,
-    progress: Progress,
-    hooks: Sequence[Hook],
+    stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook]
 ) -> None:
-    folder, strategy = checkpoint.parent, stage.strategy()
+    folder, strategy = store.folder(stage), stage.strategy()
+    checkpoint = folder / CHECKPOINT
     if not checkpoint.exists():
         shutil.rmtree(folder / STATES, ignore_errors=True)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            mean = float(client_accuracies(report.evaluation).mean())
+            found = report.evaluation.metrics
+            mean = float((100 * found["correct"] / found["num-examples"]).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         if report.round == report.num_rounds:
             more = stage.keep(folder, report.arrays, strategy)
@@ -195,12 +187,6 @@ def _train(
         resume=checkpoint.exists(),
         hooks=[progress, finish, *hooks],
     )
-
-
-def client_accuracies(evaluation: Replies) -> Any:
-    """Return each client's accuracy in percent, (clients,) float64, in the order of client ids."""
-    metrics = evaluation.metrics
-    return 100 * metrics["correct"] / metrics["num-examples"]
 
 
 def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]]:
