@@ -32,14 +32,7 @@ from coprefl_flwr.studies.personal_data import (
     client_data,
     personal_data,
 )
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingSettings,
-    check_all_used,
-    entries,
-    folder_of,
-    read_phase,
-)
+from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import ABOUT, Stage, Store
 from coprefl_flwr.studies.study import Study, not_set, versions
@@ -141,8 +134,7 @@ class PersonalStage(Stage):
 
     def __init__(self, study: Personalised, name: str) -> None:
         self.study, self.of = study, study.phases[name]
-        path, rounds = f"methods/{folder_of(name)}", self.of.training.rounds
-        super().__init__(study.run, name, path, name, name, rounds)
+        super().__init__(study.run, name, "methods", name, name, self.of.training.rounds)
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy: every client takes part in every round, or it is repeated."""
@@ -201,7 +193,7 @@ class PersonalStage(Stage):
         return found | {"contents": contents(named)}
 
 
-def _adam(training: TrainingSettings) -> AdamTraining:
+def _adam(training: LocalTraining) -> AdamTraining:
     """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
     values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
     if training.local_steps is None and training.local_epochs is None:

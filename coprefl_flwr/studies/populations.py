@@ -1,11 +1,9 @@
 """The clients of a study of starting models, and what each holds: the same in every process."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
@@ -137,15 +135,16 @@ class Populations:
         used = round(self.data.server_share * (len(clients) + len(reserve)))
         return reserve.take(np.arange(used))
 
-    def clients_samples(self) -> Samples:
-        """Return all that the clients of the pre-training hold."""
-        return _union([client.train for client in self.population(PRETRAINING).clients])
-
     def samples_of(self, whose: str) -> Samples:
         """Return what the "server" holds, all "clients" of the pre-training, or "both"."""
+        if whose == "server":
+            return self.server_samples()
+        held = [client.train for client in self.population(PRETRAINING).clients]
         if whose == "both":
-            return _union([self.clients_samples(), self.server_samples()])
-        return self.clients_samples() if whose == "clients" else self.server_samples()
+            held.append(self.server_samples())
+        indices = np.concatenate([samples.indices for samples in held])
+        labels = np.concatenate([samples.labels for samples in held])
+        return Samples(held[0].dataset, indices, labels)
 
     def test_samples(self) -> Samples:
         """Return the dataset's own test samples of the pre-training's classes and domains.
@@ -157,19 +156,16 @@ class Populations:
     @concerning("partition", "clients", "dataset")
     def _pretraining(self) -> Population:
         """Spread the samples of the pre-training classes over the clients, but for the reserve."""
-        everything, _ = self._reserve
-        parts = self._spread(
-            everything, PRETRAINING, self.data.clients, self.data.partition, self.data.alpha
-        )
-        clients = tuple(ClientData(everything.take(part)) for part in parts)
-        return Population(PRETRAINING, self.datasets.classes[0], clients)
+        data, (everything, _) = self.data, self._reserve
+        held = self._spread(everything, PRETRAINING, data.clients, data.partition, data.alpha)
+        return Population(PRETRAINING, self.datasets.classes[0], tuple(map(ClientData, held)))
 
     def _spread(
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
-    ) -> list[npt.NDArray[np.int64]]:
-        """Return the positions of the samples that each client of a population holds."""
+    ) -> list[Samples]:
+        """Return the samples that each client of a population holds."""
         groups = samples.dataset.groups
-        return partition(
+        parts = partition(
             samples.labels,
             clients,
             scheme,
@@ -179,6 +175,7 @@ class Populations:
             min_samples=self.data.min_samples,
             groups=None if groups is None else groups[samples.indices],
         )
+        return [samples.take(part) for part in parts]
 
     @concerning("task-partition", "task-clients")
     def _task(self, name: str) -> Population:
@@ -187,19 +184,16 @@ class Populations:
         All starting models meet the same tasks, since nothing here knows of them: a paired
         comparison.
         """
-        classes = self._task_classes(name)
-        everything = self.datasets.of_task(classes)
-        chosen = self.tasks
-        parts = self._spread(
-            everything, name, chosen.task_clients, chosen.task_partition, chosen.task_alpha
+        classes, tasks = self._task_classes(name), self.tasks
+        everything, clients = self.datasets.of_task(classes), []
+        held = self._spread(
+            everything, name, tasks.task_clients, tasks.task_partition, tasks.task_alpha
         )
-        clients = []
-        for client, part in enumerate(parts):
+        for client, own in enumerate(held):
             rng = seeds.generator(self.seed, name, client, "test-split")
             with concerning("task-train-fraction"):
-                train, test = split_in_two(len(part), self.tasks.task_train_fraction, rng)
-            held = everything.take(part)
-            clients.append(ClientData(held.take(train), held.take(test)))
+                train, test = split_in_two(len(own), tasks.task_train_fraction, rng)
+            clients.append(ClientData(own.take(train), own.take(test)))
         return Population(name, classes, tuple(clients))
 
     def _task_classes(self, name: str) -> tuple[int, ...]:
@@ -236,13 +230,6 @@ class Populations:
 # What is held are views of the datasets, which are loaded once, and positions in them.
 populations = functools.lru_cache(maxsize=8)(Populations)
 """`Populations`, held once per process for the last settings that were asked for."""
-
-
-def _union(held: Sequence[Samples]) -> Samples:
-    """Return all of the samples, which are of one dataset, in this order."""
-    indices = np.concatenate([samples.indices for samples in held])
-    labels = np.concatenate([samples.labels for samples in held])
-    return Samples(held[0].dataset, indices, labels)
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:

@@ -29,6 +29,7 @@ from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
+from coprefl_flwr.studies.phases import folder_of
 
 RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
 CHECKPOINT = "checkpoint.safetensors"
@@ -75,8 +76,8 @@ class Stage(ABC):
     ----------
     title : str
         As progress shows it.
-    path : str
-        Its folder in a study of its own.
+    kept : str
+        Where stages of its kind lie in a study of its own: its `path` is that and its start.
     method : str
         The entry of `method` or `task-method`, by which clients know what to do.
     start : str
@@ -96,9 +97,9 @@ class Stage(ABC):
     """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(
-        self, run: RunSettings, title: str, path: str, method: str, start: str, rounds: int
+        self, run: RunSettings, title: str, kept: str, method: str, start: str, rounds: int
     ) -> None:
-        self.run, self.title, self.path = run, title, path
+        self.run, self.title, self.path = run, title, f"{kept}/{folder_of(start)}"
         self.method, self.start, self.rounds = method, start, rounds
 
     @abstractmethod

@@ -31,14 +31,7 @@ from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingSettings,
-    check_all_used,
-    entries,
-    folder_of,
-    read_phase,
-)
+from coprefl_flwr.studies.phases import Phase, TrainingSettings, check_all_used, entries, read_phase
 from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage, Store
@@ -94,7 +87,7 @@ class Starts(Study):
     @property
     def head(self) -> frozenset[str]:
         """Names of the arrays whose shape depends on the number of classes."""
-        return _head(self.model.model, self.num_classes, self.input_shape, self.model.norm)
+        return _head_names(self.model.model, self.num_classes, self.input_shape, self.model.norm)
 
     def task_model(self, population: str, start: Arrays) -> Arrays:
         """Return what a task begins with: the starting model under a fresh head.
@@ -178,8 +171,8 @@ class Pretraining(Stage):
                 raise SettingsError(
                     f"method, {name}: participants = {wanted}: must be at most clients = {most}"
                 )
-        path, rounds = f"starts/{folder_of(name)}", [p.training.rounds for p in self.phases]
-        super().__init__(study.run, f"pre-training {name}", path, name, name, sum(rounds))
+        rounds = [phase.training.rounds for phase in self.phases]
+        super().__init__(study.run, f"pre-training {name}", "starts", name, name, sum(rounds))
         self.study, self.switch = study, rounds[0] if len(rounds) > 1 else 0
 
     def phase_of(self, server_round: int) -> Phase:
@@ -276,9 +269,8 @@ class Task(Stage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(self, study: Starts, number: int, made: Pretraining) -> None:
-        path, method = f"tasks/{number}/{folder_of(made.start)}", study.tasks.task_method
-        title, rounds = f"task {number} from {made.start}", study.tasks.task_rounds
-        super().__init__(study.run, title, path, method, made.start, rounds)
+        title, kept, tasks = f"task {number} from {made.start}", f"tasks/{number}", study.tasks
+        super().__init__(study.run, title, kept, tasks.task_method, made.start, tasks.task_rounds)
         self.study, self.task, self.made = study, number, made
         self.population = task_name(number)
 
@@ -318,7 +310,5 @@ class Task(Stage):
         return f"{self.made.key()}/tasks/{self.task}-{hash_of(found)}"
 
 
-@functools.lru_cache(maxsize=16)
-def _head(model: str, num_classes: int, shape: tuple[int, ...], norm: str) -> frozenset[str]:
-    """Return `head_names`, for which networks are built, once for all runs of a comparison."""
-    return head_names(model, num_classes, shape, norm)
+# Networks are built for it: once for all runs of a comparison.
+_head_names = functools.lru_cache(maxsize=16)(head_names)

@@ -29,7 +29,7 @@ import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import declared, unknown
+from coprefl_flwr.options import Value, declared, unknown
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
@@ -99,11 +99,21 @@ def with_run_name(settings: Settings) -> Settings:
 
 
 def make_folder(settings: Settings) -> Path:
-    """Make the run's folder with its settings in it, or raise a SettingsError before that."""
+    """Make the run's folder with its settings in it, or return that of the run that is resumed.
+
+    Raises a SettingsError before anything is written, if the folder cannot be had or is another's.
+    """
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    _check_folder(folder, settings)
-    config = settings.to_config()
-    write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
+    kept, config = folder / "settings.yaml", settings.to_config()
+    check_place("output-dir", folder)
+    if settings.resume:
+        _check_resumed(kept, config)
+    elif kept.exists():
+        raise SettingsError(
+            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
+            "on with it, or another run-name"
+        )
+    write_atomically(kept, yaml.safe_dump(config).encode())
     return folder
 
 
@@ -114,24 +124,15 @@ def check_place(option: str, folder: Path) -> None:
             raise SettingsError(f"{option}: {place} is a file, not a folder")
 
 
-def _check_folder(folder: Path, settings: Settings) -> None:
-    """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
-    kept = folder / "settings.yaml"
-    check_place("output-dir", folder)
+def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
+    """Raise a SettingsError unless the settings that were kept are those of now."""
     if not kept.exists():
-        if settings.resume:
-            runs = [path.parent.name for path in folder.parent.glob("*/settings.yaml")]
-            raise SettingsError(f"resume = true: {unknown('run', settings.run_name, runs)}")
-        return
-    if not settings.resume:
-        raise SettingsError(
-            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
-            "on with it, or another run-name"
-        )
+        runs = [path.parent.name for path in kept.parent.parent.glob("*/settings.yaml")]
+        raise SettingsError(f"resume = true: {unknown('run', kept.parent.name, runs)}")
     written = yaml.safe_load(kept.read_text())
     if not isinstance(written, dict):
         raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
-    before, now = Settings.from_config(written).to_config(), settings.to_config()
+    before = Settings.from_config(written).to_config()
     for key, value in now.items():
         if key not in FREE_ON_RESUME and value != before[key]:
             raise SettingsError(
