@@ -25,7 +25,8 @@ KINDS: dict[str, type[Study]] = {STARTS: Starts, PERSONALISED: Personalised}
 def build(settings: Settings) -> Study:
     """Return the study of these settings, held once per process.
 
-    Raises a SettingsError for what can be seen without loading data.
+    Raises a SettingsError for what can be seen without loading data: an unknown method or option,
+    an entry of `method` named twice, an option that no method has, a setting that is not heeded.
     """
     return KINDS[settings.study](settings)
 

@@ -1,7 +1,6 @@
 """Who holds what in a personalised study: datasets, shifts, and features in place of images."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,13 +90,13 @@ class PersonalData:
     """The samples of every client of a personalised study, and what makes features of them."""
 
     settings: PersonalSettings
-    data: DataSettings
+    source: DataSettings
     seed: int
 
     @property
     def datasets(self) -> str:
         """Names of the datasets, separated by spaces."""
-        return self.settings.personal_datasets or self.data.dataset
+        return self.settings.personal_datasets or self.source.dataset
 
     @functools.cached_property
     @concerning("personal-datasets", "dataset")
@@ -123,7 +122,7 @@ class PersonalData:
     def _of(self, name: str) -> list[Domain]:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
         path, at, wanted = name.rpartition("@")
-        folder, size = self.data.data_dir, self.data.image_size
+        folder, size = self.source.data_dir, self.source.image_size
         source = load_dataset(path if at else name, folder, image_size=size)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
@@ -180,7 +179,7 @@ class PersonalData:
         wanted, key = self.settings.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
         if self.shift != "feature":
-            alpha, fewest = self.data.alpha, self.data.min_samples
+            alpha, fewest = self.source.alpha, self.source.min_samples
             counts = dirichlet_counts(self.domains, counts, key, alpha=alpha, min_samples=fewest)
         ratio = self.settings.test_per_class / wanted
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
@@ -193,25 +192,16 @@ class PersonalData:
                 )
         return tuple(ClientData(train, test) for train, test in dealt)
 
-    @functools.cached_property
-    def backbones(self) -> tuple[Backbone, ...]:
-        """The frozen networks, none for pixels and scratch."""
-        return _loaded(self.settings.backbones)
-
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of what is trained on: (features,), or of an image with scratch."""
         shape = self.domains[0].images.shape
         if self.settings.from_scratch:
             return shape
-        sizes = [backbone.size for backbone in self.backbones]
+        sizes = [backbone.size for backbone in _loaded(self.settings.backbones)]
         return (sum(sizes) if sizes else int(np.prod(shape)),)
 
-    def encoders(self) -> Sequence[Encoder]:
-        """Return what makes features of images, each a backbone's; or their pixels, normalised."""
-        return [backbone.features for backbone in self.backbones] or [self._pixels]
-
-    def _pixels(self, batch: Tensor) -> Tensor:
+    def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size of the first dataset's, normalised as those are."""
         first = self.domains[0].images
         mean, std = (values.to(batch.device)[:, None, None] for values in (first.mean, first.std))
@@ -223,6 +213,7 @@ class PersonalData:
 @functools.lru_cache(maxsize=2)
 @concerning("backbones")
 def _loaded(text: str) -> tuple[Backbone, ...]:
+    """Return the frozen networks, none for pixels and scratch."""
     names = text.split()
     if not names:
         raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
@@ -235,9 +226,11 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
 @functools.lru_cache(maxsize=128)
 def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
     """Return a client's features, computed unless `folder` has them; held once per process."""
-    held, make, device = data.images[client], data.encoders(), default_device()
+    held, device = data.images[client], default_device()
     if held.test is None:
         raise TypeError("a client of a personalised study has test samples")
+    backbones = _loaded(data.settings.backbones)
+    make: list[Encoder] = [backbone.features for backbone in backbones] or [data.pixels]
     change, noise = None, data.settings.noise("images")
     if noise:
         rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")

@@ -50,11 +50,7 @@ HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-eve
 
 
 class Personalised(Study):
-    """A personalised study, built from its settings.
-
-    Raises a SettingsError for a method that is not one of a personalised study, an option that no
-    method here has, or a setting that such a study does not heed.
-    """
+    """A personalised study; refuses the settings that such a study does not heed."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -183,7 +179,11 @@ class PersonalStage(Stage):
         return hash_of(self._of_features())
 
     def _of_features(self) -> dict[str, Any]:
-        settings, names, data = self.study.personal, self.study.data.datasets, self.study.data.data
+        settings, names, data = (
+            self.study.personal,
+            self.study.data.datasets,
+            self.study.data.source,
+        )
         found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
         found["image-size"] = data.image_size
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).

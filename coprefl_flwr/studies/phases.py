@@ -93,9 +93,9 @@ def entries(text: str, allowed: Sequence[str]) -> list[str]:
     names = text.replace(";", " ").split()
     if not names:
         raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SettingsError(f"method names '{twice}' twice")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SettingsError(f"method names '{twice[0]}' twice")
     folders = [folder_of(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if folders.count(folder) > 1:

@@ -45,12 +45,12 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     if study.config["study"] == PERSONALISED:
         _write(folder / "summary.md", personal_tables([read_personal(folder)]))
     else:
-        _starts(folder, rows, rounds)
+        _write_starts(folder, rows, rounds)
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", folder)
 
 
-def _starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
+def _write_starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
     if not rounds.empty:
         figures.learning_curves(rounds, folder / "learning_curves.png")
     entries = pretraining_summary(rounds)

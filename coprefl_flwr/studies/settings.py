@@ -153,12 +153,10 @@ def checked(key: str, value: object) -> Value:
     return "" if value == "" else _of_a_method(of_methods[key], value)
 
 
-def _of_a_method(declarations: tuple[Option, ...], value: object) -> Value:
+def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
     """Return a value that at least one of the methods that have this option allows."""
     for one in declarations:
         with contextlib.suppress(SettingsError):
-            found: Value = one.read(value)
-            return found
+            return one.read(value)
     every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
-    refused: Value = replace(declarations[0], choices=every).read(value)
-    return refused
+    return replace(declarations[0], choices=every).read(value)  # Raises.

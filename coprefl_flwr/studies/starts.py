@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
@@ -39,11 +40,7 @@ from coprefl_flwr.studies.study import Study, not_set, versions
 
 
 class Starts(Study):
-    """A study of starting models, built from its settings.
-
-    Raises a SettingsError for an unknown method or option, a start named twice, or an option that
-    no method has.
-    """
+    """A study of starting models; refuses the settings of personalised studies."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -177,12 +174,8 @@ class Pretraining(Stage):
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to."""
-        before = 0
-        for phase in self.phases[:-1]:
-            before += phase.training.rounds
-            if server_round <= before:
-                return phase
-        return self.phases[-1]
+        ends = np.cumsum([phase.training.rounds for phase in self.phases[:-1]])
+        return self.phases[np.searchsorted(ends, server_round)]
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""
@@ -205,15 +198,14 @@ class Pretraining(Stage):
 
     def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
-        datasets, model = self.study.populations.datasets, self.study.model
+        datasets = self.study.populations.datasets
         source, pixels = datasets.pretraining, {}
         if isinstance(source, ImageDataset):  # How they were normalised; texts have none.
             pixels = {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
         about = {
             "start": self.start,
             "phases": [phase.about() for phase in self.phases],
-            "model": model.model,
-            "norm": model.norm,
+            **values_of(self.study.model),
             "num-classes": self.study.num_classes,
             "input-shape": list(self.study.input_shape),
             "classes": [source.classes[number] for number in datasets.classes[0]],
