@@ -155,11 +155,8 @@ class PersonalData:
         """How the clients differ: "feature", "label" or "both"."""
         sources = len(self.domains)
         if self.settings.shift == "label" and sources > 1:
-            raise SettingsError(
-                f"shift = label: takes one dataset, personal-datasets has {sources}; allowed with "
-                "several are feature and both",
-                "shift",
-            )
+            several = f"personal-datasets has {sources}; allowed with several are feature and both"
+            raise SettingsError(f"shift = label: takes one dataset, {several}", "shift")
         return self.settings.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
@@ -185,11 +182,8 @@ class PersonalData:
         dealt = deal(self.domains, counts, ratio, (*key, "samples"))
         for client, (_, test) in enumerate(dealt):
             if not len(test):
-                raise SettingsError(
-                    f"train-per-class = {wanted}: {self.domain_of(client).name} leaves client "
-                    f"{client} no sample to test on",
-                    "train-per-class",
-                )
+                left = f"{self.domain_of(client).name} leaves client {client} no sample to test on"
+                raise SettingsError(f"train-per-class = {wanted}: {left}", "train-per-class")
         return tuple(ClientData(train, test) for train, test in dealt)
 
     @property

@@ -73,10 +73,8 @@ class Personalised(Study):
         """Read one entry of `method`."""
         phase = read_phase("method", name, PERSONALISED, self.training, self.short)
         if self.personal.from_scratch and phase.method.strategy_class.network != "classifier":
-            raise SettingsError(
-                f"backbones = scratch: {phase.name} trains a head on features, no network",
-                "backbones",
-            )
+            problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
+            raise SettingsError(problem, "backbones")
         return phase
 
     def _network(self, name: str) -> Network:

@@ -31,11 +31,10 @@ class TrainingSettings(LocalTraining):
 
     def __post_init__(self) -> None:
         """Check the options, which a user knows by their keys."""
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise SettingsError(
-                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: set one "
-                "of them, not both"
-            )
+        steps, epochs = self.local_steps, self.local_epochs
+        if steps is not None and epochs is not None:
+            both = f"local-steps = {steps} and local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both")
         super().__post_init__()
 
 
@@ -49,10 +48,7 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 class Phase:
     """One method with its options and its training: the user's, and the method's defaults.
 
-    Parameters
-    ----------
-    options : Mapping[str, Any]
-        A value for each of the method's own options, by key.
+    `options` has a value for each of the method's own options, by key.
     """
 
     method: Method
@@ -111,16 +107,10 @@ def folder_of(name: str) -> str:
 def read_phase(
     what: str, text: str, role: str, training: TrainingSettings, short: Mapping[str, Value]
 ) -> Phase:
-    """Read METHOD or METHOD:key=value,key=value.
+    """Read METHOD or METHOD:key=value,key=value, a value of the setting `what`.
 
-    Parameters
-    ----------
-    what : str
-        The setting that it is a value of, for error messages.
-    training : TrainingSettings
-        The study's, which hold where the method does not set its own.
-    short : Mapping[str, Value]
-        Options set for every method that has them, by key.
+    `training` holds where the method does not set its own, and `short` are options set for every
+    method that has them, by key.
 
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
@@ -210,12 +200,10 @@ def parsed(text: str) -> Value:
 def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
     """Raise a SettingsError for a method's option that was set and that no method here has."""
     for key, value in short.items():
-        if any(key in phase.options for phase in phases):
-            continue
-        has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
-        own = [f"{name} has {options}" for name, options in has.items()]
-        problem = f"{key} = {value}: no method here has this setting; {'; '.join(own)}"
-        raise SettingsError(problem, key)
+        if not any(key in phase.options for phase in phases):
+            has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
+            own = "; ".join(f"{name} has {options}" for name, options in has.items())
+            raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
 def keys_of(names: str, role: str) -> set[str]:

@@ -56,12 +56,10 @@ class TaskSettings:
     def __post_init__(self) -> None:
         """Check each value, then that steps or epochs are set, not both."""
         check_declared(self)
-        if self.task_local_steps is not None and self.task_local_epochs is not None:
-            raise SettingsError(
-                f"task-local-steps = {self.task_local_steps} and task-local-epochs = "
-                f"{self.task_local_epochs}: set one of them, not both",
-                "task-local-epochs",
-            )
+        steps, epochs = self.task_local_steps, self.task_local_epochs
+        if steps is not None and epochs is not None:
+            both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both", "task-local-epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,14 +72,9 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """A group of clients with a set of classes of their own.
+    """A group of clients, by client id, with some classes of its dataset.
 
-    Parameters
-    ----------
-    classes : tuple[int, ...]
-        Its dataset's classes in it; a sample's label is the position of its class here.
-    clients : tuple[ClientData, ...]
-        By client id.
+    A sample's label is the position of its class in `classes`.
     """
 
     name: str
@@ -204,11 +197,10 @@ class Populations:
             problem = f"tasks = {self.tasks.tasks}: texts have no tasks; set tasks = 0"
             raise SettingsError(problem, "tasks", "dataset")
         if wanted > len(downstream):
-            raise SettingsError(
-                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes",
-                "task-classes",
-                "downstream-classes",
+            problem = (
+                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes"
             )
+            raise SettingsError(problem, "task-classes", "downstream-classes")
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(downstream), wanted, replace=False)
         classes = tuple(sorted(downstream[position] for position in drawn))

@@ -15,6 +15,7 @@ from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, unknown
+from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import TaskSettings
@@ -50,11 +51,8 @@ class FolderSettings:
         """Check each value, and that the run's name can name a folder."""
         check_declared(self)
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
-            raise SettingsError(
-                f"run-name = {self.run_name!r}: must be letters, digits, '_', '-' and '.', as it "
-                "names a folder",
-                "run-name",
-            )
+            allowed = "must be letters, digits, '_', '-' and '.', as it names a folder"
+            raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
         if self.resume and not self.run_name:
             raise SettingsError("resume = true: needs the run-name of the run to go on with")
 
@@ -84,10 +82,7 @@ class Settings(
 ):
     """Everything a study can be told; whoever builds one hands its groups on, never the whole.
 
-    Parameters
-    ----------
-    short : tuple[tuple[str, Value], ...]
-        Options set for every method that has them, by key, as `gamma=0.5` in run-config.
+    `short` are options set for every method that has them, by key, as `gamma=0.5` in run-config.
     """
 
     short: tuple[tuple[str, Value], ...] = ()
@@ -128,8 +123,7 @@ class Settings(
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings under hyphenated keys; what is not set is the empty string."""
-        found = {key: getattr(self, one.name) for key, one in declared(type(self)).items()}
-        config = {key: "" if value is None else value for key, value in found.items()}
+        config = {k: "" if value is None else value for k, value in values_of(self).items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
 
 

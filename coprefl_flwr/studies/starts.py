@@ -60,11 +60,10 @@ class Starts(Study):
         )
         named = self.tasks.task_method.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
-        made = list(self.starts.values())
-        phases = [phase for start in made for phase in start.phases]
-        check_all_used(self.short, [*phases, self.task_phase])
-        numbers = range(self.tasks.tasks)
-        self.stages = [*made, *(Task(self, number, start) for number in numbers for start in made)]
+        made = self.starts.values()
+        check_all_used(self.short, [*(p for start in made for p in start.phases), self.task_phase])
+        of_each = [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]
+        self.stages = [*made, *of_each]
 
     @property
     def num_classes(self) -> int:
@@ -119,13 +118,12 @@ class Starts(Study):
         if phase.method.uses_server_data and held < needed:
             parts = needed == participants > 1
             why = f" ({needed} participants, a part for each)" if parts else ""
-            raise SettingsError(
-                f"server-share = {self.data.server_share}, server-reserve = "
-                f"{self.data.server_reserve}: the server has {held} samples, and {start} "
-                f"needs at least {needed}{why}",
-                "server-share",
-                "server-reserve",
+            share, reserve = self.data.server_share, self.data.server_reserve
+            problem = (
+                f"server-share = {share}, server-reserve = {reserve}: the server has {held} "
+                f"samples, and {start} needs at least {needed}{why}"
             )
+            raise SettingsError(problem, "server-share", "server-reserve")
 
     def hosted(self, population: str) -> int:
         """Return how many clients a population has, without loading any data."""
@@ -150,10 +148,7 @@ class Starts(Study):
 class Pretraining(Stage):
     """The pre-training of a starting model, which it leaves.
 
-    Parameters
-    ----------
-    name : str
-        As the user wrote it: METHOD, METHOD:key=value,..., several joined by "+", or "random".
+    Its name is as the user wrote it: METHOD:key=value,..., several joined by "+", or "random".
     """
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False

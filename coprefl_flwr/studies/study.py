@@ -31,6 +31,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import Value, declared, unknown
 from coprefl_flwr.rounds.strategy import Hook
+from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
 from coprefl_flwr.studies.stage import RunSettings, Stage
@@ -70,9 +71,8 @@ class Study(ABC):
 def not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
     """Raise a SettingsError if one of the settings is not at its default."""
     for key in keys:
-        one = declared(Settings)[key]
-        value = getattr(settings, one.name)
-        if value != one.default:
+        value = values_of(settings)[key]
+        if value != declared(Settings)[key].default:
             raise SettingsError(f"{key} = {value}: {why}", key)
 
 
@@ -93,16 +93,12 @@ class StudyFolder:
 
 def with_run_name(settings: Settings) -> Settings:
     """Return settings that name the run: by date and time where the user did not."""
-    if settings.run_name:
-        return settings
-    return replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    return replace(settings, run_name=settings.run_name or now)
 
 
 def make_folder(settings: Settings) -> Path:
-    """Make the run's folder with its settings in it, or return that of the run that is resumed.
-
-    Raises a SettingsError before anything is written, if the folder cannot be had or is another's.
-    """
+    """Make the run's folder with its settings in it, or raise a SettingsError before that."""
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     kept, config = folder / "settings.yaml", settings.to_config()
     check_place("output-dir", folder)
