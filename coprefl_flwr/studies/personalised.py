@@ -45,6 +45,8 @@ REFUSED = {
     "momentum": "a personalised study trains by Adam",
     "clients": "how many a personalised study has is personal-clients",
 }
+"""Settings that a personalised study does not heed, and why."""
+
 HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""
 
@@ -59,10 +61,8 @@ class Personalised(Study):
         unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
         not_set(settings, unheeded, "a personalised study does not heed it")
         self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
-        self.data, self.test_every = (
-            personal_data(self.personal, data, self.run.seed),
-            data.test_every,
-        )
+        self.data = personal_data(self.personal, data, self.run.seed)
+        self.test_every = data.test_every
         names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}
         check_all_used(self.short, list(self.phases.values()))
@@ -177,11 +177,8 @@ class PersonalStage(Stage):
         return hash_of(self._of_features())
 
     def _of_features(self) -> dict[str, Any]:
-        settings, names, data = (
-            self.study.personal,
-            self.study.data.datasets,
-            self.study.data.source,
-        )
+        settings, names = self.study.personal, self.study.data.datasets
+        data = self.study.data.source
         found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
         found["image-size"] = data.image_size
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).

@@ -76,7 +76,7 @@ class Stage(ABC):
     ----------
     title : str
         As progress shows it.
-    kept : str
+    place : str
         Where stages of its kind lie in a study of its own: its `path` is that and its start.
     method : str
         The entry of `method` or `task-method`, by which clients know what to do.
@@ -97,9 +97,9 @@ class Stage(ABC):
     """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(
-        self, run: RunSettings, title: str, kept: str, method: str, start: str, rounds: int
+        self, run: RunSettings, title: str, place: str, method: str, start: str, rounds: int
     ) -> None:
-        self.run, self.title, self.path = run, title, f"{kept}/{folder_of(start)}"
+        self.run, self.title, self.path = run, title, f"{place}/{folder_of(start)}"
         self.method, self.start, self.rounds = method, start, rounds
 
     @abstractmethod

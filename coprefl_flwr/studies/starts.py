@@ -256,8 +256,8 @@ class Task(Stage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(self, study: Starts, number: int, made: Pretraining) -> None:
-        title, kept, tasks = f"task {number} from {made.start}", f"tasks/{number}", study.tasks
-        super().__init__(study.run, title, kept, tasks.task_method, made.start, tasks.task_rounds)
+        title, place, tasks = f"task {number} from {made.start}", f"tasks/{number}", study.tasks
+        super().__init__(study.run, title, place, tasks.task_method, made.start, tasks.task_rounds)
         self.study, self.task, self.made = study, number, made
         self.population = task_name(number)
 
