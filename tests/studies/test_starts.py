@@ -419,7 +419,7 @@ def test_local_training(federation):
 # --- the kind of a study is said
 
 
-@pytest.mark.parametrize("name", with_role(PERSONALISED).keys() - TRAINED.keys())
+@pytest.mark.parametrize("name", sorted(with_role(PERSONALISED).keys() - TRAINED.keys()))
 def test_a_method_of_personalised_studies_is_told_what_to_set(name):
     assert refusal(name) == (
         f"method: {name} is a method of personalised studies: set study = personalised, or name "
