@@ -18,11 +18,11 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, contests
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
-from coprefl_flwr.report.fairness import summarise_task
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.report.starts import pretraining_summary
+from coprefl_flwr.report.statistics import summarise_task
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 
@@ -142,7 +142,7 @@ class _Table:
             rows=self._of_tasks(runs, label, "rows"),
             rounds=frame(rounds),
             curves=self._of_tasks(runs, label, "rounds"),
-            switch=runs[0].study.switch,
+            switch=runs[0].main.switch,
             landscape=loss_around(self.store, runs[0]) if landscape else None,
             similarity=self._similarity(contest, chosen),
         )
