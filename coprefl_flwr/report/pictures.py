@@ -71,7 +71,7 @@ def _accuracies(comparison: Comparison) -> Drawn:
 def _curves(comparison: Comparison) -> Drawn:
     before = _together(comparison, lambda one: one.rounds)
     tasks = _together(comparison, lambda one: one.curves)
-    caption = "Learning curves: the pre-training (test accuracy where tested, else training loss)"
+    caption = "Learning curves: the training (test accuracy where tested, else training loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
     return figures.learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."

@@ -68,6 +68,10 @@ class ModelSettings:
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
+    def __post_init__(self) -> None:
+        """Check each value."""
+        check_declared(self)
+
 
 # The fields of the last base come first.
 @dataclass(frozen=True, kw_only=True)

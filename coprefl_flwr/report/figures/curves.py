@@ -11,7 +11,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 from coprefl_flwr.report.figures import style
 
-PHASES = ("pretraining", "downstream")
+PHASES = ("pretraining", "downstream", "personalised")
 _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
@@ -20,6 +20,8 @@ WINDOW, ORDER, _LAST = 41, 3, 50
 
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     """Draw pre-training loss by round, and downstream accuracy by round, for each start.
+
+    Of personalised methods it is the training loss.
 
     `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
     with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
@@ -38,10 +40,11 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     drawn = [
         (before, "Pre-training", over, label),
         (tasks, "Downstream tasks", "mean ± std over tasks", "Accuracy (%)"),
+        (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
     drawn = [one for one in drawn if not one[0].empty]
     if not drawn:
-        raise style.NothingToDrawError("rows with a pre-training loss or a downstream accuracy")
+        raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
     shown = style.colours(rounds["start"])
     figure, panels = style.row_of_panels(len(drawn))
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
@@ -64,10 +67,10 @@ def _check(rounds: pd.DataFrame) -> None:
     for phase in rounds["phase"].unique():
         if phase not in PHASES:
             raise SettingsError(unknown("phase", str(phase), PHASES))
-    for _, row in rounds[rounds["task"].isna() != (rounds["phase"] == "pretraining")].iterrows():
+    for _, row in rounds[rounds["task"].isna() != (rounds["phase"] != "downstream")].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
-            "allowed: none for pretraining, a number for downstream"
+            "allowed: a number for downstream, none for the others"
         )
     key = [*_KEY, "seed"] if "seed" in rounds else _KEY
     for _, row in rounds[rounds.duplicated(key)].iterrows():
