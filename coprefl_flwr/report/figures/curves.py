@@ -67,10 +67,11 @@ def _check(rounds: pd.DataFrame) -> None:
     for phase in rounds["phase"].unique():
         if phase not in PHASES:
             raise SettingsError(unknown("phase", str(phase), PHASES))
-    for _, row in rounds[rounds["task"].isna() != (rounds["phase"] != "downstream")].iterrows():
+    starts = rounds[rounds["phase"] != "personalised"]
+    for _, row in starts[starts["task"].isna() != (starts["phase"] == "pretraining")].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
-            "allowed: a number for downstream, none for the others"
+            "allowed: none for pretraining, a number for downstream"
         )
     key = [*_KEY, "seed"] if "seed" in rounds else _KEY
     for _, row in rounds[rounds.duplicated(key)].iterrows():
