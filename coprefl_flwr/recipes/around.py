@@ -32,7 +32,7 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
         with np.load(file) as kept:
             return Landscape(kept["steps"], kept["losses"])
     logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
-    samples = study.populations.clients_samples()
+    samples = study.populations.samples_of("clients")
     rng = seeds.generator(study.run.seed, "landscape-samples")
     drawn = rng.permutation(len(samples))[:SAMPLES]
     data = ServerData(study.network(), samples.take(np.sort(drawn)))

@@ -31,7 +31,6 @@ from coprefl_flwr.recipes.trackers import tensorboard
 from coprefl_flwr.recipes.workers import OnRay
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
-from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
 from coprefl_flwr.studies.study import check_place
@@ -46,14 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        status: int = given.run(given)
+        return int(given.run(given))
     except (SettingsError, RunFailedError) as error:
         print(f"coprefl: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
-    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -98,8 +96,7 @@ def _run(given: argparse.Namespace) -> int:
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = ModelStore(models.resolve())
     make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
-    with quiet_flower():
-        failed = run_recipe(recipe, store, make)
+    failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     for key, problem in failed.items():
@@ -156,20 +153,19 @@ def _list(given: argparse.Namespace) -> int:
 
 def _runs(models: Path) -> dict[Path, dict[str, Any]]:
     """Return the folders of all runs whose first stage is done, and how each was made."""
-    results = [path.parent for path in sorted(models.glob(f"*/{RESULT}"))]
-    made = [folder for folder in results if (folder / ABOUT).exists()]
-    return {folder: json.loads((folder / ABOUT).read_text()) for folder in made}
+    made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
+    return {file.parent: json.loads(file.read_text()) for file in made if file.exists()}
 
 
 def _show(given: argparse.Namespace) -> int:
     runs = _runs(given.models)
-    found = [folder for folder in runs if folder.name.startswith(given.name)]
+    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
     if not found:
         raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))
     if len(found) > 1:
         raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
-    folder, about = found[0], runs[found[0]]
-    print(f"{folder}")
+    ((folder, about),) = found
+    print(folder)
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
         print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))

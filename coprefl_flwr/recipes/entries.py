@@ -1,32 +1,23 @@
 """Entries of a recipe's file, checked one by one; an error has its line."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import Value, unknown
-from coprefl_flwr.recipes.yaml_file import Located
+from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, is_column
+from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.settings import STARTS, checked
 
-Read = TypeVar("Read")
+Choices = Mapping[str, tuple[Value, ...]]
+"""Settings, each with its values: one, or several that are compared or searched."""
 
 
-def known_keys(mapping: Mapping[str, Located], known: Iterable[str], what: str) -> None:
-    """Raise a SettingsError with the line of the first key that is not known."""
-    for key, entry in mapping.items():
-        if key not in known:
-            raise entry.error(unknown(what, key, known))
-
-
-def part_of(tree: Mapping[str, Located], key: str) -> Mapping[str, Located]:
-    """Return the mapping under a key; an empty one where there is no such key."""
-    return tree[key].mapping(key) if key in tree else {}
-
-
-def each_once(entry: Located, what: str, read: Callable[[Located], Read]) -> tuple[Read, ...]:
-    """Read the entries of a list, or the one value; what stands there again is left out."""
-    return tuple(dict.fromkeys(read(one) for one in entry.listed(what)))
+def choices_of(tree: Mapping[str, Located], key: str) -> Choices:
+    """Read {setting: value or list of values} under a key."""
+    return {name: values_of(name, entry) for name, entry in part_of(tree, key).items()}
 
 
 def values_of(key: str, entry: Located) -> tuple[Value, ...]:
@@ -44,28 +35,10 @@ def values_of(key: str, entry: Located) -> tuple[Value, ...]:
     return tuple(found)
 
 
-def whole(entry: Located | None, default: int, minimum: int, what: str) -> int:
-    """Read a whole number of at least `minimum`; the default where there is no entry."""
-    if entry is None:
-        return default
-    if not isinstance(entry.value, int) or isinstance(entry.value, bool) or entry.value < minimum:
-        raise entry.error(f"{what} = {entry.value}: must be a whole number, at least {minimum}")
-    return entry.value
-
-
-def one_of(entry: Located | None, default: str, allowed: Iterable[str], what: str) -> str:
-    """Read one of the allowed texts; the default where there is no entry."""
-    if entry is None:
-        return default
-    if entry.value not in allowed:
-        raise entry.error(f"{what}: {unknown('value', str(entry.plain()), allowed)}")
-    return str(entry.value)
-
-
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    return metric if is_column(metric) else one_of(entry, "", COLUMNS, what)
+    return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
@@ -82,8 +55,83 @@ def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
 
 def study_of(tree: Mapping[str, Located]) -> str:
     """Return the kind of study that a recipe's runs are: its setting `study`."""
-    settings = part_of(tree, "settings")
-    kinds = values_of("study", settings["study"]) if "study" in settings else (STARTS,)
-    if len(kinds) > 1:
-        raise settings["study"].error("study: all runs of a recipe are of one kind")
-    return str(kinds[0])
+    entry = part_of(tree, "settings").get("study", Located(STARTS, ""))
+    kind, *others = values_of("study", entry)
+    if others:
+        raise entry.error("study: all runs of a recipe are of one kind")
+    return str(kind)
+
+
+# ---- what the paper printed ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """What the paper printed for one combination of the compared settings, by label."""
+
+    table: str
+    where: Mapping[str, Value]
+    rows: Mapping[str, Printed]
+
+
+def with_tables(paper: Located, tables: list[Located]) -> Located:
+    """Return what the paper printed with other tables; nothing where none of its own is left."""
+    given = paper.mapping("paper")
+    if "tables" not in given:
+        return paper
+    return paper.holding({**given, "tables": given["tables"].holding(tables)} if tables else {})
+
+
+def without_others(entry: Located, settings: Choices, names: Sequence[str]) -> Located:
+    """Return what the paper printed for the tables and rows that a changed recipe still has."""
+    found = []
+    for table in entries_of(entry.mapping("paper"), "tables"):
+        parts = table.mapping("a table")
+        where = part_of(parts, "where").items()
+        left = {name: row for name, row in part_of(parts, "rows").items() if name in names}
+        if left and all(values_of(k, v)[0] in settings.get(k, ()) for k, v in where):
+            found.append(table.holding({**parts, "rows": parts["rows"].holding(left)}))
+    return with_tables(entry, found)
+
+
+def paper_tables(entry: Located, settings: Choices, names: Sequence[str]) -> tuple[PaperTable, ...]:
+    """Read the printed tables of a recipe with these settings, whose rows have these names."""
+    given = entry.mapping("paper", ("columns", "tables"))
+    if "columns" not in given or "tables" not in given:
+        raise entry.error("paper needs 'columns' and 'tables'")
+    columns = [metric_of(one, "column") for one in entries_of(given, "columns")]
+    found = []
+    for table in entries_of(given, "tables"):
+        parts = table.mapping("a table", ("table", "where", "rows"))
+        if "rows" not in parts:
+            raise table.error("a table of the paper needs 'rows'")
+        where = {key: _compared(key, one, settings) for key, one in part_of(parts, "where").items()}
+        rows = parts["rows"].mapping("rows", names, "row")
+        title = str(parts["table"].value) if "table" in parts else ""
+        printed = {name: _printed(row, columns) for name, row in rows.items()}
+        found.append(PaperTable(title, where, printed))
+    return tuple(found)
+
+
+def _compared(key: str, entry: Located, settings: Choices) -> Value:
+    """Read the value of a setting that a table is about, which the recipe must have."""
+    value, has = values_of(key, entry)[0], settings.get(key, ())
+    if value not in has:
+        values = ", ".join(map(str, has)) or "not set"
+        raise entry.error(f"where: {key} = {value}; in the settings it is {values}")
+    return value
+
+
+def _printed(entry: Located, columns: Sequence[str]) -> Printed:
+    """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
+    words = str(entry.value).replace(" ± ", "±").split()
+    if len(words) != len(columns):
+        raise entry.error(f"{len(words)} figures for {len(columns)} columns")
+    found: dict[str, tuple[float, float | None]] = {}
+    for metric, word in zip(columns, words, strict=True):
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:±(-?\d+(?:\.\d+)?))?", word)
+        if match:
+            found[metric] = (float(match[1]), float(match[2]) if match[2] else None)
+        elif word != "-":
+            raise entry.error(f"'{word}' is no figure; write 83.29±2.61, 83.29 or -")
+    return found

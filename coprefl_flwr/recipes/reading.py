@@ -5,39 +5,27 @@ from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, short_forms, with_role
-from coprefl_flwr.options import Value, unknown
-from coprefl_flwr.recipes.entries import (
-    each_once,
-    known_keys,
-    metric_of,
-    named_method,
-    one_of,
-    part_of,
-    study_of,
-    values_of,
-    whole,
-)
-from coprefl_flwr.recipes.printed import paper_tables, without_others
+from coprefl_flwr.options import unknown
+from coprefl_flwr.recipes import entries
+from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
-from coprefl_flwr.recipes.yaml_file import Located, parse_yaml, read_yaml
+from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings
 
+DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
 KEYS = (
-    *("title", "source", "settings", "methods", "search", "select", "validation-tasks"),
-    *("validation-seed", "reference", "seeds", "metrics", "figures", "small", "paper", "scale"),
+    *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
+    *("small", "paper", "scale", *DEFAULTS),
 )
 ELSEWHERE = {
-    "seed": "seeds",
-    "method": "methods",
-    "run-name": "--out",
-    "output-dir": "--out",
+    "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
     "resume": "the same command again",
-}
+}  # fmt: skip
 """Settings that a recipe says in another way."""
 
 
@@ -56,8 +44,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
     SettingsError
         One line with the file and the line in it.
     """
-    tree = dict(read_yaml(path).mapping("a recipe"))
-    known_keys(tree, KEYS, "key")
+    tree = dict(read_yaml(path).mapping("a recipe", KEYS))
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -71,11 +58,11 @@ def _change(tree: dict[str, Located], change: str) -> None:
     if not equals:
         raise SettingsError(f"--set {change}: write KEY=VALUE")
     place = f"--set {change}"
-    value = Located("", place) if not text else Located(parse_yaml(text, place).value, place)
+    value = Located(parse_yaml(text, place).value if text else "", place)
     if key in KEYS:
         tree[key] = value
-        return
-    tree["settings"] = Located({**part_of(tree, "settings"), key: value}, place)
+    else:
+        tree["settings"] = Located({**part_of(tree, "settings"), key: value}, place)
 
 
 def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
@@ -85,30 +72,31 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     for key, entry in part_of(tree, "settings").items():
         if key in ELSEWHERE:
             raise entry.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
-    settings = _options(tree, "settings")
-    role = ROLES[study_of(tree)]
-    select = one_of(tree.get("select"), VALIDATION, (VALIDATION, TEST, ALL), "select")
-    search = _options(tree, "search")
-    rows = _entrants(tree["methods"], search, role)
+    given = {key: Located(value, name) for key, value in DEFAULTS.items()} | tree
+    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
+    select = given["select"].one_of("select", (VALIDATION, TEST, ALL))
+    rows = _entrants(tree, role)
     names = _names(rows, select)
-    reference = one_of(tree.get("reference"), names[-1], names, "reference")
+    reference = tree.get("reference", Located(names[-1], name)).one_of("reference", names)
     if changed and "paper" in tree:
-        tree |= {"paper": without_others(tree["paper"], settings, names)}
+        tree["paper"] = entries.without_others(tree["paper"], settings, names)
         if not tree["paper"].value:
             del tree["paper"]
+    metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
+    figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
         settings=settings,
         entrants=rows,
         select=select,
-        validation_tasks=whole(tree.get("validation-tasks"), 2, 1, "validation-tasks"),
-        validation_seed=whole(tree.get("validation-seed"), 100, 0, "validation-seed"),
+        validation_tasks=given["validation-tasks"].whole("validation-tasks", 1),
+        validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
-        seeds=_seeds(tree.get("seeds")),
-        metrics=_metrics(tree["metrics"]) if "metrics" in tree else _default_metrics(settings),
-        figures=_figures(tree["figures"]) if "figures" in tree else (),
-        paper=paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
+        seeds=_seeds(given["seeds"]),
+        metrics=tuple(dict.fromkeys(metrics)) or _default_metrics(settings),
+        figures=tuple(dict.fromkeys(figures)),
+        paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
         effective={key: entry.plain() for key, entry in tree.items()},
         places={k: one.place for k, one in (tree | dict(part_of(tree, "settings"))).items()},
@@ -122,16 +110,10 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
 # ---- the parts of a file ------------------------------------------------------------------------
 
 
-def _options(tree: Mapping[str, Located], part: str) -> dict[str, tuple[Value, ...]]:
-    """Read {setting: value or list of values}."""
-    return {key: values_of(key, value) for key, value in part_of(tree, part).items()}
-
-
-def _entrants(
-    entry: Located, search: Mapping[str, tuple[Value, ...]], role: str
-) -> tuple[Entrant, ...]:
+def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
     """Read the list of methods."""
-    found = [_entrant(one, search, role) for one in entry.listed("methods")]
+    search = choices_of(tree, "search")
+    found = [_entrant(one, search, role) for one in tree["methods"].listed("methods")]
     labels = [one.label for one in found]
     for one in found:
         if labels.count(one.label) > 1:
@@ -139,15 +121,15 @@ def _entrants(
     return tuple(found)
 
 
-def _entrant(entry: Located, search: Mapping[str, tuple[Value, ...]], role: str) -> Entrant:
+def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
-    label, named, options = named_method(entry)
+    label, named, options = entries.named_method(entry)
     method = named.text("method").replace(" ", "")
     own = {key: values_of(key, value) for key, value in options.items()}
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
-    for phase in method.split("+"):
-        if phase.partition(":")[0] not in known:
-            raise named.error(unknown("method", phase.partition(":")[0], known))
+    for name in [phase.partition(":")[0] for phase in method.split("+")]:
+        if name not in known:
+            raise named.error(unknown("method", name, known))
     has = keys_of(method, role)
     for key, value in options.items():
         if key not in has:
@@ -162,34 +144,18 @@ def _names(rows: Sequence[Entrant], select: str) -> list[str]:
     A row that is searched is called by its label even then, for the first of its values.
     """
     labels = [row.label for row in rows]
-    if select != ALL:
-        return labels
-    return labels + [
-        f"{row.label}:{candidate.chosen}"
-        for row in rows
-        for candidate in row.candidates()
-        if candidate.chosen
-    ]
+    valued = [f"{row.label}:{one.chosen}" for row in rows for one in row.candidates() if one.chosen]
+    return labels + valued if select == ALL else labels
 
 
-def _seeds(entry: Located | None) -> tuple[int, ...]:
-    if entry is None:
-        return (0,)
-    found = [whole(one, 0, 0, "seeds") for one in entry.listed("seeds")]
+def _seeds(entry: Located) -> tuple[int, ...]:
+    found = [one.whole("seeds", 0) for one in entry.listed("seeds")]
     if len(set(found)) < len(found):
         raise entry.error("seeds names one twice")
     return tuple(found)
 
 
-def _figures(entry: Located) -> tuple[str, ...]:
-    return each_once(entry, "figures", lambda one: one_of(one, "", FIGURES, "figure"))
-
-
-def _metrics(entry: Located) -> tuple[str, ...]:
-    return each_once(entry, "metrics", lambda one: metric_of(one, "metric"))
-
-
-def _default_metrics(settings: Mapping[str, tuple[Value, ...]]) -> tuple[str, ...]:
+def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
     return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
@@ -204,15 +170,17 @@ def _check_searched(recipe: Recipe) -> None:
     if not searched or recipe.select != VALIDATION:
         return
     first = f"'{searched[0].label}' is searched"
-    if recipe.study != STARTS:
-        problem = f"{first}, and a personalised study has no validation tasks; set select: "
-        raise recipe.placed(SettingsError(f"{problem}{TEST}, or {ALL}", "select"), searched[0])
-    if 0 in recipe.settings.get("tasks", ()):
-        problem = f"{first} on validation tasks, and tasks = 0; set select: {ALL}, or {TEST}"
-        raise recipe.placed(SettingsError(problem), searched[0])
-    if recipe.validation_seed in recipe.seeds:
-        problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
-        raise recipe.placed(SettingsError(problem, "validation-seed"))
+    with recipe.placing(searched[0]):
+        if recipe.study != STARTS:
+            problem = f"{first}, and a personalised study has no validation tasks; set select: "
+            raise SettingsError(f"{problem}{TEST}, or {ALL}", "select")
+        if 0 in recipe.settings.get("tasks", ()):
+            problem = f"{first} on validation tasks, and tasks = 0; set select: {ALL}, or {TEST}"
+            raise SettingsError(problem)
+    with recipe.placing():
+        if recipe.validation_seed in recipe.seeds:
+            problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
+            raise SettingsError(problem, "validation-seed")
 
 
 def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
@@ -231,13 +199,9 @@ def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
 def _check_studies(recipe: Recipe) -> None:
     """Raise a SettingsError if some combination cannot be run as set, data aside."""
     for combination in recipe.combinations():
-        try:
+        with recipe.placing():
             Settings.from_config(combination)
-        except SettingsError as error:
-            raise recipe.placed(error) from error
         for entrant in recipe.entrants:
-            for candidate in entrant.candidates():
-                try:
+            with recipe.placing(entrant):
+                for candidate in entrant.candidates():
                     build(Run.of(combination, candidate.start, 0).settings)
-                except SettingsError as error:
-                    raise recipe.placed(error, entrant) from error

@@ -28,7 +28,8 @@ paper:                        # what the paper printed
 """
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +37,7 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.printed import PaperTable
+from coprefl_flwr.recipes.entries import Choices, PaperTable
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
 
@@ -46,49 +47,26 @@ VALIDATION, TEST, ALL = "validation", "test", "all"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method of a recipe with one value of everything that is searched.
+    """A method of a recipe with one value of everything that is searched."""
 
-    Parameters
-    ----------
-    start : str
-        As the setting `method` takes it: "coprefl:gamma=0.5".
-    chosen : str
-        The values of what is searched: "gamma=0.5,learning-rate=0.1"; "" if nothing is.
-    """
-
-    start: str
-    chosen: str
+    start: str  # as the setting `method` takes it: "coprefl:gamma=0.5"
+    chosen: str  # the values of what is searched, "gamma=0.5,learning-rate=0.1"; "" if nothing is
 
 
 @dataclass(frozen=True)
 class Entrant:
-    """A method of a recipe with settings of its own: a row of each table.
+    """A method of a recipe with settings of its own: a row of each table."""
 
-    Parameters
-    ----------
-    label : str
-        The row's name.
-    method : str
-        As the setting `method` takes it.
-    options : Mapping[str, tuple[Value, ...]]
-        Settings of its own; several values are searched.
-    place : str
-        Where it stands.
-    role : str
-        Of the methods that the recipe compares.
-    """
-
-    label: str
-    method: str
-    options: Mapping[str, tuple[Value, ...]]
-    place: str
-    role: str
+    label: str  # the row's name
+    method: str  # as the setting `method` takes it
+    options: Choices  # settings of its own; several values are searched
+    place: str  # where it stands
+    role: str  # of the methods that the recipe compares
 
     def candidates(self) -> list[Candidate]:
         """Return it with each combination of the values that are searched."""
         found = []
-        for values in itertools.product(*self.options.values()):
-            given = dict(zip(self.options, values, strict=True))
+        for given in _combinations(self.options):
             searched = [f"{k}={_shown(v)}" for k, v in given.items() if len(self.options[k]) > 1]
             found.append(Candidate(self._start(given), ",".join(searched)))
         return found
@@ -97,31 +75,21 @@ class Entrant:
         """Return the method with the settings given to each of its phases that has them."""
         phases = []
         for phase in self.method.split("+"):
-            name, _, options = phase.partition(":")
+            name, _, own = phase.partition(":")
             has = keys_of(name, self.role)
             added = [f"{key}={_shown(value)}" for key, value in given.items() if key in has]
-            own = [options] if options else []
-            phases.append(":".join([name, *([",".join(own + added)] if own + added else [])]))
+            options = ",".join(filter(None, [own, *added]))
+            phases.append(f"{name}:{options}" if options else name)
         return "+".join(phases)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A checked recipe; the module's docstring shows the file.
-
-    Parameters
-    ----------
-    settings : Mapping[str, tuple[Value, ...]]
-        Run-config keys; several values are compared.
-    effective : Mapping[str, Any]
-        The file after `--scale` and `--set`, as it is kept beside the results.
-    places : Mapping[str, str]
-        Where each setting stands, and each key of the recipe.
-    """
+    """A checked recipe; the module's docstring shows the file."""
 
     title: str
     source: str
-    settings: Mapping[str, tuple[Value, ...]]
+    settings: Choices  # several values are compared
     entrants: tuple[Entrant, ...]
     select: str
     validation_tasks: int
@@ -132,8 +100,8 @@ class Recipe:
     figures: tuple[str, ...]
     paper: tuple[PaperTable, ...]
     notes: tuple[str, ...]
-    effective: Mapping[str, Any] = field(repr=False)
-    places: Mapping[str, str] = field(repr=False)
+    effective: Mapping[str, Any] = field(repr=False)  # the file after `--scale` and `--set`
+    places: Mapping[str, str] = field(repr=False)  # of each setting and each key of the recipe
 
     @property
     def study(self) -> str:
@@ -147,27 +115,33 @@ class Recipe:
 
     def combinations(self) -> list[dict[str, Value]]:
         """Return every combination of the settings' values: one per table."""
-        return [
-            dict(zip(self.settings, values, strict=True))
-            for values in itertools.product(*self.settings.values())
-        ]
+        return _combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
         """Return what the paper printed for a combination, if it did."""
         for table in self.paper:
-            if all(combination[key] == value for key, value in table.where.items()):
+            if table.where.items() <= combination.items():
                 return table
         return None
 
-    def placed(self, error: SettingsError, entrant: Entrant | None = None) -> SettingsError:
-        """Return an error with the place of the setting that it is about, or else the row's."""
-        places = [self.places[key] for key in error.keys if key in self.places]
-        places.append(entrant.place if entrant else self.places["settings"])
-        return SettingsError(f"{places[0]}: {error}", *error.keys)
+    @contextmanager
+    def placing(self, entrant: Entrant | None = None) -> Iterator[None]:
+        """Give an error raised inside the place of the setting it is about, or else the row's."""
+        try:
+            yield
+        except SettingsError as error:
+            places = [self.places[key] for key in error.keys if key in self.places]
+            places.append(entrant.place if entrant else self.places["settings"])
+            raise SettingsError(f"{places[0]}: {error}", *error.keys) from error
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""
         return yaml.safe_dump(dict(self.effective), sort_keys=False, allow_unicode=True)
+
+
+def _combinations(choices: Choices) -> list[dict[str, Value]]:
+    values = itertools.product(*choices.values())
+    return [dict(zip(choices, chosen, strict=True)) for chosen in values]
 
 
 def _shown(value: Value) -> str:

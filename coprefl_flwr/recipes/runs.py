@@ -81,18 +81,6 @@ class Run:
         """Name of the run: its methods, and the hash of all that its first stage depends on."""
         return self.keys[0]
 
-    @property
-    def units(self) -> list[str]:
-        """Names of its values in a table: one per task, or one for the run without tasks."""
-        seed = f"seed {self.settings.seed}"
-        tasks = range(self.settings.tasks if self.settings.study == STARTS else 0)
-        return [f"{seed}, task {task}" for task in tasks] or [seed]
-
-    @property
-    def switch(self) -> int:
-        """The last round of the first of several phases; 0 for one phase."""
-        return self.study.switch
-
     def to_be_made(self) -> "Run":
         """Return the run with its key as run-name, which messages and clients' states carry."""
         return Run(replace(self.settings, run_name=self.key))
@@ -133,13 +121,11 @@ class ModelStore:
         locks.mkdir(exist_ok=True)
         lock = filelock.FileLock(locks / run.key)
         try:
-            lock.acquire(blocking=False)
+            held = lock.acquire(blocking=False)
         except filelock.Timeout:
             logger.info("%s is being made by another process; waiting for it", run.key)
-            lock.acquire()
-        try:
+            held = lock.acquire()
+        with held:
             for unfinished in folder.rglob(".*.part"):  # Of a process that was killed.
                 unfinished.unlink(missing_ok=True)
             yield
-        finally:
-            lock.release()

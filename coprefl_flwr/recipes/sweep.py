@@ -4,9 +4,10 @@ Values are chosen on validation runs: the same pre-training with a seed of its o
 classes no reported task has. The reported runs then use what was chosen, for all seeds.
 """
 
+import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +21,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.report.results import frame, task_metrics
-from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import Track
 
@@ -29,16 +30,10 @@ logger = logging.getLogger("flwr.coprefl")
 
 @dataclass(frozen=True)
 class Contest:
-    """A row of one table: the candidates among which its runs are chosen.
-
-    Parameters
-    ----------
-    combination : Mapping[str, Value]
-        The settings of the table.
-    """
+    """A row of one table: the candidates among which its runs are chosen."""
 
     recipe: Recipe
-    combination: Mapping[str, Value]
+    combination: Mapping[str, Value]  # the settings of the table
     entrant: Entrant
 
     @property
@@ -46,12 +41,14 @@ class Contest:
         """Whether one of several values is chosen; with `select: all` each is a row."""
         return self.recipe.select != ALL and len(self.entrant.candidates()) > 1
 
-    def shown(self, store: ModelStore) -> list[Candidate]:
-        """Return the candidates that the table shows: the chosen one, or all."""
-        if not self.searched:
-            return self.entrant.candidates()
-        chosen = choose(store, self)
-        return [chosen] if chosen else []
+    @property
+    def validated(self) -> bool:
+        """Whether runs on tasks of their own choose."""
+        return self.searched and self.recipe.select == VALIDATION
+
+    def shown(self, store: ModelStore) -> Sequence[Candidate | None]:
+        """Return the candidates that the table shows: the chosen one, None for none yet, or all."""
+        return [choose(store, self)] if self.searched else self.entrant.candidates()
 
     def reported(self, candidate: Candidate) -> list[Run]:
         """Return the runs of a candidate that the table reports, one per seed."""
@@ -64,7 +61,7 @@ class Contest:
         Validation runs have a seed and tasks of their own, on classes that no reported task has.
         Where nothing is chosen, or by the reported results, they are the reported runs.
         """
-        if not self.searched or self.recipe.select != VALIDATION:
+        if not self.validated:
             return self.reported(candidate)
         config = dict(self.combination)
         classes = ",".join(map(str, validation_classes(self.recipe, config)))
@@ -103,11 +100,8 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
 
 def contests(recipe: Recipe) -> list[Contest]:
     """Return the rows of all tables, table by table."""
-    return [
-        Contest(recipe, combination, entrant)
-        for combination in recipe.combinations()
-        for entrant in recipe.entrants
-    ]
+    rows = itertools.product(recipe.combinations(), recipe.entrants)
+    return [Contest(recipe, combination, entrant) for combination, entrant in rows]
 
 
 def check_runs(recipe: Recipe) -> list[Run]:
@@ -117,20 +111,12 @@ def check_runs(recipe: Recipe) -> list[Run]:
     """
     found: dict[tuple[str, ...], Run] = {}
     for contest in contests(recipe):
-        try:
-            for run in _runs(contest):
-                if found.setdefault(run.keys, run) is run:
-                    run.study.check()
-        except SettingsError as error:
-            raise recipe.placed(error, contest.entrant) from error
+        with recipe.placing(contest.entrant):
+            for candidate in contest.entrant.candidates():
+                for run in contest.deciding(candidate) + contest.reported(candidate):
+                    if found.setdefault(run.keys, run) is run:
+                        run.study.check()
     return list(found.values())
-
-
-def _runs(contest: Contest) -> Iterator[Run]:
-    """Yield every run that a row of a table may need."""
-    for candidate in contest.entrant.candidates():
-        yield from contest.deciding(candidate)
-        yield from contest.reported(candidate)
 
 
 def score(store: ModelStore, run: Run) -> float:
@@ -146,15 +132,10 @@ def score(store: ModelStore, run: Run) -> float:
 
 
 def choose(store: ModelStore, contest: Contest) -> Candidate | None:
-    """Return the candidate with the highest score; None if none was run to the end."""
+    """Return the candidate with the highest mean score; None if none was run to the end."""
     candidates = contest.entrant.candidates()
-    scores = [
-        float(np.mean([score(store, run) for run in contest.deciding(candidate)]))
-        for candidate in candidates
-    ]
-    if all(map(math.isnan, scores)):
-        return None
-    return candidates[int(np.nanargmax(scores))]
+    scores = [np.mean([score(store, run) for run in contest.deciding(c)]) for c in candidates]
+    return None if np.isnan(scores).all() else candidates[int(np.nanargmax(scores))]
 
 
 Failures = dict[str, str]
@@ -167,15 +148,13 @@ Make = Callable[[Sequence[Run]], Failures]
 def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     """Make every run of a recipe, first those that decide, then those that were chosen.
 
-    Returns
-    -------
-    The runs that failed; the others are in the store.
+    Returns the runs that failed; the others are in the store.
     """
     rows = contests(recipe)
-    candidates = [(row, one) for row in rows for one in row.entrant.candidates()]
-    failed = make(_unlike(run for row, one in candidates for run in row.deciding(one)))
-    chosen = [(row, one) for row in rows if row.searched for one in row.shown(store)]
-    second = _unlike(run for row, one in chosen for run in row.reported(one))
+    first = [run for row in rows for one in row.entrant.candidates() for run in row.deciding(one)]
+    failed = make(_unlike(first))
+    searched = [(row, one) for row in rows if row.searched for one in row.shown(store) if one]
+    second = _unlike(run for row, one in searched for run in row.reported(one))
     return failed | make([run for run in second if run.key not in failed])
 
 
@@ -199,13 +178,24 @@ class InProcess:
         self.progress.add([part for run in runs for part in parts(run)])
         failed: Failures = {}
         for run in runs:
-            try:
-                make(run, self.store, self.progress, self.tracker)
-            except Exception as error:  # The others go on, whatever it was.
-                logger.debug("%s", run.key, exc_info=True)
-                logger.warning("%s failed: %s", run.name, one_line(error))
-                failed[run.key] = one_line(error)
+            problem = attempt(run, self.store, self.tracker, self.progress)
+            if problem:
+                logger.warning("%s failed: %s", run.name, problem)
+                failed[run.key] = problem
         return failed
+
+
+def attempt(
+    run: Run, store: ModelStore, tracker: Track | None, progress: Progress | None = None
+) -> str:
+    """Make a run, without Flower's own account of it; return why it failed, or ""."""
+    try:
+        with quiet_flower():
+            make(run, store, progress or Progress.of(parts(run)), tracker)
+    except Exception as error:  # The others go on, whatever it was.
+        logger.debug("%s", run.key, exc_info=True)
+        return one_line(error)
+    return ""
 
 
 def parts(run: Run) -> list[tuple[str, int]]:
@@ -215,8 +205,7 @@ def parts(run: Run) -> list[tuple[str, int]]:
 
 def make(run: Run, store: ModelStore, progress: Progress, tracker: Track | None = None) -> None:
     """Make a run, in this process; the stages that are there are not made again."""
-    named = run.to_be_made()
-    study = named.study
+    study = run.to_be_made().study
     study.check()
     grid = LocalGrid(client_app.app, 1, study.config)
     with store.held(run):

@@ -1,7 +1,6 @@
 """Where metrics go while a run is under way, besides its files.
 
-A tracker is a function: a stage -> hooks of `RoundStrategy.start`, which are called with every
-round's report. Another tracker is another function.
+A tracker is a function: a stage -> hooks of `RoundStrategy.start`, called after every round.
 """
 
 from collections.abc import Sequence

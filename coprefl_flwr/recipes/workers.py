@@ -1,6 +1,6 @@
 """Making several runs at once: each a Ray task, on this machine or on an existing cluster.
 
-What `address=None` starts ends with the program; RAY_ADDRESS names a cluster, whose machines must
+A Ray that is started here ends with the program; RAY_ADDRESS names a cluster, whose machines must
 share the folder of the results.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Failures, make, parts
-from coprefl_flwr.rounds.progress import Progress, clock, quiet_flower
+from coprefl_flwr.recipes.sweep import Failures, attempt
+from coprefl_flwr.rounds.progress import clock
 from coprefl_flwr.studies.study import Track
 
 logger = logging.getLogger("flwr.coprefl")
@@ -42,21 +42,13 @@ class OnRay:
         if not left:
             return {}
         if not ray.is_initialized():
-            _start(self.workers)
+            own: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False}
+            given = {} if "RAY_ADDRESS" in os.environ else own
+            ray.init(logging_level=logging.WARNING, **given)
         found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         share = found.get("GPU", 0.0) / self.workers
-        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_make)
+        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(attempt)
         return _collect({remote.remote(run, self.store, self.tracker): run for run in left})
-
-
-def _start(workers: int) -> None:
-    """Start Ray on this machine, or connect to the cluster that RAY_ADDRESS names."""
-    import ray
-
-    if "RAY_ADDRESS" in os.environ:
-        ray.init(logging_level=logging.WARNING)
-    else:
-        ray.init(num_cpus=workers, include_dashboard=False, logging_level=logging.WARNING)
 
 
 def _collect(pending: dict[Any, Run]) -> Failures:
@@ -80,14 +72,3 @@ def _collect(pending: dict[Any, Run]) -> Failures:
         words = f", {clock(left)} left" if pending else ""
         logger.info("[%s/%s] %s%s", done, total, run.key, words)
     return failed
-
-
-def _make(run: Run, store: ModelStore, tracker: Track | None) -> str:
-    """Make a run in a worker; return why it failed, or ""."""
-    try:
-        with quiet_flower():
-            make(run, store, Progress.of(parts(run)), tracker)
-    except Exception as error:  # Said by the driver, which goes on with the others.
-        logger.debug("%s", run.key, exc_info=True)
-        return one_line(error)
-    return ""

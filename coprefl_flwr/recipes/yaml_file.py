@@ -1,7 +1,7 @@
 """YAML with line numbers, and nothing but plain values in it."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import unknown
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""
@@ -21,16 +22,11 @@ _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
 class Located:
     """A value of the file and where it stands.
 
-    Parameters
-    ----------
-    value : bool, int, float, str, None, dict[str, Located] or list[Located]
-        What stands there.
-    place : str
-        "FILE, line 7".
+    Its methods raise a SettingsError with the place if the value, called `what`, is wrong.
     """
 
-    value: Any
-    place: str
+    value: Any  # bool, int, float, str, None, dict[str, Located] or list[Located]
+    place: str  # "FILE, line 7"
 
     def error(self, message: str) -> SettingsError:
         """Return an error that names the place."""
@@ -40,12 +36,17 @@ class Located:
         """Return another value that stands in the same place."""
         return replace(self, value=value)
 
-    def mapping(self, what: str) -> Mapping[str, "Located"]:
-        """Return the value, which must be a mapping of at least one key."""
+    def mapping(
+        self, what: str, known: Iterable[str] | None = None, noun: str = "key"
+    ) -> Mapping[str, "Located"]:
+        """Return the value, a mapping of at least one key, all of them known."""
         if not isinstance(self.value, dict):
             raise self.error(f"{what} must be a mapping (key: value)")
         if not self.value:
             raise self.error(f"{what} is empty")
+        for key, entry in self.value.items():
+            if known is not None and key not in known:
+                raise entry.error(unknown(noun, key, known))
         return self.value
 
     def items(self) -> Iterator["Located"]:
@@ -68,6 +69,19 @@ class Located:
             raise self.error(f"{what} must be a text")
         return self.value.strip()
 
+    def whole(self, what: str, minimum: int) -> int:
+        """Return the value, a whole number of at least `minimum`."""
+        value: int = self.value
+        if type(value) is not int or value < minimum:
+            raise self.error(f"{what} = {value}: must be a whole number, at least {minimum}")
+        return value
+
+    def one_of(self, what: str, allowed: Sequence[str]) -> str:
+        """Return the value, one of the allowed texts."""
+        if self.value not in allowed:
+            raise self.error(f"{what}: {unknown('value', str(self.plain()), allowed)}")
+        return str(self.value)
+
     def plain(self) -> Any:
         """Return the value without places."""
         if isinstance(self.value, dict):
@@ -75,6 +89,16 @@ class Located:
         if isinstance(self.value, list):
             return [entry.plain() for entry in self.value]
         return self.value
+
+
+def part_of(tree: Mapping[str, Located], key: str) -> Mapping[str, Located]:
+    """Return the mapping under a key; an empty one where there is no such key."""
+    return tree[key].mapping(key) if key in tree else {}
+
+
+def entries_of(tree: Mapping[str, Located], key: str) -> list[Located]:
+    """Return the entries of the list under a key; none where there is no such key."""
+    return tree[key].listed(key) if key in tree else []
 
 
 def read_yaml(path: Path) -> Located:

@@ -35,7 +35,7 @@ COLUMNS = {
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
 }
-"""What can be shown of the tasks (`fairness.METRICS`), of the pre-training, and of what is sent.
+"""What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
 round.

@@ -1,23 +1,22 @@
 """A comparison's numbers, its table, and one metric of several comparisons in a table."""
 
-import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
 from coprefl_flwr.report.columns import column
-from coprefl_flwr.report.comparison import Comparison, Measured, Printed
-from coprefl_flwr.report.fairness import METRICS
+from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.statistics import holm, paired, summarise
+from coprefl_flwr.report.statistics import METRICS, holm, paired, summarise
 from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Table, best_of
 
 
 def text_tables(comparison: Comparison) -> str:
     """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
-    return plain(table(comparison))
+    return plain(table(replace(comparison, paper={})))
 
 
 def numbers(comparison: Comparison) -> pd.DataFrame:
@@ -27,22 +26,19 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
     reference over the "pairs" of units that both have, "p" that of the paired t-test, "p-holm" the
     same corrected for the lines of the metric's column (Holm). Missing numbers are nan.
     """
-    lines = [(row, comparison.paper_of(row)) for row in comparison.measured]
     known = {name for row in comparison.measured for name in (row.name, row.label)}
     nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
-    lines += [
-        (Measured(label, "", nothing), printed)
-        for label, printed in comparison.paper.items()
-        if label not in known
-    ]
+    unmeasured = [Measured(label, "", nothing) for label in comparison.paper if label not in known]
+    rows = [*comparison.measured, *unmeasured]
     found = pd.DataFrame(
-        [_entry(comparison, metric, *line) for line in lines for metric in comparison.metrics]
+        [_entry(comparison, metric, row) for row in rows for metric in comparison.metrics]
     )
     found["p-holm"] = found.groupby("metric")["p"].transform(holm)
     return found
 
 
-def _entry(comparison: Comparison, metric: str, row: Measured, printed: Printed) -> dict[str, Any]:
+def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]:
+    printed = comparison.paper_of(row)
     mean, std, n = summarise(row.values[metric])
     less, p = paired(row.values[metric], comparison.tested_against.values[metric])
     paper_mean, paper_std = printed.get(metric, (math.nan, None))
@@ -59,13 +55,11 @@ def _entry(comparison: Comparison, metric: str, row: Measured, printed: Printed)
 
 def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
-    found = [
-        pd.DataFrame({metric: row.values[metric] for metric in comparison.metrics}).assign(
-            comparison=comparison.name, row=row.name, unit=list(comparison.units)
-        )
-        for row in comparison.measured
-    ]
-    return pd.concat(found)[["comparison", "row", "unit", *comparison.metrics]]
+    found = []
+    for row in comparison.measured:
+        of = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
+        found.append(pd.DataFrame(of | {name: row.values[name] for name in comparison.metrics}))
+    return pd.concat(found)
 
 
 def table(comparison: Comparison) -> Table:
@@ -84,7 +78,6 @@ def table(comparison: Comparison) -> Table:
         label=comparison.name,
         failed=comparison.failed,
         reference=list(lines["row"]).index(comparison.tested_against.name),
-        unmeasured=len(lines) - len(comparison.measured),
     )
 
 
@@ -128,22 +121,21 @@ def overviews(comparisons: Sequence[Comparison], tables: Sequence[Table]) -> lis
     has the label more than once.
     """
     found = []
-    both = list(zip(comparisons, tables, strict=True))
     for metric in dict.fromkeys(m for one in comparisons for m in one.metrics):
-        having = [(one, of) for one, of in both if metric in one.metrics]
-        if len(having) < 2:
-            continue
-        cells = []
-        for one, of in having:
-            here = of.columns[one.metrics.index(metric)].parts["here"]
-            cells.append(dict(zip(map(one.short_name, one.measured), here, strict=False)))
-        names = list(dict.fromkeys(itertools.chain(*cells)))
+        cells = []  # Per comparison: its title, and the number of each line.
+        for one, of in zip(comparisons, tables, strict=True):
+            if metric in one.metrics:
+                here = of.columns[one.metrics.index(metric)].parts["here"]
+                lines = zip(map(one.short_name, one.measured), here, strict=False)
+                cells.append((of.title, dict(lines)))
+        names = list(dict.fromkeys(name for _, numbers in cells for name in numbers))
         columns = [
-            Column(of.title, {"here": [numbers.get(name, Number(NONE)) for name in names]})
-            for (_, of), numbers in zip(having, cells, strict=True)
+            Column(title, {"here": [numbers.get(name, Number(NONE)) for name in names]})
+            for title, numbers in cells
         ]
         title = f"{column(metric).title}, all tables"
-        found.append(Table(["Method"], [[name] for name in names], columns, title=title))
+        if len(cells) > 1:
+            found.append(Table(["Method"], [[name] for name in names], columns, title=title))
     return found
 
 
@@ -162,7 +154,10 @@ def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list
 def _values(comparison: Comparison, marked: bool) -> str:
     units = comparison.units
     what = "Mean ± sample standard deviation over" if len(units) > 1 else "Values of"
-    text = f"{what} {_count_units(units)}"
+    kind, seeds = _kind(units), len({unit.partition(",")[0] for unit in units})
+    text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
+    if kind == "task":
+        text += f" of {_count(seeds, 'seed')}"
     if any(column(metric).title.endswith("%") for metric in comparison.metrics):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
@@ -170,14 +165,12 @@ def _values(comparison: Comparison, marked: bool) -> str:
     return text + (f"; {MARK}: best." if marked else ".")
 
 
-def _count_units(units: Sequence[str]) -> str:
-    """Return "10 tasks of 2 seeds", "3 seeds", or "4 units" where they are named otherwise."""
-    seeds = {unit.partition(",")[0] for unit in units if unit.startswith("seed ")}
-    tasks = [unit for unit in units if ", task " in unit]
-    if not all(unit.startswith("seed ") for unit in units) or 0 < len(tasks) < len(units):
-        return _count(len(units), "unit")
-    of = f"{_count(len(tasks), 'task')} of " if tasks else ""
-    return of + _count(len(seeds), "seed")
+def _kind(units: Sequence[str]) -> str:
+    """Return "task" for tasks of seeds, "seed", or "unit" where they are named otherwise."""
+    tasks = {", task " in unit for unit in units}
+    if len(tasks) > 1 or not all(unit.startswith("seed ") for unit in units):
+        return "unit"
+    return "task" if True in tasks else "seed"
 
 
 def _count(number: int, noun: str) -> str:
@@ -205,16 +198,12 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
 
 
 def _test(comparison: Comparison) -> str:
-    tasks = all(", task " in unit for unit in comparison.units)
-    seeds = all(unit.startswith("seed ") for unit in comparison.units)
-    unit = "tasks" if tasks else "seeds" if seeds else "units"
-    text = (
-        f"p: two-sided paired t-test against {comparison.tested_against.name} over the {unit} that "
-        "both rows have, Holm-corrected for the rows of its column."
+    kind, reference = _kind(comparison.units), comparison.tested_against.name
+    shared = (
+        " The tasks of one seed share a pre-trained model, so p speaks of other tasks for these "
+        "models, not of other pre-trainings."
     )
-    if tasks:
-        text += (
-            " The tasks of one seed share a pre-trained model, so p speaks of other tasks for "
-            "these models, not of other pre-trainings."
-        )
-    return text
+    return (
+        f"p: two-sided paired t-test against {reference} over the {kind}s that both rows have, "
+        f"Holm-corrected for the rows of its column.{shared if kind == 'task' else ''}"
+    )

@@ -1,5 +1,6 @@
 """What a report is made of, as whoever measured hands it over."""
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -75,16 +76,14 @@ class Comparison:
         if not (self.metrics and self.units and self.measured):
             raise SettingsError(f"{where} needs at least one metric, one unit and one row")
         names = [row.name for row in self.measured]
-        for row in self.measured:
-            if names.count(row.name) > 1:
-                raise SettingsError(f"{where} has two rows {row.name!r}; allowed: one each")
-            for metric in self.metrics:
-                found = len(row.values.get(metric, ()))
-                if found != len(self.units):
-                    raise SettingsError(
-                        f"{where}, row {row.name!r} has {found} values of {metric}; "
-                        f"allowed: one for each of the {len(self.units)} units"
-                    )
+        for name in names:
+            if names.count(name) > 1:
+                raise SettingsError(f"{where} has two rows {name!r}; allowed: one each")
+        for row, metric in itertools.product(self.measured, self.metrics):
+            found, units = len(row.values.get(metric, ())), len(self.units)
+            if found != units:
+                has = f"{where}, row {row.name!r} has {found} values of {metric}"
+                raise SettingsError(f"{has}; allowed: one for each of the {units} units")
         known = dict.fromkeys([*names, *(row.label for row in self.measured)])
         if self.reference not in known:
             raise SettingsError(f"{where}: {unknown('reference', self.reference, known)}")

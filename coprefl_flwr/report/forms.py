@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from coprefl_flwr.report.table import PARTS, Number, Table
 
-TEXT_WIDTH = 100
-"""Most characters of a line of plain text."""
+TEXT_WIDTH = 100  # most characters of a line of plain text
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
 
 
@@ -16,15 +15,17 @@ def plain(table: Table) -> str:
     It has what was measured here alone. Columns that do not fit beside the others stand in a
     further table below, and long names are wrapped.
     """
-    measured = len(table.lines) - table.unmeasured
-    columns = [
-        _column(one.title, one.parts["here"][:measured], table.marks) for one in table.columns
-    ]
-    text = [table.title, ""] if table.title else []
-    names = [":".join(filter(None, line)) for line in table.lines[:measured]]  # as in a setting
+    names = [":".join(filter(None, line)) for line in table.lines]  # as in a setting
     room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
-    for fitting in _side_by_side(columns, room):
-        text += [*_beside(table.names[0], names, fitting), ""]
+    groups: list[list[list[str]]] = [[]]
+    for one in table.columns:
+        column = _column(one.title, one.parts["here"], table.marks)
+        if groups[-1] and sum(2 + len(title) for title, *_ in [*groups[-1], column]) > room:
+            groups.append([])
+        groups[-1].append(column)
+    text = [table.title, ""] if table.title else []
+    for columns in groups:
+        text += [*_beside(table.names[0], names, columns), ""]
     return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), TEXT_WIDTH)).rstrip("\n")
 
 
@@ -39,16 +40,6 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
         texts.append(f"{one.mean:>{mean_width}}{deviation}{'*' if one.best else ' ' * marks}")
     width = max(map(len, texts))
     return [text.rjust(width) for text in texts]
-
-
-def _side_by_side(columns: Sequence[list[str]], room: int) -> list[list[list[str]]]:
-    """Return the columns in groups of at most `room` characters, two before each column."""
-    groups: list[list[list[str]]] = [[]]
-    for column in columns:
-        if groups[-1] and sum(2 + len(one[0]) for one in [*groups[-1], column]) > room:
-            groups.append([])
-        groups[-1].append(column)
-    return groups
 
 
 def _beside(first: str, names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
@@ -66,24 +57,23 @@ def _beside(first: str, names: Sequence[str], columns: Sequence[Sequence[str]]) 
 
 def markdown(*tables: Table) -> str:
     """Return tables in Markdown, one below the other, each with title, notes and what failed."""
-    return "\n".join(map(_in_markdown, tables))
-
-
-def _in_markdown(table: Table) -> str:
-    columns = [(one.title, *item) for one in table.columns for item in one.parts.items()]
-    titles = [title if part == "here" else part for title, part, _ in columns]
-    lines = [f"## {_escaped(table.title)}", ""] if table.title else []
-    lines += [_bars(map(_escaped, [*table.names, *titles]))]
-    lines += ["|" + ":--|" * len(table.names) + "--:|" * len(columns)]
-    for at, names in enumerate(table.lines):
-        found = [numbers[at] for _, _, numbers in columns]
-        cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in found]
-        lines.append(_bars([*map(_escaped, names), *cells]))
-    if table.notes:
-        lines += ["", _escaped(table.note("bold"))]
-    if table.failed:
-        lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in table.failed)]
-    return "\n".join(lines) + "\n"
+    lines = []
+    for table in tables:
+        parts = [(one.title, *item) for one in table.columns for item in one.parts.items()]
+        titles = [title if part == "here" else part for title, part, _ in parts]
+        lines += [f"## {_escaped(table.title)}", ""] if table.title else []
+        lines += [_bars(map(_escaped, [*table.names, *titles]))]
+        lines += ["|" + ":--|" * len(table.names) + "--:|" * len(titles)]
+        for at, names in enumerate(table.lines):
+            found = [numbers[at] for _, _, numbers in parts]
+            cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in found]
+            lines.append(_bars([*map(_escaped, names), *cells]))
+        if table.notes:
+            lines += ["", _escaped(table.note("bold"))]
+        if table.failed:
+            lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in table.failed)]
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _bars(cells: Iterable[str]) -> str:
@@ -117,6 +107,7 @@ def latex(table: Table) -> str:
     blocks = [_block(table, at) for at in range(len(table.lines))]
     gap = [r"\addlinespace"] if any(len(block) > 1 for block in blocks) else []
     body = [text for block in blocks for text in [*gap, *block]][len(gap) :]
+    head = [*table.names, *(one.title for one in table.columns)]
     lines = [
         r"\begin{table}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
@@ -124,14 +115,10 @@ def latex(table: Table) -> str:
         # Not escaped: a label is never typeset, and the name holds nothing that LaTeX acts on.
         rf"\label{{tab:{table.label}}}",
         rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        _ampersands([*map(_typeset, [*table.names, *(one.title for one in table.columns)])]),
-        r"\midrule",
-        *body,
-        r"\bottomrule",
+        r"\toprule", _ampersands(map(_typeset, head)), r"\midrule", *body, r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
-    ]
+    ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
@@ -148,7 +135,7 @@ def _block(table: Table, at: int) -> list[str]:
     return block
 
 
-def _ampersands(cells: Sequence[str]) -> str:
+def _ampersands(cells: Iterable[str]) -> str:
     return " & ".join(cells) + r" \\"
 
 

@@ -1,8 +1,9 @@
 """The figures of a comparison, by the names that recipes give them, with their captions."""
 
+import base64
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,28 +23,31 @@ if TYPE_CHECKING:
 Drawn = tuple["Figure", str]  # a figure and its caption
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a comparison."""
+class Picture(NamedTuple):
+    """A figure of a comparison, as a page shows it."""
 
     kind: str  # one of `comparison.FIGURES`
-    figure: "Figure"
+    png: str  # in base64
     caption: str  # what it shows, in a sentence or two
     alternative: str  # the same for those who do not see it
 
 
-def pictures(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
-    """Draw those figures that the comparison has data for."""
+def draw(comparison: Comparison, kinds: Sequence[str], folder: Path) -> list[Picture]:
+    """Write those figures that the comparison has data for, each as PNG and PDF."""
     found = []
     rows = ", ".join(row.name for row in comparison.measured)
+    ending = f"of {rows}; {comparison.title or comparison.name}. The table has the numbers."
     for kind in kinds:
-        what, draw = _KINDS[kind]
-        alternative = f"{what} of {rows}; {comparison.title or comparison.name}."
+        what, figure_of = _KINDS[kind]
         try:
-            figure, caption = draw(comparison)
+            figure, caption = figure_of(comparison)
         except NothingToDrawError:
             continue
-        found.append(Picture(kind, figure, caption, f"{alternative} The table has the numbers."))
+        path = folder / f"{comparison.name}-{kind}.png"
+        figures.save(figure, path)
+        figures.save(figure, path.with_suffix(".pdf"))
+        png = base64.b64encode(path.read_bytes()).decode()
+        found.append(Picture(kind, png, caption, f"{what} {ending}"))
     return found
 
 
@@ -67,38 +71,36 @@ def _accuracies(comparison: Comparison) -> Drawn:
 def _curves(comparison: Comparison) -> Drawn:
     before = _together(comparison, lambda one: one.rounds)
     tasks = _together(comparison, lambda one: one.curves)
-    caption = "Learning curves: the pre-training (test accuracy where tested, else training loss)"
+    caption = "Learning curves: the training (test accuracy where tested, else training loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
     return figures.learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."
 
 
 def _switch(comparison: Comparison) -> Drawn:
-    runs = {one.name: one for one in comparison.measured if len(_tested(one.rounds))}
-    accuracy = pd.DataFrame({name: _tested(one.rounds) for name, one in runs.items()})
-    switches = {name: one.switch for name, one in runs.items()}
+    runs = [one for one in comparison.measured if len(_tested(one.rounds))]
+    accuracy = pd.DataFrame({one.name: _tested(one.rounds) for one in runs})
+    switches = {one.name: one.switch for one in runs}
     figure = figures.switch_figure(accuracy, switches)
-    seeds = max(one.rounds["seed"].nunique() for one in runs.values())
+    seeds = max(one.rounds["seed"].nunique() for one in runs)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
-    windows = {figures.smoothing_window(accuracy[name].dropna().index) for name in runs}
+    windows = {figures.smoothing_window(tested.dropna().index) for _, tested in accuracy.items()}
     smoothed = " or ".join(f"{window} tested rounds" for window in sorted(windows) if window)
-    smoothing = "Too few tested rounds to smooth"
-    if smoothed:
-        smoothing = (
-            f"Smoothed by a Savitzky-Golay filter of order {ORDER} over {smoothed} "
-            f"({WINDOW} rounds in CyclicFL; here as many as were tested in {WINDOW})"
-        )
+    smoothing = (
+        f"Smoothed by a Savitzky-Golay filter of order {ORDER} over {smoothed} "
+        f"({WINDOW} rounds in CyclicFL; here as many as were tested in {WINDOW})"
+    )
+    if not smoothed:
+        smoothing = "Too few tested rounds to smooth"
     marks = "; dotted lines mark the switch of phase" if any(switches.values()) else ""
     return figure, f"Test accuracy by round{over}. {smoothing}{marks}."
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
     """Return the mean test accuracy over the seeds by round; rounds that all of them tested."""
-    if "server-accuracy" not in rounds:
-        return pd.Series(dtype=float)
-    by_seed = rounds.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
-    common = by_seed[np.isfinite(by_seed).all(axis=1)]
-    return pd.Series([float(np.mean(found)) for found in common.to_numpy()], common.index, float)
+    found = rounds.reindex(columns=["round", "seed", "server-accuracy"])
+    by_seed = found.pivot(index="round", columns="seed", values="server-accuracy").astype(float)
+    return by_seed.where(np.isfinite(by_seed)).dropna().mean(axis=1)
 
 
 def _p1_rounds(comparison: Comparison) -> Drawn:
@@ -107,10 +109,9 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     found = [(one.switch, *summarise(one.values[metric])) for one in phased]
     points = pd.DataFrame(found, columns=["at", "mean", "std", "n"]).query("n > 0")
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
-    figure = figures.p1_rounds_figure(points, f"{which} (%)")
     fit = "the line is the least-squares" if is_fitted(points) else "too few points for the paper's"
     caption = f"{which} against the rounds of the first phase; {fit} polynomial of order 3."
-    return figure, caption
+    return figures.p1_rounds_figure(points, f"{which} (%)"), caption
 
 
 def _landscape(comparison: Comparison) -> Drawn:
@@ -125,21 +126,20 @@ def _landscape(comparison: Comparison) -> Drawn:
 def _gamma(comparison: Comparison) -> Drawn:
     metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
     panels = {column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
-    figure = figures.gamma_figure(panels)
     caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001
     if any((points["line"] == PAPER).any() for points in panels.values()):
         caption += f" Dashed: {comparison.source or 'the paper'}."
-    return figure, caption
+    return figures.gamma_figure(panels), caption
 
 
 def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
     """Return points, on a line a label and its other choices; the paper's if one has them."""
     lines = []
     for one in comparison.measured:
-        gamma = one.options.get("gamma")
-        others = ",".join(f"{key}={v}" for key, v in one.options.items() if key != "gamma")
-        line = f"{one.label}:{others}" if others else one.label
-        lines += [(one.name, line, float(gamma))] if gamma is not None else []
+        others = [f"{key}={value}" for key, value in one.options.items() if key != "gamma"]
+        line = ":".join([one.label, ",".join(others)]) if others else one.label
+        if "gamma" in one.options:
+            lines.append((one.name, line, float(one.options["gamma"])))
     found = numbers(comparison)
     found = found[found["metric"] == metric]
     found = pd.DataFrame(lines, columns=["row", "line", "at"]).merge(found, on="row")

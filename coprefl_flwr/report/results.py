@@ -1,24 +1,15 @@
 """Results as data: a row per client and a row per round, on disk as JSON Lines.
 
 Every number of a table is computed from these rows, so that a table can always be made again. The
-rows of clients hold what a task's final model is worth to one client, on its own test samples:
-
-| column | what |
-| --- | --- |
-| start | the starting model or the personalised method, e.g. "coprefl:gamma=0.5" |
-| task, client | their numbers |
-| n, correct | test samples, and how many of them were classified correctly |
-| loss | mean over the n samples |
-| domain | the dataset the client has; in a personalised study only |
-
-The rows of rounds have phase ("pretraining", "downstream" or "personalised"), start, task (missing
-in the pre-training), round, and the metrics of the round, nan where it has none.
+rows of clients hold what a task's final model is worth to one client, on its own test samples. The
+rows of rounds have phase ("pretraining", "downstream" or "personalised"), start, task (missing in
+the pre-training), round, and the metrics of the round, nan where it has none.
 """
 
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -28,23 +19,23 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import unknown
-from coprefl_flwr.report.fairness import METRICS, summarise_task
-from coprefl_flwr.report.statistics import summarise
+from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
 
 _KINDS: dict[str, tuple[type, ...]] = {
-    "start": (str,),
+    "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
     "task": (int,),
     "client": (int,),
-    "n": (int,),
-    "correct": (int,),
-    "loss": (NoneType, int, float),
-    "domain": (str,),
+    "n": (int,),  # test samples
+    "correct": (int,),  # how many of them were classified correctly
+    "loss": (NoneType, int, float),  # mean over the n samples
+    "domain": (str,),  # the dataset the client has; in a personalised study only
 }
+"""The columns of the rows of clients."""
 
 
 def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return records as a DataFrame; whole numbers stay whole where other records have none."""
-    found = pd.DataFrame([dict(record) for record in records])
+    found = pd.DataFrame(records)
     for name in found.columns[found.isna().any()]:
         given = [r[name] for r in records if r.get(name) is not None]
         if all(type(value) is int for value in given):
@@ -99,7 +90,7 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per start and task, as they first appear: start, task, `fairness.METRICS`."""
+    """Return a row per start and task, as they first appear: start, task, `statistics.METRICS`."""
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
     found = [
         {"start": start, "task": task, **summarise_task(part["accuracy"])}
@@ -111,7 +102,7 @@ def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    Its columns are "start", "tasks" (how many) and, for each metric of `fairness.METRICS`, the
+    Its columns are "start", "tasks" (how many) and, for each metric of `statistics.METRICS`, the
     metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
     deviation they report: this is the sample one (ddof=1), nan when there is one task only.
     """
@@ -124,22 +115,27 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def write_summary_csv(path: str | Path, rows: pd.DataFrame) -> None:
-    """Write `summary` as CSV, atomically; a standard deviation over one task is left empty."""
-    write_atomically(path, summary(rows).to_csv(index=False, lineterminator="\n").encode())
+def write_csv(path: str | Path, found: pd.DataFrame) -> None:
+    """Write a DataFrame as CSV, atomically; what is missing is left empty."""
+    write_atomically(path, found.to_csv(index=False, lineterminator="\n").encode())
 
 
-def _records(found: pd.DataFrame, keep: str) -> Iterator[dict[str, Any]]:
-    """Yield rows in Python's own types without what is missing, but for the column `keep`."""
-    for record in found.to_dict("records"):
-        yield {str(k): v for k, v in record.items() if k == keep or not pd.isna(v)}
+def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:
+    """Return rows in Python's own types; what is missing only in the column `keep`, as None.
+
+    What is infinite is None too.
+    """
+    rows = [
+        {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
+        for row in found.to_dict("records")
+    ]
+    absent = (math.inf, -math.inf)
+    return [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]
 
 
 def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON Lines, atomically; what is missing or infinite becomes null."""
-    absent = (math.inf, -math.inf)
-    rows = [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in records]
-    lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows]
+    """Write JSON Lines, atomically."""
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
     write_atomically(path, "".join(lines).encode())
 
 

@@ -1,20 +1,16 @@
 """The tables of a study of starting points: their worth, and their pre-training."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from coprefl_flwr.report.results import summary, task_metrics
-from coprefl_flwr.report.statistics import Summary
+from coprefl_flwr.report.results import task_metrics
+from coprefl_flwr.report.statistics import summarise
 from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
 
-_SUMMARY = {
-    "Accuracy %": "accuracy",
-    "Variance": "variance",
-    "Worst 10 %": "worst-10%",
-    "Worst 20 %": "worst-20%",
-    "Worst 30 %": "worst-30%",
+_SUMMARY = {"Accuracy %": "accuracy", "Variance": "variance"} | {
+    f"Worst {percent} %": f"worst-{percent}%" for percent in (10, 20, 30)
 }
 _PRETRAINING = {
     "Rounds": ("rounds", ".0f"),
@@ -25,35 +21,28 @@ _PRETRAINING = {
     "Models sent": ("models", ",.0f"),
     "MB sent": ("megabytes", ",.0f"),
 }
-_ENTRY = ["start", "rounds", "models", "megabytes", "final", "best", "best-round", "catches-up"]
 
 
 def summary_table(rows: pd.DataFrame) -> Table:
     """Return what the starting points are worth, over tasks, from rows of clients."""
-    entries = summary(rows)
-    columns = [
-        column_of(
-            title,
-            [Summary(*found) for found in entries[[metric, f"{metric} std", "tasks"]].values],
-            ".1f",
-            "lower" if metric == "variance" else "higher",
-        )
-        for title, metric in _SUMMARY.items()
-    ]
-    return Table(["Start"], entries[["start"]].values.tolist(), columns, [Note(_over_tasks(rows))])
+    starts = task_metrics(rows).groupby("start", sort=False)
+    columns = []
+    for title, metric in _SUMMARY.items():
+        found = [summarise(values.tolist()) for _, values in starts[metric]]
+        columns.append(column_of(title, found, "lower" if metric == "variance" else "higher"))
+    tasks = {str(start): list(numbers) for start, numbers in starts["task"]}
+    return Table(["Start"], [[start] for start in tasks], columns, [Note(_over_tasks(tasks))])
 
 
-def _over_tasks(rows: pd.DataFrame) -> str:
-    """Return what the numbers are, and whether the starts can be compared."""
-    starts = task_metrics(rows).groupby("start", sort=False)["task"]
-    counts = sorted(starts.size())
-    tasks = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
-    noun = "task" if counts[-1] == 1 else "tasks"
-    what = "Mean" if counts[-1] == 1 else "Mean ± sample std"
-    note = f"{what} over {tasks} {noun}; accuracies in %, variance in %²"
+def _over_tasks(tasks: Mapping[str, Sequence[int]]) -> str:
+    """Return what the numbers are, and whether the starts, with these tasks, can be compared."""
+    counts = sorted(map(len, tasks.values()))
+    number = " to ".join(dict.fromkeys([str(counts[0]), str(counts[-1])]))
+    over = "Mean over 1 task" if counts[-1] == 1 else f"Mean ± sample std over {number} tasks"
+    note = f"{over}; accuracies in %, variance in %²"
     if len(counts) > 1:
         note += f"; {MARK}: best"
-    if len({frozenset(tasks) for _, tasks in starts}) > 1:
+    if len(set(map(frozenset, tasks.values()))) > 1:
         note += "; the starts did not all meet the same tasks"
     return note + "."
 
@@ -67,29 +56,26 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     "catches-up": the first round as good as the best of "fedavg" alone, infinity for never. What a
     start has not is nan.
     """
-    sent = [f"{what}-{way}" for what in ("models", "bytes") for way in ("down", "up")]
-    rounds = rounds.reindex(columns=["phase", "start", "round", "server-accuracy", *sent])
-    rounds = rounds[rounds["phase"] == "pretraining"].astype({"server-accuracy": float})
-    by_start = {str(start): rows for start, rows in rounds.groupby("start", sort=False)}
-    tested = {
-        start: rows.set_index("round")["server-accuracy"].dropna()
-        for start, rows in by_start.items()
-    }
+    models, sent = ["models-down", "models-up"], ["bytes-down", "bytes-up"]
+    numbers = ["server-accuracy", *models, *sent]
+    rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
+    rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
+    by_start = list(rounds.set_index("round").groupby("start", sort=False))
+    tested = {str(start): rows["server-accuracy"].dropna() for start, rows in by_start}
     entries = []
-    for start, rows in by_start.items():
-        traffic = rows[sent].astype(float).fillna(0)
+    for (start, accuracy), (_, rows) in zip(tested.items(), by_start, strict=True):
         entry = {
             "start": start, "rounds": len(rows),
-            "models": math.fsum(traffic[sent[:2]].sum(axis=1)),
-            "megabytes": math.fsum(traffic[sent[2:]].sum(axis=1)) / 1e6,
+            "models": math.fsum(rows[models].sum(axis=1)),
+            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
             "catches-up": _catches_up(start, tested),
         }  # fmt: skip
-        accuracy = tested[start]
         if len(accuracy):
             final = accuracy[accuracy.index.max()]
             entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
         entries.append(entry)
-    return pd.DataFrame(entries, columns=_ENTRY).astype({"catches-up": float})
+    columns = ["start", *(name for name, _ in _PRETRAINING.values())]
+    return pd.DataFrame(entries, columns=columns).astype({"catches-up": float})
 
 
 def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:

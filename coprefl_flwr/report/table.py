@@ -64,7 +64,6 @@ class Table:
     label: str = ""  # by which a document refers to it; "": not at all
     failed: Sequence[str] = ()  # a line per run that is missing
     reference: int | None = None  # the line that the others are tested against
-    unmeasured: int = 0  # how many lines, the last ones, have nothing that was measured here
     marks: bool = True  # whether the best are marked: plain text leaves room for the stars
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
@@ -91,9 +90,8 @@ def best_of(values: Sequence[float], better: Better) -> set[int]:
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(title: str, found: Sequence[Summary], spec: str, better: Better = "higher") -> Column:
-    """Return a column of summaries, one a line, the best marked."""
-    means = [float(format(one.mean, spec.replace(",", ""))) for one in found]
-    best = best_of(means, better)
-    numbers = [Number.of(one.mean, one.std, spec, at in best) for at, one in enumerate(found)]
+def column_of(title: str, found: Sequence[Summary], better: Better = "higher") -> Column:
+    """Return a column of summaries with one decimal, one a line, the best marked."""
+    best = best_of([float(f"{one.mean:.1f}") for one in found], better)
+    numbers = [Number.of(one.mean, one.std, ".1f", at in best) for at, one in enumerate(found)]
     return Column(title, {"here": numbers})

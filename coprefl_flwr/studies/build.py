@@ -8,12 +8,13 @@ from pathlib import Path
 from flwr.serverapp import Grid
 
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.rounds.progress import quiet_flower
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, run, with_run_name
+from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, with_run_name
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -24,7 +25,8 @@ KINDS: dict[str, type[Study]] = {STARTS: Starts, PERSONALISED: Personalised}
 def build(settings: Settings) -> Study:
     """Return the study of these settings, held once per process.
 
-    Raises a SettingsError for what can be seen without loading data.
+    Raises a SettingsError for what can be seen without loading data: an unknown method or option,
+    an entry of `method` named twice, an option that no method has, a setting that is not heeded.
     """
     return KINDS[settings.study](settings)
 
@@ -41,8 +43,10 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     study.check()
     store = StudyFolder(make_folder(settings))
     logger.info("results go to %s", store.root)
+    progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
     with quiet_flower():
-        run(study, grid, store)
+        for stage in study.stages:
+            run_stage(stage, grid, store, progress)
     shutil.rmtree(store.root / "features", ignore_errors=True)
     write_results(study, store, store.root)
     return store.root

@@ -1,17 +1,16 @@
 """Who holds what in a personalised study: datasets, shifts, and features in place of images."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.data.features import Encoder, features_of
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import default_device
@@ -79,32 +78,25 @@ class PersonalSettings:
         """Whether a whole network is trained, on images."""
         return self.backbones.strip() == SCRATCH
 
-    def noise(self) -> Noise | None:
-        """Return the noise that is set, whatever it is laid over."""
-        if not self.noise_on:
+    def noise(self, over: str) -> Noise | None:
+        """Return the noise that is laid over "images" or "prototypes", if any is."""
+        if self.noise_on != over:
             return None
         return Noise(kind=self.noise_kind, scale=self.noise_scale, share=self.noise_share)
 
 
 @dataclass(frozen=True)
 class PersonalData:
-    """The samples of every client of a personalised study, and their features.
-
-    Parameters
-    ----------
-    datasets : str
-        Names of the datasets, separated by spaces.
-    alpha, min_samples : float, int
-        Of the Dirichlet partition, and the fewest samples it may leave a client.
-    """
+    """The samples of every client of a personalised study, and what makes features of them."""
 
     settings: PersonalSettings
-    datasets: str
-    data_dir: str
-    image_size: int
-    alpha: float
-    min_samples: int
+    source: DataSettings
     seed: int
+
+    @property
+    def datasets(self) -> str:
+        """Names of the datasets, separated by spaces."""
+        return self.settings.personal_datasets or self.source.dataset
 
     @functools.cached_property
     @concerning("personal-datasets", "dataset")
@@ -130,20 +122,22 @@ class PersonalData:
     def _of(self, name: str) -> list[Domain]:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
         path, at, wanted = name.rpartition("@")
-        source = load_dataset(path if at else name, self.data_dir, image_size=self.image_size)
+        folder, size = self.source.data_dir, self.source.image_size
+        source = load_dataset(path if at else name, folder, image_size=size)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
         if not at:
             short = Path(name).stem if "/" in name or name.endswith(".npz") else name
-            return [Domain(short, _rows(source, np.arange(len(source.labels))))]
-        if source.domains is None:
+            found = {short: np.arange(len(source.labels))}
+        elif source.domains is None:
             raise SettingsError(f"personal-datasets: {name}: the dataset names no domains")
-        known = source.domain_names
-        if wanted not in ("*", *known):
-            raise SettingsError(f"personal-datasets: {unknown('domain', wanted, known)}")
-        chosen = known if wanted == "*" else (wanted,)
-        of_name = {one: np.flatnonzero(source.domains == known.index(one)) for one in chosen}
-        return [Domain(one, _rows(source, rows)) for one, rows in of_name.items()]
+        else:
+            known = source.domain_names
+            if wanted not in ("*", *known):
+                raise SettingsError(f"personal-datasets: {unknown('domain', wanted, known)}")
+            chosen = known if wanted == "*" else (wanted,)
+            found = {one: np.flatnonzero(source.domains == known.index(one)) for one in chosen}
+        return [Domain(one, Samples(source, r, source.labels[r])) for one, r in found.items()]
 
     @property
     def num_classes(self) -> int:
@@ -161,11 +155,8 @@ class PersonalData:
         """How the clients differ: "feature", "label" or "both"."""
         sources = len(self.domains)
         if self.settings.shift == "label" and sources > 1:
-            raise SettingsError(
-                f"shift = label: takes one dataset, personal-datasets has {sources}; allowed with "
-                "several are feature and both",
-                "shift",
-            )
+            several = f"personal-datasets has {sources}; allowed with several are feature and both"
+            raise SettingsError(f"shift = label: takes one dataset, {several}", "shift")
         return self.settings.shift or ("feature" if sources > 1 else "label")
 
     def domain_of(self, client: int) -> Domain:
@@ -176,39 +167,24 @@ class PersonalData:
     def images(self) -> tuple[ClientData, ...]:
         """The images that each client trains on and is tested on.
 
+        Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time
+        (Tables 8 to 10 of FedPCL).
+
         Raises a SettingsError if a dataset has too few samples of a class, or a client is left
         without a test sample.
         """
-        held = tuple(ClientData(*both) for both in self._dealt())
-        for client, data in enumerate(held):
-            if data.test is None or not len(data.test):
-                raise SettingsError(
-                    f"train-per-class = {self.settings.train_per_class}: "
-                    f"{self.domain_of(client).name} leaves client {client} no sample to test on",
-                    "train-per-class",
-                )
-        return held
-
-    def _dealt(self) -> list[tuple[Samples, Samples]]:
-        """Return each client's training and test samples.
-
-        Under label shift the same number in all is dealt out by Dirichlet(alpha), a class at a time
-        (Tables 8 to 10 of FedPCL).
-        """
-        wanted = self.settings.train_per_class
+        wanted, key = self.settings.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
         if self.shift != "feature":
-            key, fewest = (self.seed, PERSONAL), self.min_samples
-            counts = dirichlet_counts(
-                self.domains, counts, key, alpha=self.alpha, min_samples=fewest
-            )
+            alpha, fewest = self.source.alpha, self.source.min_samples
+            counts = dirichlet_counts(self.domains, counts, key, alpha=alpha, min_samples=fewest)
         ratio = self.settings.test_per_class / wanted
-        return deal(self.domains, counts, ratio, (self.seed, PERSONAL, "samples"))
-
-    @functools.cached_property
-    def backbones(self) -> tuple[Backbone, ...]:
-        """The frozen networks, none for pixels and scratch."""
-        return _loaded(self.settings.backbones)
+        dealt = deal(self.domains, counts, ratio, (*key, "samples"))
+        for client, (_, test) in enumerate(dealt):
+            if not len(test):
+                left = f"{self.domain_of(client).name} leaves client {client} no sample to test on"
+                raise SettingsError(f"train-per-class = {wanted}: {left}", "train-per-class")
+        return tuple(ClientData(train, test) for train, test in dealt)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -216,29 +192,22 @@ class PersonalData:
         shape = self.domains[0].images.shape
         if self.settings.from_scratch:
             return shape
-        sizes = [backbone.size for backbone in self.backbones]
+        sizes = [backbone.size for backbone in _loaded(self.settings.backbones)]
         return (sum(sizes) if sizes else int(np.prod(shape)),)
 
-    def encoders(self) -> Sequence[Encoder]:
-        """Return what makes features of images, each a backbone's; or their pixels, normalised."""
-        return [backbone.features for backbone in self.backbones] or [self._pixels]
-
-    def _pixels(self, batch: Tensor) -> Tensor:
+    def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size of the first dataset's, normalised as those are."""
         first = self.domains[0].images
         mean, std = (values.to(batch.device)[:, None, None] for values in (first.mean, first.std))
         values = (fitted(batch, first.shape) - mean) / std
         return values if self.settings.from_scratch else values.flatten(1)
 
-    def client_data(self, client: int, folder: Path) -> ClientData:
-        """Return a client's features, computed unless `folder` has them; held once per process."""
-        return _features(self, client, folder)
-
 
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
 @concerning("backbones")
 def _loaded(text: str) -> tuple[Backbone, ...]:
+    """Return the frozen networks, none for pixels and scratch."""
     names = text.split()
     if not names:
         raise SettingsError(f"backbones is empty: name some, or {PIXELS} or {SCRATCH}")
@@ -249,24 +218,19 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
 
 
 @functools.lru_cache(maxsize=128)
-def _features(data: PersonalData, client: int, folder: Path) -> ClientData:
-    held = data.images[client]
+def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
+    """Return a client's features, computed unless `folder` has them; held once per process."""
+    held, device = data.images[client], default_device()
     if held.test is None:
         raise TypeError("a client of a personalised study has test samples")
-    make, device = data.encoders(), default_device()
-    change = None
-    added = data.settings.noise() if data.settings.noise_on == "images" else None
-    if added:
+    backbones = _loaded(data.settings.backbones)
+    make: list[Encoder] = [backbone.features for backbone in backbones] or [data.pixels]
+    change, noise = None, data.settings.noise("images")
+    if noise:
         rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")
-        change = functools.partial(added.on, rng=rng)
-    return ClientData(
-        features_of(held.train, make, device, folder / f"{client}-train.npy", change),
-        features_of(held.test, make, device, folder / f"{client}-test.npy"),
-    )
-
-
-def _rows(source: ImageDataset, rows: npt.NDArray[np.int64]) -> Samples:
-    return Samples(source, rows, source.labels[rows])
+        change = functools.partial(noise.on, rng=rng)
+    train = features_of(held.train, make, device, folder / f"{client}-train.npy", change)
+    return ClientData(train, features_of(held.test, make, device, folder / f"{client}-test.npy"))
 
 
 personal_data = functools.lru_cache(maxsize=4)(PersonalData)

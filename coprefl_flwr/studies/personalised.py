@@ -1,5 +1,6 @@
 """A personalised study: methods that give every client a model of its own, over frozen features."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -8,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
@@ -26,98 +26,80 @@ from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.personal_data import PERSONAL, PersonalSettings, personal_data
-from coprefl_flwr.studies.phases import (
-    Phase,
-    TrainingSettings,
-    check_all_used,
-    entries,
-    folder_of,
-    read_phase,
+from coprefl_flwr.studies.personal_data import (
+    PERSONAL,
+    PersonalSettings,
+    client_data,
+    personal_data,
 )
-from coprefl_flwr.studies.settings import FolderSettings, ModelSettings, Settings
-from coprefl_flwr.studies.stage import ABOUT, RunSettings, Stage, Store
+from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import ABOUT, Stage, Store
 from coprefl_flwr.studies.study import Study, not_set, versions
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
+
+REFUSED = {
+    "participants": "all clients of a personalised study take part",
+    "momentum": "a personalised study trains by Adam",
+    "clients": "how many a personalised study has is personal-clients",
+}
+"""Settings that a personalised study does not heed, and why."""
 
 HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""
 
 
 class Personalised(Study):
-    """A personalised study, built from its settings.
-
-    Raises a SettingsError for a method that is not one of a personalised study, an option that no
-    method here has, or a setting that such a study does not heed.
-    """
+    """A personalised study; refuses the settings that such a study does not heed."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
-        self.personal, self.training = settings.part(PersonalSettings), _trained(settings)
-        self.short, data = dict(settings.short), settings.part(DataSettings)
-        not_set(settings, DataSettings, "a personalised study does not heed it", HEEDED)
+        for key, why in REFUSED.items():
+            not_set(settings, [key], why)
+        unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
+        not_set(settings, unheeded, "a personalised study does not heed it")
+        self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
+        self.data = personal_data(self.personal, data, self.run.seed)
         self.test_every = data.test_every
-        self.data = personal_data(
-            self.personal,
-            self.personal.personal_datasets or data.dataset,
-            data.data_dir,
-            data.image_size,
-            data.alpha,
-            data.min_samples,
-            self.run.seed,
-        )
-        names = entries(settings.part(FolderSettings).method, list(with_role(PERSONALISED)))
+        names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}
-        self._networks: dict[str, Network] = {}
         check_all_used(self.short, list(self.phases.values()))
-        self.methods = [PersonalStage(self, name) for name in self.phases]
-        self.stages = [*self.methods]
+        self.network = functools.cache(self._network)
+        self.stages = [PersonalStage(self, name) for name in self.phases]
 
     def _phase(self, name: str) -> Phase:
         """Read one entry of `method`."""
         phase = read_phase("method", name, PERSONALISED, self.training, self.short)
         if self.personal.from_scratch and phase.method.strategy_class.network != "classifier":
-            raise SettingsError(
-                f"backbones = scratch: {phase.name} trains a head on features, no network",
-                "backbones",
-            )
+            problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
+            raise SettingsError(problem, "backbones")
         return phase
 
-    # ---- networks ------------------------------------------------------------------------------
-
-    def network(self, name: str) -> Network:
-        """Return what a method's clients train, which this process's clients share."""
-        if name not in self._networks:
-            module, head = self._module(self.phases[name])
-            classes, shape = self.data.num_classes, self.data.input_shape
-            self._networks[name] = Network(self.model.model, module, classes, shape, head)
-        return self._networks[name]
-
-    def _module(self, phase: Phase) -> tuple[nn.Module, frozenset[str]]:
-        """Return a network with its first weights, and the names of its last layer's arrays."""
+    def _network(self, name: str) -> Network:
+        """Return what a method's clients train, which all clients of a process share."""
         classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
+        model, norm = self.model.model, self.personal.head_norm
         if self.personal.from_scratch:
-            named = (self.model.model, classes, shape, self.model.norm)
-            head = head_names(*named)
-            return build_model(*named, key), head
-        norm = self.personal.head_norm
-        if phase.method.strategy_class.network == "projection":
-            return projection_head(shape[0], norm or "none", key), frozenset()
-        head = frozenset({"classifier.weight", "classifier.bias"})
-        return lightweight_model(shape[0], classes, norm or "batch", key), head
+            head = head_names(model, classes, shape, self.model.norm)
+            module = build_model(model, classes, shape, self.model.norm, key)
+        elif self.phases[name].method.strategy_class.network == "projection":
+            head, module = frozenset(), projection_head(shape[0], norm or "none", key)
+        else:
+            head = frozenset({"classifier.weight", "classifier.bias"})
+            module = lightweight_model(shape[0], classes, norm or "batch", key)
+        return Network(model, module, classes, shape, head)
 
-    # ---- checks --------------------------------------------------------------------------------
+    def first_arrays(self, name: str) -> Arrays:
+        """Return the global arrays that a method begins with: what travels, and no more."""
+        return self.phases[name].method.strategy_class.initial(self.network(name))
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         _ = self.data.images
-        for method in self.methods:
-            method.arrays()
-
-    # ---- the clients' side ---------------------------------------------------------------------
+        for name in self.phases:
+            self.first_arrays(name)
 
     def hosted(self, population: str) -> int:
         """Return how many clients there are, each of which any node can run."""
@@ -127,20 +109,15 @@ class Personalised(Study):
         """Return a client of the method that a message names."""
         name = str(config["method"])
         phase, network = self.phases[name], self.network(name)
-        held = self.data.client_data(client_id, Path(str(config["feature-dir"])))
-        noise = self.personal.noise() if self.personal.noise_on == "prototypes" else None
+        held = client_data(self.data, client_id, Path(str(config["feature-dir"])))
         offered = {
             "state": ClientState(str(config["state-dir"])),
             "initial": network.arrays,
-            "noise": noise,
+            "noise": self.personal.noise("prototypes"),
         }
+        own, training = phase.options, _adam(phase.training)
         return phase.method.client(
-            phase.options,
-            network.module,
-            held.train,
-            offered,
-            test=held.test,
-            training=_adam(phase.training),
+            own, network.module, held.train, offered, test=held.test, training=training
         )
 
 
@@ -151,8 +128,7 @@ class PersonalStage(Stage):
 
     def __init__(self, study: Personalised, name: str) -> None:
         self.study, self.of = study, study.phases[name]
-        path, rounds = f"methods/{folder_of(name)}", self.of.training.rounds
-        super().__init__(study.run, name, path, name, name, rounds)
+        super().__init__(study.run, name, "methods", name, name, self.of.training.rounds)
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy: every client takes part in every round, or it is repeated."""
@@ -164,13 +140,9 @@ class PersonalStage(Stage):
         )
         return self.of.method.strategy(self.of.options, _adam(self.of.training), **run)
 
-    def arrays(self) -> Arrays:
-        """Return the global arrays that the method begins with: what travels, and no more."""
-        return self.of.method.strategy_class.initial(self.study.network(self.method))
-
     def initial(self, store: Store) -> Arrays:
         """Return what the method begins with."""
-        return self.arrays()
+        return self.study.first_arrays(self.method)
 
     def clients(self) -> Sequence[str]:
         """Return the dataset of each client."""
@@ -196,51 +168,27 @@ class PersonalStage(Stage):
 
     def key(self) -> str:
         """Return the method's name and a hash."""
-        return f"{self.of.name}-{hash_of(self._identity())}"
-
-    def _identity(self) -> dict[str, Any]:
-        return self._of_features() | {
-            **values_of(self.study.model),
-            "test-every": self.study.test_every,
-            "method": self.of.identity(),
-            "min-replies": self.run.min_replies,
-        }
+        found = self._of_features() | values_of(self.study.model)
+        found |= {"test-every": self.study.test_every, "min-replies": self.run.min_replies}
+        return f"{self.of.name}-{hash_of(found | {'method': self.of.identity()})}"
 
     def features(self) -> str:
         """Return a hash of what the clients' features depend on."""
         return hash_of(self._of_features())
 
     def _of_features(self) -> dict[str, Any]:
-        settings, data = self.study.personal, self.study.data
-        found = values_of(settings) | {
-            "seed": self.run.seed,
-            "dataset": data.datasets,
-            "image-size": data.image_size,
-        }
+        settings, names = self.study.personal, self.study.data.datasets
+        data = self.study.data.source
+        found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
+        found["image-size"] = data.image_size
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]
-        named = [*data.datasets.split(), *backbones, self.study.model.model]
+        named = [*names.split(), *backbones, self.study.model.model]
         return found | {"contents": contents(named)}
 
 
-def _trained(settings: Settings) -> TrainingSettings:
-    """Return how the methods train; refuse what they do not heed."""
-    for key, why in {
-        "participants": "all clients of a personalised study take part",
-        "momentum": "a personalised study trains by Adam",
-    }.items():
-        if getattr(settings, key) != declared(Settings)[key].default:
-            raise SettingsError(f"{key} = {getattr(settings, key)}: {why}", key)
-    if settings.clients != Settings.clients:
-        raise SettingsError(
-            f"clients = {settings.clients}: how many a personalised study has is personal-clients",
-            "clients",
-        )
-    return settings.part(TrainingSettings)
-
-
-def _adam(training: TrainingSettings) -> AdamTraining:
+def _adam(training: LocalTraining) -> AdamTraining:
     """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
     values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
     if training.local_steps is None and training.local_epochs is None:

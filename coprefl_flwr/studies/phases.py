@@ -3,7 +3,7 @@
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr import places
@@ -19,6 +19,7 @@ from coprefl_flwr.methods import (
     with_role,
 )
 from coprefl_flwr.options import Value, declared, option, parsed
+from coprefl_flwr.studies.identity import values_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +40,10 @@ class TrainingSettings(LocalTraining):
 
     def __post_init__(self) -> None:
         """Check the options, which a user knows by their keys."""
-        if self.local_steps is not None and self.local_epochs is not None:
-            raise SettingsError(
-                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs}: set one "
-                "of them, not both"
-            )
+        steps, epochs = self.local_steps, self.local_epochs
+        if steps is not None and epochs is not None:
+            both = f"local-steps = {steps} and local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both")
         super().__post_init__()
 
 
@@ -57,10 +57,7 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 class Phase:
     """One method with its options and its training: the user's, and the method's defaults.
 
-    Parameters
-    ----------
-    options : Mapping[str, Any]
-        A value for each of the method's own options, by key.
+    `options` has a value for each of the method's own options, by key.
     """
 
     method: Method
@@ -75,12 +72,9 @@ class Phase:
 
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
-        values = dict(self.options)
-        for key, one in declared(TrainingSettings).items():
-            if key in training_keys(self.method, self.role):
-                value = getattr(self.training, one.name)
-                values[key] = "" if value is None else value
-        return {"method": self.method.name, **values}
+        heeded, values = training_keys(self.method, self.role), values_of(self.training)
+        own = {key: "" if values[key] is None else values[key] for key in heeded}
+        return {"method": self.method.name, **self.options, **own}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
@@ -105,9 +99,9 @@ def entries(text: str, allowed: Sequence[str]) -> list[str]:
     names = text.replace(";", " ").split()
     if not names:
         raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise SettingsError(f"method names '{twice}' twice")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise SettingsError(f"method names '{twice[0]}' twice")
     folders = [folder_of(name) for name in names]
     for name, folder in zip(names, folders, strict=True):
         if folders.count(folder) > 1:
@@ -124,16 +118,12 @@ def folder_of(name: str) -> str:
 def read_phase(
     what: str, text: str, role: str, training: TrainingSettings, short: Mapping[str, Value]
 ) -> Phase:
-    """Read METHOD or METHOD:key=value,key=value; METHOD may be the place of a user's own.
+    """Read METHOD or METHOD:key=value,key=value, a value of the setting `what`.
 
-    Parameters
-    ----------
-    what : str
-        The setting that it is a value of, for error messages.
-    training : TrainingSettings
-        The study's, which hold where the method does not set its own.
-    short : Mapping[str, Value]
-        Options set for every method that has them, by key.
+    METHOD may be the place of a user's own.
+
+    `training` holds where the method does not set its own, and `short` are options set for every
+    method that has them, by key.
 
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
@@ -143,17 +133,17 @@ def read_phase(
     keys = training_keys(method, role)
     given = _given(where, method.label, written, [*method.options, *keys])
     try:
-        own = {key: one.read(given[key]) for key, one in method.options.items() if key in given}
-        for key, one in method.options.items():
-            if key not in own and short.get(key, "") != "":
-                own[key] = one.read(short[key])
+        chosen = {**short, **given}
+        own = {key: one.read(chosen[key]) for key, one in method.options.items() if key in chosen}
         options = {key: method.defaults(role).get(key) for key in method.options} | own
-        changed = _training(training, {k: v for k, v in given.items() if k in keys}, method)
-        method.strategy_class.check_training(options, changed.clip_norm if keys else None)
+        if keys:
+            own_training = {key: given[key] for key in keys if key in given}
+            training = _training(training, own_training, method)
+        method.strategy_class.check_training(options, training.clip_norm)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in given]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
-    return Phase(method, role, options, changed)
+    return Phase(method, role, options, training)
 
 
 def name_and_options(text: str) -> tuple[str, str]:
@@ -190,7 +180,7 @@ def _training(
     for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
         if changes.get(one) is not None and other not in changes:
             changes[other] = None
-    values = {one.name: getattr(training, one.name) for one in fields(training)} | changes
+    values = vars(training) | changes
     for key, default in method.strategy_class.training_defaults.items():
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
         if values[found[key].name] is None and not by_steps:
@@ -217,12 +207,10 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
 def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
     """Raise a SettingsError for a method's option that was set and that no method here has."""
     for key, value in short.items():
-        if any(key in phase.options for phase in phases):
-            continue
-        has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
-        own = [f"{name} has {options}" for name, options in has.items()]
-        problem = f"{key} = {value}: no method here has this setting; {'; '.join(own)}"
-        raise SettingsError(problem, key)
+        if not any(key in phase.options for phase in phases):
+            has = {phase.name: ", ".join(phase.options) or "none of its own" for phase in phases}
+            own = "; ".join(f"{name} has {options}" for name, options in has.items())
+            raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
 def keys_of(names: str, role: str) -> set[str]:

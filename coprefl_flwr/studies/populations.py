@@ -1,11 +1,9 @@
 """The clients of a study of starting models, and what each holds: the same in every process."""
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
@@ -58,12 +56,10 @@ class TaskSettings:
     def __post_init__(self) -> None:
         """Check each value, then that steps or epochs are set, not both."""
         check_declared(self)
-        if self.task_local_steps is not None and self.task_local_epochs is not None:
-            raise SettingsError(
-                f"task-local-steps = {self.task_local_steps} and task-local-epochs = "
-                f"{self.task_local_epochs}: set one of them, not both",
-                "task-local-epochs",
-            )
+        steps, epochs = self.task_local_steps, self.task_local_epochs
+        if steps is not None and epochs is not None:
+            both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
+            raise SettingsError(f"{both}: set one of them, not both", "task-local-epochs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +72,9 @@ class ClientData:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    """A group of clients with a set of classes of their own.
+    """A group of clients, by client id, with some classes of its dataset.
 
-    Parameters
-    ----------
-    classes : tuple[int, ...]
-        Its dataset's classes in it; a sample's label is the position of its class here.
-    clients : tuple[ClientData, ...]
-        By client id.
+    A sample's label is the position of its class in `classes`.
     """
 
     name: str
@@ -96,26 +87,13 @@ def task_name(number: int) -> str:
     return f"task-{number}"
 
 
-@dataclass(frozen=True)
 class Populations:
     """Every group of clients of a study of starting models, made when it is first asked for."""
 
-    data: DataSettings
-    tasks: TaskSettings
-    seed: int
-
-    @functools.cached_property
-    def datasets(self) -> Datasets:
-        """The datasets that the clients hold parts of."""
-        return Datasets(self.data, self.seed)
-
-    @functools.cached_property
-    def _made(self) -> dict[str, Population]:
-        return {}
-
-    def size(self, name: str) -> int:
-        """Return how many clients a population has, without loading any data."""
-        return self.data.clients if name == PRETRAINING else self.tasks.task_clients
+    def __init__(self, data: DataSettings, tasks: TaskSettings, seed: int) -> None:
+        self.data, self.tasks, self.seed = data, tasks, seed
+        self.datasets = Datasets(data, seed)  # What the clients hold parts of.
+        self._made: dict[str, Population] = {}
 
     def population(self, name: str) -> Population:
         """Return the clients of "pretrain" or of "task-NUMBER".
@@ -124,8 +102,7 @@ class Populations:
         set.
         """
         if name not in self._made:
-            made = self._pretraining() if name == PRETRAINING else self._task(name)
-            self._made[name] = made
+            self._made[name] = self._pretraining() if name == PRETRAINING else self._task(name)
         return self._made[name]
 
     @functools.cached_property
@@ -151,15 +128,16 @@ class Populations:
         used = round(self.data.server_share * (len(clients) + len(reserve)))
         return reserve.take(np.arange(used))
 
-    def clients_samples(self) -> Samples:
-        """Return all that the clients of the pre-training hold."""
-        return _union([client.train for client in self.population(PRETRAINING).clients])
-
     def samples_of(self, whose: str) -> Samples:
         """Return what the "server" holds, all "clients" of the pre-training, or "both"."""
+        if whose == "server":
+            return self.server_samples()
+        held = [client.train for client in self.population(PRETRAINING).clients]
         if whose == "both":
-            return _union([self.clients_samples(), self.server_samples()])
-        return self.clients_samples() if whose == "clients" else self.server_samples()
+            held.append(self.server_samples())
+        indices = np.concatenate([samples.indices for samples in held])
+        labels = np.concatenate([samples.labels for samples in held])
+        return Samples(held[0].dataset, indices, labels)
 
     def test_samples(self) -> Samples:
         """Return the dataset's own test samples of the pre-training's classes and domains.
@@ -171,19 +149,16 @@ class Populations:
     @concerning("partition", "clients", "dataset")
     def _pretraining(self) -> Population:
         """Spread the samples of the pre-training classes over the clients, but for the reserve."""
-        everything, _ = self._reserve
-        parts = self._spread(
-            everything, PRETRAINING, self.data.clients, self.data.partition, self.data.alpha
-        )
-        clients = tuple(ClientData(everything.take(part)) for part in parts)
-        return Population(PRETRAINING, self.datasets.classes[0], clients)
+        data, (everything, _) = self.data, self._reserve
+        held = self._spread(everything, PRETRAINING, data.clients, data.partition, data.alpha)
+        return Population(PRETRAINING, self.datasets.classes[0], tuple(map(ClientData, held)))
 
     def _spread(
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
-    ) -> list[npt.NDArray[np.int64]]:
-        """Return the positions of the samples that each client of a population holds."""
+    ) -> list[Samples]:
+        """Return the samples that each client of a population holds."""
         groups = samples.dataset.groups
-        return partition(
+        parts = partition(
             samples.labels,
             clients,
             scheme,
@@ -193,6 +168,7 @@ class Populations:
             min_samples=self.data.min_samples,
             groups=None if groups is None else groups[samples.indices],
         )
+        return [samples.take(part) for part in parts]
 
     @concerning("task-partition", "task-clients")
     def _task(self, name: str) -> Population:
@@ -201,19 +177,16 @@ class Populations:
         All starting models meet the same tasks, since nothing here knows of them: a paired
         comparison.
         """
-        classes = self._task_classes(name)
-        everything = self.datasets.of_task(classes)
-        chosen = self.tasks
-        parts = self._spread(
-            everything, name, chosen.task_clients, chosen.task_partition, chosen.task_alpha
+        classes, tasks = self._task_classes(name), self.tasks
+        everything, clients = self.datasets.of_task(classes), []
+        held = self._spread(
+            everything, name, tasks.task_clients, tasks.task_partition, tasks.task_alpha
         )
-        clients = []
-        for client, part in enumerate(parts):
+        for client, own in enumerate(held):
             rng = seeds.generator(self.seed, name, client, "test-split")
             with concerning("task-train-fraction"):
-                train, test = split_in_two(len(part), self.tasks.task_train_fraction, rng)
-            held = everything.take(part)
-            clients.append(ClientData(held.take(train), held.take(test)))
+                train, test = split_in_two(len(own), tasks.task_train_fraction, rng)
+            clients.append(ClientData(own.take(train), own.take(test)))
         return Population(name, classes, tuple(clients))
 
     def _task_classes(self, name: str) -> tuple[int, ...]:
@@ -224,11 +197,10 @@ class Populations:
             problem = f"tasks = {self.tasks.tasks}: texts have no tasks; set tasks = 0"
             raise SettingsError(problem, "tasks", "dataset")
         if wanted > len(downstream):
-            raise SettingsError(
-                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes",
-                "task-classes",
-                "downstream-classes",
+            problem = (
+                f"task-classes = {wanted}: there are only {len(downstream)} downstream classes"
             )
+            raise SettingsError(problem, "task-classes", "downstream-classes")
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(downstream), wanted, replace=False)
         classes = tuple(sorted(downstream[position] for position in drawn))
@@ -250,13 +222,6 @@ class Populations:
 # What is held are views of the datasets, which are loaded once, and positions in them.
 populations = functools.lru_cache(maxsize=8)(Populations)
 """`Populations`, held once per process for the last settings that were asked for."""
-
-
-def _union(held: Sequence[Samples]) -> Samples:
-    """Return all of the samples, which are of one dataset, in this order."""
-    indices = np.concatenate([samples.indices for samples in held])
-    labels = np.concatenate([samples.labels for samples in held])
-    return Samples(held[0].dataset, indices, labels)
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:

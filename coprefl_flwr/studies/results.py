@@ -14,6 +14,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.report import figures, results
+from coprefl_flwr.report.columns import SENT
 from coprefl_flwr.report.forms import markdown, plain
 from coprefl_flwr.report.personal import PersonalRun, personal_tables
 from coprefl_flwr.report.starts import pretraining_summary, pretraining_table, summary_table
@@ -22,8 +23,6 @@ from coprefl_flwr.studies.stage import Store, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
-
-SENT = ("weights-sent", "numbers-sent")
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -43,27 +42,23 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     if not rows.empty:
         results.write_rows(folder / "rows.jsonl", rows)
     if study.config["study"] == PERSONALISED:
-        _personalised(folder)
+        _write(folder / "summary.md", personal_tables([read_personal(folder)]))
     else:
-        _starts(folder, rows, rounds)
+        _write_starts(folder, rows, rounds)
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", folder)
 
 
-def _starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
+def _write_starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
     if not rounds.empty:
-        figures.learning_curves(rounds, folder / "learning_curves.png")
+        figures.save(figures.learning_figure(rounds), folder / "learning_curves.png")
     entries = pretraining_summary(rounds)
     if not entries.empty:
         _write(folder / "pretraining.md", [pretraining_table(entries)])
     if not rows.empty:
-        results.write_summary_csv(folder / "summary.csv", rows)
-        figures.accuracy_histogram(rows, folder / "client_accuracies.png")
+        results.write_csv(folder / "summary.csv", results.summary(rows))
+        figures.save(figures.accuracy_figure(rows), folder / "client_accuracies.png")
         _write(folder / "summary.md", [summary_table(rows)])
-
-
-def _personalised(folder: Path) -> None:
-    _write(folder / "summary.md", personal_tables([read_personal(folder)]))
 
 
 def _write(path: Path, tables: Sequence[Table]) -> None:

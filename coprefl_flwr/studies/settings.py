@@ -15,6 +15,7 @@ from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, unknown
+from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import TaskSettings
@@ -50,11 +51,8 @@ class FolderSettings:
         """Check each value, and that the run's name can name a folder."""
         check_declared(self)
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
-            raise SettingsError(
-                f"run-name = {self.run_name!r}: must be letters, digits, '_', '-' and '.', as it "
-                "names a folder",
-                "run-name",
-            )
+            allowed = "must be letters, digits, '_', '-' and '.', as it names a folder"
+            raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
         if self.resume and not self.run_name:
             raise SettingsError("resume = true: needs the run-name of the run to go on with")
 
@@ -70,16 +68,9 @@ class ModelSettings:
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 
-
-GROUPS = (
-    FolderSettings,
-    RunSettings,
-    DataSettings,
-    ModelSettings,
-    TrainingSettings,
-    TaskSettings,
-    PersonalSettings,
-)
+    def __post_init__(self) -> None:
+        """Check each value."""
+        check_declared(self)
 
 
 # The fields of the last base come first.
@@ -95,10 +86,7 @@ class Settings(
 ):
     """Everything a study can be told; whoever builds one hands its groups on, never the whole.
 
-    Parameters
-    ----------
-    short : tuple[tuple[str, Value], ...]
-        Options set for every method that has them, by key, as `gamma=0.5` in run-config.
+    `short` are options set for every method that has them, by key, as `gamma=0.5` in run-config.
     """
 
     short: tuple[tuple[str, Value], ...] = ()
@@ -107,19 +95,11 @@ class Settings(
         """Check each group, then what must hold between them."""
         for group in GROUPS:
             self.part(group)
-        if self.participants > self.clients:
-            raise SettingsError(
-                f"participants = {self.participants}: must be at most clients = {self.clients}",
-                "participants",
-                "clients",
-            )
-        if self.min_replies > self.participants:
-            raise SettingsError(
-                f"min-replies = {self.min_replies}: must be at most participants = "
-                f"{self.participants}",
-                "min-replies",
-                "participants",
-            )
+        for key, most in (("participants", "clients"), ("min-replies", "participants")):
+            value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
+            if value > limit:
+                problem = f"{key} = {value}: must be at most {most} = {limit}"
+                raise SettingsError(problem, key, most)
 
     def part(self, group: type[Group]) -> Group:
         """Return one group of the settings."""
@@ -128,19 +108,15 @@ class Settings(
 
     @classmethod
     def from_config(cls, config: Mapping[str, object]) -> "Settings":
-        """Make settings from hyphenated keys, as run-config has them.
-
-        Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one
-        line.
-        """
+        """Make settings from hyphenated keys, as run-config has them; raises as `checked` does."""
         known = declared(cls)
         values: dict[str, Any] = {}
         short: dict[str, Value] = {}
         for key, value in config.items():
             if key in known:
                 values[known[key].name] = known[key].read(value)
-            elif checked(key, value) != "":
-                short[key] = checked(key, value)
+            elif (given := checked(key, value)) != "":
+                short[key] = given
         return cls(**values, short=tuple(sorted(short.items())))
 
     @classmethod
@@ -151,9 +127,12 @@ class Settings(
 
     def to_config(self) -> dict[str, Value]:
         """Return the settings under hyphenated keys; what is not set is the empty string."""
-        found = {key: getattr(self, one.name) for key, one in declared(type(self)).items()}
-        config = {key: "" if value is None else value for key, value in found.items()}
+        config = {k: "" if value is None else value for k, value in values_of(self).items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
+
+
+GROUPS = tuple(reversed(Settings.__bases__))
+"""The groups of the settings, in their order."""
 
 
 def checked(key: str, value: object) -> Value:
@@ -172,12 +151,10 @@ def checked(key: str, value: object) -> Value:
     return "" if value == "" else _of_a_method(of_methods[key], value)
 
 
-def _of_a_method(declarations: tuple[Option, ...], value: object) -> Value:
+def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
     """Return a value that at least one of the methods that have this option allows."""
     for one in declarations:
         with contextlib.suppress(SettingsError):
-            found: Value = one.read(value)
-            return found
+            return one.read(value)
     every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
-    refused: Value = replace(declarations[0], choices=every).read(value)
-    return refused
+    return replace(declarations[0], choices=every).read(value)  # Raises.

@@ -29,8 +29,10 @@ from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
+from coprefl_flwr.studies.phases import folder_of
 
 RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
+CHECKPOINT = "checkpoint.safetensors"
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -53,13 +55,8 @@ class RunSettings:
 
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""
-        return {
-            "seed": self.seed,
-            "population": population,
-            "min_nodes": self.min_nodes,
-            "min_replies": self.min_replies,
-            "max_failed_rounds": self.max_failed_rounds,
-        } | changes
+        taken = ("seed", "min_nodes", "min_replies", "max_failed_rounds")
+        return {name: getattr(self, name) for name in taken} | {"population": population} | changes
 
 
 class Store(Protocol):
@@ -79,8 +76,8 @@ class Stage(ABC):
     ----------
     title : str
         As progress shows it.
-    path : str
-        Its folder in a study of its own.
+    place : str
+        Where stages of its kind lie in a study of its own: its `path` is that and its start.
     method : str
         The entry of `method` or `task-method`, by which clients know what to do.
     start : str
@@ -96,11 +93,13 @@ class Stage(ABC):
     measures: ClassVar[bool] = True
     """Whether it leaves a row per client."""
     task: int | None = None
+    switch: int = 0
+    """The last round of the first of several phases; 0 for one phase."""
 
     def __init__(
-        self, run: RunSettings, title: str, path: str, method: str, start: str, rounds: int
+        self, run: RunSettings, title: str, place: str, method: str, start: str, rounds: int
     ) -> None:
-        self.run, self.title, self.path = run, title, path
+        self.run, self.title, self.path = run, title, f"{place}/{folder_of(start)}"
         self.method, self.start, self.rounds = method, start, rounds
 
     @abstractmethod
@@ -115,9 +114,9 @@ class Stage(ABC):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
 
-    @abstractmethod
     def clients(self) -> Sequence[str]:
-        """Return the domain of each of its clients, "" where there are no domains."""
+        """Return the domain of each client that it measures, "" where there are no domains."""
+        return ()
 
     def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
         """Write what it leaves besides rows and rounds; return more columns of every round.
@@ -140,37 +139,33 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done."""
     folder = store.folder(stage)
-    checkpoint = folder / "checkpoint.safetensors"
     if (folder / RESULT).exists():
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds)
-        _train(stage, grid, store, checkpoint, progress, hooks)
+        _train(stage, grid, store, progress, hooks)
     else:
         progress.done += 1
         stage.keep(folder, stage.initial(store), None)
         write_result(folder, [], [])
-    checkpoint.unlink(missing_ok=True)
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         shutil.rmtree(folder / STATES, ignore_errors=True)
 
 
 def _train(
-    stage: Stage,
-    grid: Grid,
-    store: Store,
-    checkpoint: Path,
-    progress: Progress,
-    hooks: Sequence[Hook],
+    stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook]
 ) -> None:
-    folder, strategy = checkpoint.parent, stage.strategy()
+    folder, strategy = store.folder(stage), stage.strategy()
+    checkpoint = folder / CHECKPOINT
     if not checkpoint.exists():
         shutil.rmtree(folder / STATES, ignore_errors=True)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            mean = float(client_accuracies(report.evaluation).mean())
+            found = report.evaluation.metrics
+            mean = float((100 * found["correct"] / found["num-examples"]).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         if report.round == report.num_rounds:
             more = stage.keep(folder, report.arrays, strategy)
@@ -193,12 +188,6 @@ def _train(
         resume=checkpoint.exists(),
         hooks=[progress, finish, *hooks],
     )
-
-
-def client_accuracies(evaluation: Replies) -> Any:
-    """Return each client's accuracy in percent, (clients,) float64, in the order of client ids."""
-    metrics = evaluation.metrics
-    return 100 * metrics["correct"] / metrics["num-examples"]
 
 
 def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]]:

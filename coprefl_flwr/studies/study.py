@@ -15,29 +15,26 @@ A study that was interrupted goes on with the first stage whose result is not th
 """
 
 import importlib.metadata
-import logging
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
-from flwr.serverapp import Grid
 
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import Value, declared, unknown
-from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.strategy import Hook
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import Stage, Store, run_stage
-
-logger = logging.getLogger("flwr.coprefl")
+from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.phases import TrainingSettings
+from coprefl_flwr.studies.settings import ModelSettings, Settings
+from coprefl_flwr.studies.stage import RunSettings, Stage
 
 FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
 """Settings that a resumed run may change: they do not enter its numbers."""
@@ -47,23 +44,16 @@ Track = Callable[[Stage], Sequence[Hook]]
 
 
 class Study(ABC):
-    """What is built once from the settings, on the server and in every process of the clients.
+    """What is built once from the settings, on the server and in every process of the clients."""
 
-    Attributes
-    ----------
-    config : dict[str, Value]
-        The settings, as they are written beside results.
-    stages : list[Stage]
-        In the order in which they are run.
-    """
-
-    stages: list[Stage]
-    switch: int = 0
-    """The last round of the first of several phases of the first stage; 0 for one phase."""
+    stages: Sequence[Stage]
+    """In the order in which they are run."""
 
     def __init__(self, settings: Settings) -> None:
-        self.config: dict[str, Value] = settings.to_config()
+        self.config = settings.to_config()  # As written beside results.
         self.run_name = settings.run_name or "run"
+        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
+        self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
 
     @abstractmethod
     def check(self) -> None:
@@ -78,23 +68,12 @@ class Study(ABC):
         """Return the client that a message with this config is about."""
 
 
-def not_set(settings: Settings, group: type, why: str, but: Sequence[str] = ()) -> None:
-    """Raise a SettingsError if a setting of a group, but for some, is not at its default."""
-    for key, one in declared(group).items():
-        value = getattr(settings, one.name)
-        if key not in but and value != one.default:
+def not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
+    """Raise a SettingsError if one of the settings is not at its default."""
+    for key in keys:
+        value = values_of(settings)[key]
+        if value != declared(Settings)[key].default:
             raise SettingsError(f"{key} = {value}: {why}", key)
-
-
-def run(study: Study, grid: Grid, store: Store, track: Track = lambda _: ()) -> None:
-    """Run every stage that is not done.
-
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
-    can be resumed.
-    """
-    progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
-    for stage in study.stages:
-        run_stage(stage, grid, store, progress, track(stage))
 
 
 @dataclass(frozen=True)
@@ -114,17 +93,23 @@ class StudyFolder:
 
 def with_run_name(settings: Settings) -> Settings:
     """Return settings that name the run: by date and time where the user did not."""
-    if settings.run_name:
-        return settings
-    return replace(settings, run_name=datetime.now().strftime("%Y-%m-%d_%H-%M-%S"))
+    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    return replace(settings, run_name=settings.run_name or now)
 
 
 def make_folder(settings: Settings) -> Path:
     """Make the run's folder with its settings in it, or raise a SettingsError before that."""
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    _check_folder(folder, settings)
-    config = settings.to_config()
-    write_atomically(folder / "settings.yaml", yaml.safe_dump(config).encode())
+    kept, config = folder / "settings.yaml", settings.to_config()
+    check_place("output-dir", folder)
+    if settings.resume:
+        _check_resumed(kept, config)
+    elif kept.exists():
+        raise SettingsError(
+            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
+            "on with it, or another run-name"
+        )
+    write_atomically(kept, yaml.safe_dump(config).encode())
     return folder
 
 
@@ -135,24 +120,15 @@ def check_place(option: str, folder: Path) -> None:
             raise SettingsError(f"{option}: {place} is a file, not a folder")
 
 
-def _check_folder(folder: Path, settings: Settings) -> None:
-    """Raise a SettingsError unless the folder is new, or holds the run that is resumed."""
-    kept = folder / "settings.yaml"
-    check_place("output-dir", folder)
+def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
+    """Raise a SettingsError unless the settings that were kept are those of now."""
     if not kept.exists():
-        if settings.resume:
-            runs = [path.parent.name for path in folder.parent.glob("*/settings.yaml")]
-            raise SettingsError(f"resume = true: {unknown('run', settings.run_name, runs)}")
-        return
-    if not settings.resume:
-        raise SettingsError(
-            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
-            "on with it, or another run-name"
-        )
+        runs = [path.parent.name for path in kept.parent.parent.glob("*/settings.yaml")]
+        raise SettingsError(f"resume = true: {unknown('run', kept.parent.name, runs)}")
     written = yaml.safe_load(kept.read_text())
     if not isinstance(written, dict):
         raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
-    before, now = Settings.from_config(written).to_config(), settings.to_config()
+    before = Settings.from_config(written).to_config()
     for key, value in now.items():
         if key not in FREE_ON_RESUME and value != before[key]:
             raise SettingsError(

@@ -238,10 +238,11 @@ def test_the_heat_map_is_drawn_where_each_backbone_was_run_alone(settings, tmp_p
         "settings": settings | {"rounds": 2, "backbones": [*names, " ".join(names)]},
         "methods": ["fedpcl"],
         "metrics": ["accuracy"],
-        "figures": ["similarity"],
+        "figures": ["similarity", "curves"],
     }
     path = write_recipe(tmp_path / "heat.yaml", content)
     assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
     (figure,) = (tmp_path / "out" / "report" / "figures").glob("*similarity.png")
+    assert list(figure.parent.glob("*curves.png"))
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "models" / "features").iterdir())) == 3

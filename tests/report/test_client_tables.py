@@ -115,7 +115,6 @@ def test_the_table_of_the_readme() -> None:
         column_of(
             title,
             [Summary(line[2 * at], line[2 * at + 1], 3) for line in numbers],
-            ".1f",
             "lower" if title == "Variance" else "higher",
         )
         for at, title in enumerate(titles)
@@ -263,7 +262,8 @@ def test_repeated_and_absent_rows_are_refused() -> None:
 
 def test_summary_csv(tmp_path: Path) -> None:
     path = tmp_path / "summary.csv"
-    results.write_summary_csv(path, pd.DataFrame([row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)]))
+    rows = pd.DataFrame([row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)])
+    results.write_csv(path, results.summary(rows))
     with path.open(newline="") as file:
         (entry,) = csv.DictReader(file)
     assert entry["start"] == "a,b"

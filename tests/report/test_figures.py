@@ -64,7 +64,7 @@ def has_colour(image: npt.NDArray[np.uint8], colour: str) -> bool:
 @pytest.mark.parametrize("count", [1, 2, 5, 6])
 def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
     path = tmp_path / "figures" / "accuracies.png"
-    figures.accuracy_histogram(client_rows(STARTS[:count]), path)
+    figures.save(figures.accuracy_figure(client_rows(STARTS[:count])), path)
     image = pixels(path)
     assert image.shape[1] == 1600
     assert 300 <= image.shape[0] <= 1600
@@ -82,7 +82,7 @@ def test_curves_show_every_start(tmp_path: Path) -> None:
         row["loss"] += STARTS.index(row["start"])
         if row["accuracy"] is not None:
             row["accuracy"] -= 5 * STARTS.index(row["start"])
-    figures.learning_curves(frame(rows), path)
+    figures.save(figures.learning_figure(frame(rows)), path)
     image = pixels(path)
     assert image.shape == (780, 1600, 3)
     for colour, _ in figures.colours(STARTS).values():
@@ -96,7 +96,7 @@ def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
     """With one panel a line crosses the middle of the picture, where two would leave a gap."""
     path = tmp_path / "curves.png"
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
-    figures.learning_curves(frame(rows), path)
+    figures.save(figures.learning_figure(frame(rows)), path)
     colour, _ = figures.colours(["coprefl"])["coprefl"]
     assert has_colour(pixels(path)[:580, 720:880], colour)
 
@@ -159,7 +159,7 @@ def test_colours_of_many_starts_differ() -> None:
 @pytest.mark.parametrize("suffix", figures.FORMATS)
 def test_formats(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"curves.{suffix}"
-    figures.learning_curves(frame(curve_rows(["coprefl"])), path)
+    figures.save(figures.learning_figure(frame(curve_rows(["coprefl"]))), path)
     magic = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[suffix]
     assert path.read_bytes().startswith(magic)
 
@@ -167,24 +167,26 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     rows = curve_rows(["coprefl"])
     with pytest.raises(SettingsError, match="ends in 'bmp'; allowed: png, svg, pdf"):
-        figures.accuracy_histogram(client_rows(STARTS), tmp_path / "a.bmp")
+        figures.save(figures.accuracy_figure(client_rows(STARTS)), tmp_path / "a.bmp")
     with pytest.raises(SettingsError, match="nothing to draw"):
-        figures.learning_curves(frame([]), tmp_path / "a.png")
+        figures.learning_figure(frame([]))
     with pytest.raises(SettingsError, match="did you mean 'downstream'"):
-        figures.learning_curves(frame([{**rows[0], "phase": "downstraem"}]), tmp_path / "a.png")
+        figures.save(
+            figures.learning_figure(frame([{**rows[0], "phase": "downstraem"}])), tmp_path / "a.png"
+        )
     with pytest.raises(SettingsError, match="two rows for round 1"):
-        figures.learning_curves(frame([*rows, rows[0]]), tmp_path / "a.png")
+        figures.learning_figure(frame([*rows, rows[0]]))
     with pytest.raises(SettingsError, match="task of a pretraining row is 3"):
-        figures.learning_curves(frame([{**rows[0], "task": 3}]), tmp_path / "a.png")
+        figures.learning_figure(frame([{**rows[0], "task": 3}]))
     incomplete = frame([{"phase": "downstream", "start": "a"}])
     with pytest.raises(SettingsError, match="no 'task'; they have phase, start"):
-        figures.learning_curves(incomplete, tmp_path / "a.png")
+        figures.learning_figure(incomplete)
     assert not list(tmp_path.iterdir())
 
 
 def test_settings_of_the_caller_stay(tmp_path: Path) -> None:
     before = dict(mpl.rcParams.copy())
-    figures.learning_curves(frame(curve_rows(["coprefl"])), tmp_path / "a.png")
+    figures.save(figures.learning_figure(frame(curve_rows(["coprefl"]))), tmp_path / "a.png")
     assert dict(mpl.rcParams.copy()) == before
 
 
@@ -197,7 +199,8 @@ def test_import_is_light() -> None:
         "import pandas as pd\n"
         "row = dict(phase='pretraining', start='a', task=None, round=1, loss=1.0)\n"
         "with tempfile.TemporaryDirectory() as folder:\n"
-        "    figures.learning_curves(pd.DataFrame([row]), pathlib.Path(folder) / 'a.png')\n"
+        "    drawn = figures.learning_figure(pd.DataFrame([row]))\n"
+        "    figures.save(drawn, pathlib.Path(folder) / 'a.png')\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     root = Path(figures.__file__).parents[3]

@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, with_role
 from coprefl_flwr.report.results import read_rows
 from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.phases import TrainingSettings
 
 
 def run(settings, nodes=1):
@@ -27,7 +27,7 @@ def test_it_pre_trains(name, tiny_settings):
     folder = run(settings)
     model = load_file(folder / "starts" / name / "model.safetensors")
     study = build(settings)
-    first = study.first_arrays(study.starts[name])
+    first = study.starts[name].initial(None)
     changed = {key: not np.array_equal(model[key], first[key]) for key in first}
     assert changed["1.weight"], changed
     assert changed["4.weight"], changed
@@ -46,16 +46,18 @@ def test_it_runs_tasks(name, tiny_settings):
 
 
 def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
+    starts = "fedavg cyclic:rounds=1+scaffold"
     settings = replace(
-        tiny_settings, method="fedavg", task_method="moon:mu=3", task_learning_rate=0.3
+        tiny_settings, method=starts, task_method="moon:mu=3", task_learning_rate=0.3
     )
     context = Context(1, 1, {}, None, settings.to_config())
     config = {"population": "task-1", "server-round": 2, "state-dir": settings.output_dir}
     client = client_fn(context, 1, config | {"method": "moon:mu=3"})
     assert type(client) is MOONClient
-    assert client.training == LocalTraining(local_steps=2, batch_size=8, learning_rate=0.3)
-    pretraining = {"population": "pretrain", "server-round": 2}
-    pretraining["method"] = "cyclic:rounds=1+scaffold"
+    assert client.training == TrainingSettings(
+        rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
+    )
+    pretraining = {"population": "pretrain", "server-round": 2, "method": starts.split()[1]}
     assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
     assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient
 

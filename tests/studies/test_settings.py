@@ -185,3 +185,8 @@ def test_each_setting_belongs_to_one_group():
     for group in GROUPS:
         part = vars(settings.part(group))
         assert part == {name: getattr(settings, name) for name in part}
+
+
+def test_the_network_is_checked_in_python_too():
+    with pytest.raises(SettingsError, match="norm: unknown value 'bathc': did you mean 'batch'"):
+        Settings(norm="bathc")

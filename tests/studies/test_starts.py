@@ -8,7 +8,6 @@ from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, TASK, with_role
 from coprefl_flwr.strategies import (
@@ -70,7 +69,7 @@ def test_starts_in_their_order_with_settings_of_their_own():
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
     assert list(study.starts) == names
     coprefl, random, fedavg = study.starts.values()
-    assert [s.name for s in (coprefl, random, fedavg)] == names
+    assert [s.start for s in (coprefl, random, fedavg)] == names
     assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
     assert coprefl.phases[0].options == {
         "gamma": 0.25,
@@ -124,7 +123,7 @@ def test_phases_one_after_the_other():
     chosen = start(text, rounds=9, participants=4)
     assert [phase.name for phase in chosen.phases] == ["cyclic", "fedprox"]
     assert (chosen.rounds, chosen.switch) == (12, 3)
-    assert [chosen.phase(n).name for n in (1, 3, 4, 12)] == [
+    assert [chosen.phase_of(n).name for n in (1, 3, 4, 12)] == [
         "cyclic",
         "cyclic",
         "fedprox",
@@ -139,7 +138,10 @@ def test_phases_one_after_the_other():
 
 def test_a_resumed_run_has_the_same_starts():
     settings = Settings(run_name="r", method="coprefl:gamma=0.25")
-    assert build(replace(settings, resume=True)).starts == build(settings).starts
+    (resumed,), (first,) = (
+        build(s).starts.values() for s in (replace(settings, resume=True), settings)
+    )
+    assert (resumed.start, resumed.phases) == (first.start, first.phases)
 
 
 KNOWN = ", ".join(["random", *TRAINED])
@@ -313,7 +315,7 @@ def test_both_sides_of_a_schedule_agree_on_the_phase():
     schedule = strategy(text, rounds=4)
     for number in range(1, 9):
         one, _ = schedule.phase(number)
-        assert type(one) is start(text, rounds=4).phase(number).method.strategy_class
+        assert type(one) is start(text, rounds=4).phase_of(number).method.strategy_class
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):
@@ -409,7 +411,9 @@ def test_local_training(federation):
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
     of_task = client(settings, data, population="task-0", method="fedavg")
-    assert of_task.training == LocalTraining(local_steps=8, batch_size=4, learning_rate=0.7)
+    assert of_task.training == TrainingSettings(
+        rounds=50, participants=10, local_steps=8, batch_size=4, learning_rate=0.7
+    )
 
 
 # --- the kind of a study is said

@@ -133,7 +133,7 @@ def test_rounds_of_every_part(whole):
 
 def test_models_load_into_any_pytorch_program(whole, module_settings):
     study = build(module_settings)
-    initial = study.first_arrays(study.starts["random"])
+    initial = study.starts["random"].initial(None)
     source = study.populations.datasets.pretraining
     for folder, start in zip(FOLDERS, STARTS, strict=True):
         model = network(5)
@@ -157,7 +157,7 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
 
 def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
     study = build(module_settings)
-    start = study.first_arrays(study.starts["random"])
+    start = study.starts["random"].initial(None)
     other = {name: array + 1 for name, array in start.items()}
     models = [study.task_model("task-0", arrays) for arrays in (start, other)]
     for name in ("4.weight", "4.bias"):

@@ -5,10 +5,8 @@ the program that calls, and none of its settings change.
 """
 
 from coprefl_flwr.report.figures.accuracies import accuracy_figure as accuracy_figure
-from coprefl_flwr.report.figures.accuracies import accuracy_histogram as accuracy_histogram
 from coprefl_flwr.report.figures.against import gamma_figure as gamma_figure
 from coprefl_flwr.report.figures.against import p1_rounds_figure as p1_rounds_figure
-from coprefl_flwr.report.figures.curves import learning_curves as learning_curves
 from coprefl_flwr.report.figures.curves import learning_figure as learning_figure
 from coprefl_flwr.report.figures.curves import smoothing_window as smoothing_window
 from coprefl_flwr.report.figures.curves import switch_figure as switch_figure

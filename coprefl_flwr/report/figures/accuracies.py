@@ -1,18 +1,12 @@
 """How client accuracies are spread (CoPreFL, Figures 2 to 10)."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.results import accuracies, summary
-
-
-def accuracy_histogram(rows: pd.DataFrame, path: str | Path) -> None:
-    """Save `accuracy_figure`; the file's suffix is one of `FORMATS`."""
-    style.save(accuracy_figure(rows), path)
 
 
 def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
@@ -27,9 +21,8 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
     entries = summary(rows)
     # One below the other, shifts along the shared axis are seen best.
     columns = 1 if len(entries) <= 3 else 2
-    figure, panels = style.alike(
-        len(entries), columns, (0.5, 1.55), "Client accuracy (%)", "Clients (%)"
-    )
+    labels = ("Client accuracy (%)", "Clients (%)")
+    figure, panels = style.alike(len(entries), columns, (0.5, 1.55), *labels)
     for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
         values = found["accuracy"][found["start"] == entry["start"]]
         weights = np.full(len(values), 100 / len(values))
@@ -39,8 +32,7 @@ def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
         panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
         panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
         numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
-        style.title(panel, entry["start"], numbers)
-        style.plain(panel)
+        style.plain(panel, entry["start"], numbers)
     panels[0].set_xlim(edges[0], edges[-1])
     return figure
 

@@ -17,9 +17,9 @@ _ORDER = 3  # of the polynomial that CyclicFL draws
 def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
     """Draw metrics by γ with error bars.
 
-    `panels` has points for each panel by its title, with the "line" that each is on; the line
-    `PAPER` is drawn in ink, dashed and hollow. A panel where no line has two values of γ is left
-    out; raises `NothingToDrawError` where all are.
+    `panels` has points by the panel's title, with the "line" that each is on; the line `PAPER` is
+    drawn in ink. A panel where no line has two values of γ is left out; raises
+    `NothingToDrawError` where all are.
     """
     drawn = {
         title: points.sort_values("at", kind="stable").fillna({"std": 0.0})
@@ -30,10 +30,9 @@ def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
         raise style.NothingToDrawError("at least two values of gamma")
     names = list(pd.concat([panels[title] for title in drawn])["line"].unique())
     shown = style.colours(name for name in names if name != PAPER) | {PAPER: (style.INK, "--")}
-    figure = style.new_figure(3.9)
-    grid = figure.subplots(1, len(drawn), squeeze=False).flat
+    figure, grid = style.row_of_panels(len(drawn))
     for panel, (title, points) in zip(grid, drawn.items(), strict=True):
-        style.title(panel, title, "mean ± std")
+        style.plain(panel, title, "mean ± std", r"$\gamma$")
         lines = panels[title]["line"].unique()
         for place, name in enumerate(lines):
             line = points[points["line"] == name]
@@ -46,7 +45,6 @@ def gamma_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
                 markerfacecolor="white" if name == PAPER else colour,
             )  # fmt: skip
         panel.set_xticks(points["at"].unique())
-        style.plain(panel, r"$\gamma$")
     style.legend(figure, names, shown)
     return figure
 
@@ -60,8 +58,7 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
         raise style.NothingToDrawError("at least two lengths of P1")
     points = points.sort_values("at", kind="stable").fillna({"std": 0.0})
     colour, _ = style.colours(["cyclic"])["cyclic"]
-    figure = style.new_figure(3.9)
-    panel = figure.subplots()
+    figure, (panel,) = style.row_of_panels(1)
     below = "mean ± std" if points["std"].any() else "one run each"
     panel.errorbar(
         points["at"], points["mean"], points["std"], fmt="o", color=style.INK, ecolor=style.INK,
@@ -71,8 +68,7 @@ def p1_rounds_figure(points: pd.DataFrame, label: str) -> "style.Figure":
         cubic = np.polynomial.Polynomial.fit(points["at"], points["mean"], _ORDER)
         panel.plot(*cubic.linspace(200), color=colour, linewidth=1.6, zorder=1)
         below += "; line: least-squares cubic"
-    style.title(panel, "Length of P1", below)
-    style.by_round(panel, label, "Rounds in P1")
+    style.by_round(panel, "Length of P1", below, label, "Rounds in P1")
     return figure
 
 

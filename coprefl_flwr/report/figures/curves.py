@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,51 +11,45 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 from coprefl_flwr.report.figures import style
 
-PHASES = ("pretraining", "downstream")
+PHASES = ("pretraining", "downstream", "personalised")
 _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
 
 
-def learning_curves(rounds: pd.DataFrame, path: str | Path) -> None:
-    """Save `learning_figure`; the file's suffix is one of `style.FORMATS`."""
-    style.save(learning_figure(rounds), path)
-
-
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     """Draw pre-training loss by round, and downstream accuracy by round, for each start.
 
+    Of personalised methods it is the training loss.
+
     `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
     with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
-    place of the loss. The downstream line is the mean over the tasks that have an accuracy for that
-    round, its band one sample standard deviation either side; so is the pre-training's over the
-    seeds. A panel without data is left out.
+    place of the loss. A line is the mean over those seeds or tasks that have a value for the round,
+    its band one sample standard deviation either side. A panel without data is left out.
 
-    Raises `NothingToDrawError` where neither has any, and `SettingsError` for rows that cannot be
-    right.
+    Raises `NothingToDrawError` where both are, and `SettingsError` for rows that cannot be right.
     """
     _check(rounds)
-    tested = _by_round(rounds, "pretraining", "server-accuracy")
-    losses = _by_round(rounds, "pretraining", "loss")
+    before, label = _by_round(rounds, "pretraining", "server-accuracy"), "Test accuracy (%)"
+    if before.empty:
+        before, label = _by_round(rounds, "pretraining", "loss"), "Loss"
     tasks = _by_round(rounds, "downstream", "accuracy")
     seeds = rounds["seed"].nunique() if "seed" in rounds else 1
-    over_seeds = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
-    before = ("Pre-training", over_seeds)
+    over = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
     drawn = [
-        (losses, *before, "Loss") if tested.empty else (tested, *before, "Test accuracy (%)"),
+        (before, "Pre-training", over, label),
         (tasks, "Downstream tasks", "mean ± std over tasks", "Accuracy (%)"),
+        (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
     drawn = [one for one in drawn if not one[0].empty]
     if not drawn:
-        raise style.NothingToDrawError("rows with a pre-training loss or a downstream accuracy")
+        raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
     shown = style.colours(rounds["start"])
-    figure = style.new_figure(3.9)
-    panels = figure.subplots(1, len(drawn), squeeze=False).flat
-    for panel, (values, name, below, label) in zip(panels, drawn, strict=True):
-        style.title(panel, name, below)
+    figure, panels = style.row_of_panels(len(drawn))
+    for panel, (values, *texts) in zip(panels, drawn, strict=True):
+        style.by_round(panel, *texts)
         _draw(panel, values, shown)
-        style.by_round(panel, label)
         if values is tasks:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, 0), min(high, 101))
@@ -74,7 +67,8 @@ def _check(rounds: pd.DataFrame) -> None:
     for phase in rounds["phase"].unique():
         if phase not in PHASES:
             raise SettingsError(unknown("phase", str(phase), PHASES))
-    for _, row in rounds[rounds["task"].isna() != (rounds["phase"] == "pretraining")].iterrows():
+    starts = rounds[rounds["phase"] != "personalised"]
+    for _, row in starts[starts["task"].isna() != (starts["phase"] == "pretraining")].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
             "allowed: none for pretraining, a number for downstream"
@@ -139,16 +133,15 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
         raise style.NothingToDrawError("runs tested in some rounds")
     shown = style.colours(accuracy.columns)
     last = int(accuracy.index.max())
-    figure = style.new_figure(4.2)
     widths = [2, 1] if last >= 4 * _LAST else [2]
-    first, *zoomed = figure.subplots(1, len(widths), squeeze=False, width_ratios=widths).flat
-    style.title(first, "Pre-training", "smoothed; faint: as measured; dotted: the switch")
+    figure, (first, *zoomed) = style.row_of_panels(len(widths), 4.2, widths)
+    below = "smoothed; faint: as measured; dotted: the switch"
+    style.by_round(first, "Pre-training", below, "Test accuracy (%)")
     for panel in (first, *zoomed):
         for start, values in accuracy.items():
             _smooth(panel, values.dropna(), switches.get(str(start), 0), *shown[str(start)])
-        style.by_round(panel, "Test accuracy (%)" if panel is first else "")
     for panel in zoomed:
-        style.title(panel, f"Last {_LAST} rounds", "the same lines")
+        style.by_round(panel, f"Last {_LAST} rounds", "the same lines")
         seen = accuracy.loc[last - _LAST :].to_numpy(float)
         low, high = float(np.nanmin(seen)), float(np.nanmax(seen))
         room = max(0.05 * (high - low), 0.1)

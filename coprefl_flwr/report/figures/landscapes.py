@@ -46,9 +46,8 @@ def landscape(
     δ and η are functions of `seed` and of the arrays' names and shapes, before each is normalised
     to the filters of θ: models of one network are looked at in the same two directions.
 
-    `loss` is called points² times with arrays of the names and shapes of `arrays`, which are the
-    model θ with its buffers; these stay as they are. `span` is half the side of the square,
-    `points` the grid points along a side: an odd number, so that θ itself is one of them.
+    `arrays` are θ with its buffers, which no direction changes. `span` is half the side of the
+    square, `points` the grid points along a side: an odd number, so that θ itself is one of them.
     """
     if points < 3 or points % 2 == 0:
         raise SettingsError(f"points = {points}; allowed: an odd number of 3 or more")
@@ -107,16 +106,13 @@ def landscape_figure(landscapes: Mapping[str, Landscape]) -> "style.Figure":
     levels, norm, ticks = _scale(float(finite.min()), float(finite.max()))
     columns = min(len(landscapes), 3)
     height = (0.6, 6.6 / columns if columns > 1 else 4.4)
-    figure, panels = style.alike(
-        len(landscapes), columns, height, "First direction", "Second direction"
-    )
+    labels = ("First direction", "Second direction")
+    figure, panels = style.alike(len(landscapes), columns, height, *labels)
     for panel, (name, found) in zip(panels, landscapes.items(), strict=True):
-        losses = np.ma.masked_invalid(found.losses.T)  # contourf has rows along the second axis.
-        drawn = panel.contourf(
-            found.steps, found.steps, losses, levels=levels, norm=norm, cmap="viridis"
-        )
+        steps, losses = found.steps, np.ma.masked_invalid(found.losses.T)  # Rows run upwards.
+        drawn = panel.contourf(steps, steps, losses, levels=levels, norm=norm, cmap="viridis")
         panel.plot(0, 0, marker="+", color="white", markersize=9, markeredgewidth=1.6)
-        middle = found.losses[len(found.steps) // 2, len(found.steps) // 2]
+        middle = found.losses[len(steps) // 2, len(steps) // 2]
         style.title(panel, name, f"loss {middle:.3g} at the cross")
         panel.set_aspect("equal")
     bar = figure.colorbar(drawn, ax=figure.axes, shrink=0.8, format="%.4g", ticks=ticks)

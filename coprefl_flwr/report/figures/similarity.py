@@ -1,12 +1,11 @@
 """How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
 
 `python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
-finished FedPCL runs of the same clients: one run for each backbone alone, and last the one with all
-of them.
+finished FedPCL runs of the same clients: one for each backbone alone, and last that with all.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,10 +34,8 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
 
     A score is the inner product of a client's prototypes under one backbone and under all (section
     5.5), the mean over classes. The heads of two runs begin apart, so it also holds by how much
-    training has brought them together.
-
-    `alone` and `fused` are every client's prototypes, (C, d) by client, of a backbone each and of
-    all.
+    training has brought them together. `alone` (a backbone each) and `fused` (all of them) are
+    every client's prototypes, (C, d) by client.
     """
     for one in alone:
         if {n: a.shape for n, a in one.items()} != {n: a.shape for n, a in fused.items()}:
@@ -50,11 +47,12 @@ def similarities(alone: Sequence[Arrays], fused: Arrays) -> style.Floats:
     return np.asarray(scores / scores.sum(axis=0))
 
 
-def similarity(folders: Sequence[Path], clients: Sequence[str]) -> Similarity:
-    """Return the heat map of finished FedPCL runs, whose folders are given, that of all last."""
+def similarity(
+    folders: Sequence[Path], backbones: Sequence[str], clients: Sequence[str]
+) -> Similarity:
+    """Return the heat map of finished FedPCL runs: of each backbone alone, and of all last."""
     *alone, fused = [load_file(folder / LOCAL) for folder in folders]
-    scores = similarities(alone, fused)
-    return Similarity(scores, [folder.name for folder in folders[:-1]], clients)
+    return Similarity(similarities(alone, fused), backbones, clients)
 
 
 def similarity_figure(found: Similarity) -> "style.Figure":
@@ -84,7 +82,7 @@ def main(arguments: Sequence[str]) -> None:
     for folder, method in zip(folders, methods, strict=True):
         if not (method / LOCAL).is_file():
             raise SettingsError(f"{folder} holds no finished run of fedpcl")
-    found = similarity(methods, list(read_rows(folders[-1] / "rows.jsonl")["domain"]))
-    names = [folder.name for folder in folders[:-1]]
-    style.save(similarity_figure(replace(found, backbones=names)), path)
+    clients = list(read_rows(folders[-1] / "rows.jsonl")["domain"])
+    found = similarity(methods, [folder.name for folder in folders[:-1]], clients)
+    style.save(similarity_figure(found), path)
     print(path)

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -55,17 +56,14 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     slots: dict[str, int] = {}
     names = sorted(set(starts), key=lambda name: (len(name), name))
     for name in names:
-        phases = [phase.partition(":")[0] for phase in name.lower().split("+")]
-        own = _OWN_COLOURS.get("".join(filter(str.isalnum, "+".join(phases))))
+        own = _OWN_COLOURS.get(re.sub(r":[^+]*|[\W_]", "", name.lower()))  # Without options.
         if own is not None and own not in slots.values():
             slots[name] = own
     for name in names:
         if name not in slots:
             slots[name] = next(slot for slot in itertools.count() if slot not in slots.values())
-    return {
-        name: (_PALETTE[slot % len(_PALETTE)], _DASHES[slot // len(_PALETTE) % len(_DASHES)])
-        for name, slot in slots.items()
-    }
+    looks = [(colour, dashes) for dashes in _DASHES for colour in _PALETTE]
+    return {name: looks[slot % len(looks)] for name, slot in slots.items()}
 
 
 def new_figure(height: float) -> "Figure":
@@ -91,6 +89,14 @@ def alike(
     return figure, panels[:count]
 
 
+def row_of_panels(
+    count: int, height: float = 3.9, widths: Sequence[float] | None = None
+) -> tuple["Figure", list["Axes"]]:
+    """Return a figure with panels side by side; `height` is in inches."""
+    figure = new_figure(height)
+    return figure, list(figure.subplots(1, count, squeeze=False, width_ratios=widths).flat)
+
+
 def title(panel: "Axes", name: str, below: str) -> None:
     """Write a panel's name, and a line below it that says what is drawn."""
     panel.set_title(
@@ -102,8 +108,9 @@ def title(panel: "Axes", name: str, below: str) -> None:
     )  # fmt: skip
 
 
-def plain(panel: "Axes", xlabel: str = "", ylabel: str = "") -> None:
-    """Label the axes, and leave what is needed to read values, behind the data."""
+def plain(panel: "Axes", name: str, below: str, xlabel: str = "", ylabel: str = "") -> None:
+    """Write the `title` and the axes' labels, and leave what is needed to read values."""
+    title(panel, name, below)
     panel.set_xlabel(xlabel, fontsize=10, color=INK)
     panel.set_ylabel(ylabel, fontsize=10, color=INK)
     panel.spines[["top", "right"]].set_visible(False)
@@ -113,11 +120,11 @@ def plain(panel: "Axes", xlabel: str = "", ylabel: str = "") -> None:
     panel.set_axisbelow(True)
 
 
-def by_round(panel: "Axes", ylabel: str, xlabel: str = "Round") -> None:
+def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str = "Round") -> None:
     """Make a panel plain, with whole rounds on its horizontal axis."""
     from matplotlib.ticker import MaxNLocator
 
-    plain(panel, xlabel, ylabel)
+    plain(panel, name, below, xlabel, ylabel)
     panel.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     panel.margins(x=0.02)
 
@@ -126,10 +133,8 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
     """Write below the figure which start has which line."""
     from matplotlib.lines import Line2D
 
-    lines = [
-        Line2D([], [], color=shown[start][0], linestyle=shown[start][1], linewidth=2.4)
-        for start in starts
-    ]
+    looks = [shown[start] for start in starts]
+    lines = [Line2D([], [], color=c, linestyle=dashes, linewidth=2.4) for c, dashes in looks]
     # About 103 characters of this size and as many line samples fit across the figure.
     columns = max(1, min(len(starts), 103 // (max(map(len, starts)) + 6)))
     figure.legend(
@@ -143,9 +148,8 @@ def save(figure: "Figure", path: str | Path) -> None:
 
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
-        raise SettingsError(
-            f"figure {str(path)!r} ends in {suffix!r}; allowed: {', '.join(FORMATS)}"
-        )
+        allowed = ", ".join(FORMATS)
+        raise SettingsError(f"figure {str(path)!r} ends in {suffix!r}; allowed: {allowed}")
     content = io.BytesIO()
     # TrueType letters in PDF (42): what journals ask for.
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
