@@ -31,16 +31,19 @@ def option(
     maximum: float | None = None,
     above: float | None = None,
     choices: tuple[str, ...] = (),
+    own: str = "",
     key: str = "",
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
     The default None is "not set", if the field's type allows it; `meaning` is for the tables of the
     documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
-    the texts that are allowed, if not all are. `key` is the option's name in run-config and
+    the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
+    too (see `coprefl_flwr.places`). `key` is the option's name in run-config and
     recipes, if that is not the field's name with hyphens.
     """
-    limits = {"minimum": minimum, "maximum": maximum, "above": above, "choices": choices}
+    limits = {"minimum": minimum, "maximum": maximum, "above": above}
+    limits |= {"choices": choices, "own": own}
     return field(default=default, metadata={"meaning": meaning, "unit": unit, "key": key, **limits})
 
 
@@ -61,6 +64,7 @@ class Option:
     maximum: float | None = None
     above: float | None = None
     choices: tuple[str, ...] = ()
+    own: str = ""
 
     def read(self, value: object) -> Any:
         """Return a value of the run-config with its right type; "" is None where that is allowed.
@@ -76,7 +80,7 @@ class Option:
         if value is None and type(None) in self.kinds:
             return None
         value = self._typed(value, name)
-        if self.choices and value not in self.choices:
+        if self.choices and value not in self.choices and not self._is_own(str(value)):
             raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
         if isinstance(value, float) and not math.isfinite(value):
             raise SettingsError(f"{name} = {value}: must be a finite number", self.key)
@@ -85,6 +89,15 @@ class Option:
         if low or high or (self.above is not None and value <= self.above):
             raise SettingsError(f"{name} = {value}: must be {self.limits}", self.key)
         return value
+
+    def _is_own(self, value: str) -> bool:
+        """Return whether a text is the place of something of the user's own, which is loaded."""
+        from coprefl_flwr import places  # It needs this module.
+
+        if not self.own or not places.is_place(self.own, value):
+            return False
+        places.find(self.own, value)
+        return True
 
     def _typed(self, value: Any, name: str) -> Any:
         if isinstance(value, bool | str):
@@ -101,7 +114,7 @@ class Option:
     def limits(self) -> str:
         """The limits in words, "" if it has none."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return "one of " + ", ".join(self.choices) + (", or module:NAME" if self.own else "")
         if self.minimum is not None and self.maximum is not None:
             return f"between {self.minimum} and {self.maximum}"
         bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}

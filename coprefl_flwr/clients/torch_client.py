@@ -1,6 +1,7 @@
 """A client that trains a PyTorch model by local SGD, and one that keeps something besides."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,6 +40,9 @@ class TorchClient(NumPyClient):
 
     options: ClassVar[Mapping[str, Any]] = {}
     """Its options by name, each a field made by `coprefl_flwr.options.option`."""
+
+    metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
+    """Metrics of the user's own by name, which `tested` computes too."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
@@ -110,11 +114,13 @@ class TorchClient(NumPyClient):
         return self.tested(self.model)
 
     def tested(self, model: nn.Module) -> tuple[float, int, Config]:
-        """Return the mean loss of a model on the test samples, n and {"correct"}."""
+        """Return the mean loss of a model on the test samples, n, {"correct"} and own metrics."""
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client holds no test samples")
-        found = evaluate(model, self.test.batches(EVALUATION_BATCH, self.device))
-        return found["loss"], int(found["num-examples"]), {"correct": int(found["correct"])}
+        batches = self.test.batches(EVALUATION_BATCH, self.device)
+        found = dict(evaluate(model, batches, own=self.metrics))
+        loss, n, correct = (found.pop(name) for name in ("loss", "num-examples", "correct"))
+        return loss, int(n), {"correct": int(correct), **found}
 
     def load(self, parameters: Parameters) -> None:
         """Copy `parameters`, in `state_dict` order, into the model."""

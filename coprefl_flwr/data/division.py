@@ -82,6 +82,7 @@ class DataSettings:
         "dirichlet",
         "how samples are spread over the clients; `natural`: one writer or speaker each",
         choices=SCHEMES,
+        own="partition",
     )
     alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
     classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)

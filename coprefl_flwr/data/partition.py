@@ -60,7 +60,9 @@ def partition(
     """
     labels, key = np.asarray(labels), (*seed_key, "partition")
     if scheme not in SCHEMES:
-        check_scheme(scheme)
+        if not places.is_place("partition", scheme):
+            known = [*SCHEMES, *places.brought("partition")]
+            raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
         return _own(scheme, labels, clients, key, max(min_samples, 1))
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
@@ -99,15 +101,6 @@ def partition(
         f"{what}: no draw out of {draws} left each client {fewest} or more; use fewer clients, a "
         f"smaller minimum or {other}"
     ) from cause
-
-
-def check_scheme(scheme: str) -> None:
-    """Raise a SettingsError if a text names no partition, neither one of ours nor a user's own."""
-    if scheme not in SCHEMES and not places.is_place("partition", scheme):
-        known = [*SCHEMES, *places.brought("partition")]
-        raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
-    if scheme not in SCHEMES:
-        places.find("partition", scheme)
 
 
 def _own(

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.measures import EVALUATION_BATCH as EVALUATION_BATCH
     from coprefl_flwr.learning.measures import LossAndGradient as LossAndGradient
     from coprefl_flwr.learning.measures import LossFn as LossFn
+    from coprefl_flwr.learning.measures import Metric as Metric
     from coprefl_flwr.learning.measures import class_means as class_means
     from coprefl_flwr.learning.measures import differentiable as differentiable
     from coprefl_flwr.learning.measures import evaluate as evaluate

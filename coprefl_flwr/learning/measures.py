@@ -17,6 +17,22 @@ LossFn = Callable[[Tensor, Tensor], Tensor]
 
 EVALUATION_BATCH = 256
 
+OWN = "metric:"
+"""What the name of a user's own metric begins with, in replies, rows and columns."""
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric of a user's own: `fn(logits (n, C), labels (n,)) -> float` over a client's test set.
+
+    `title` heads its column, `better` is "higher" or "lower".
+    """
+
+    name: str
+    title: str
+    better: str
+    fn: Callable[..., float]
+
 
 def differentiable(model: nn.Module) -> AbstractContextManager[None]:
     """Switch cuDNN off for recurrent networks: it has no gradients in eval mode, no second ones."""
@@ -65,19 +81,42 @@ def loss_and_gradient(
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = cross_entropy,
+    own: Mapping[str, Callable[..., float]] | None = None,
 ) -> Mapping[str, float]:
-    """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode."""
+    """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode.
+
+    `own` are further metrics by name, each of all outputs (n, C) and targets (n,), on the CPU; they
+    are returned under "metric:NAME".
+    """
     model.eval()
     total, correct, count = 0.0, 0, 0
+    kept: list[tuple[Tensor, Tensor]] = []
     for inputs, targets in batches:
         outputs = model(inputs)
+        if own:
+            kept.append((outputs.cpu(), targets.cpu()))
         total += float(loss_fn(outputs, targets)) * len(targets)
         correct += int((outputs.argmax(dim=1) == targets).sum())
         count += len(targets)
     if count == 0:
         raise ValueError("no samples to evaluate on")
-    return {"num-examples": count, "correct": correct, "loss": total / count}
+    found = {"num-examples": count, "correct": correct, "loss": total / count}
+    if own:
+        logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
+        found |= {f"{OWN}{name}": _number(name, fn(logits, labels)) for name, fn in own.items()}
+    return found
+
+
+def _number(name: str, value: object) -> float:
+    """Return what a user's own metric gave as a number."""
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError) as error:
+        kind = type(value).__name__
+        raise SettingsError(f"metric '{name}' returned {kind}; a number is needed") from error
 
 
 @torch.no_grad()

@@ -38,11 +38,11 @@ def path_of(text: str) -> Path | None:
     return path / WEIGHTS if path.is_dir() else path
 
 
-def arrays_from(text: str, network: Network, seed: int) -> Arrays:
+def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
     """Return weights made elsewhere, in the names, shapes, dtypes and order of a network.
 
     The last layer, which a task replaces, is the network's own where the weights have none of its
-    shape.
+    shape, unless it is needed.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def arrays_from(text: str, network: Network, seed: int) -> Arrays:
         found = _of_file(text, path)
     else:
         found = _of_function(text, network, seed)
-    return _fitted(text, network, _unwrapped(found))
+    return _fitted(text, network, _unwrapped(found), needs_head)
 
 
 def _of_file(text: str, path: Path) -> Mapping[str, Any]:
@@ -120,9 +120,11 @@ def _unwrapped(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _fitted(text: str, network: Network, found: Mapping[str, Tensor]) -> Arrays:
+def _fitted(
+    text: str, network: Network, found: Mapping[str, Tensor], needs_head: bool
+) -> Arrays:
     wanted = network.arrays
-    body = [name for name in wanted if name not in network.head]
+    body = [name for name in wanted if needs_head or name not in network.head]
     shapes = {name: tuple(one.shape) for name, one in found.items()}
     missing = [repr(name) for name in body if name not in shapes]
     extra = [repr(name) for name in shapes if name not in wanted]

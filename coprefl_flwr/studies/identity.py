@@ -38,8 +38,7 @@ def contents(names: Iterable[str]) -> dict[str, str]:
         file = name.partition("@")[0]
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
         for path in filter(Path.is_file, paths):
-            status = path.stat()
-            found[name] = _hash_of_file((path, status.st_size, status.st_mtime_ns))
+            found[name] = hash_of_file(path)
         for kind in ("model", "dataset", "partition", "metric"):
             if name not in found and places.is_place(kind, name):
                 own = places.hash_at(kind, name)
@@ -54,6 +53,12 @@ def _portable(content: Any) -> Any:
     if isinstance(content, list | tuple):
         return [_portable(value) for value in content]
     return places.portable(content) if isinstance(content, str) else content
+
+
+def hash_of_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    status = path.stat()
+    return _hash_of_file((path, status.st_size, status.st_mtime_ns))
 
 
 @functools.lru_cache(maxsize=64)

@@ -15,6 +15,10 @@ PRETRAINING = "pretrain"
 """The population of the pre-training."""
 
 
+FRESH, KEEP = "fresh", "keep"
+"""Heads that a task begins with as they are, without a round that computes them."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
     """The downstream tasks: their clients, and how these train."""
@@ -23,13 +27,24 @@ class TaskSettings:
     task_classes: int = option(5, "classes a task draws", minimum=2)
     head: str = option(
         "fresh",
-        "last layer a task begins with: `fresh`, or `keep` the pre-trained one, where a task's "
-        "classes are the pre-training's",
-        choices=("fresh", "keep"),
+        "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's classes "
+        "are the pre-training's, or one that is computed from the clients' features in a round "
+        "before the others, round 0: `ncm`, `ridge`, or module:NAME, with settings of its own",
+    )
+    head_layer: str = option(
+        "", "name of the last linear layer, for such a head; not set: the `nn.Linear` called last"
+    )
+    diagnostics: bool = option(
+        False,
+        "measure at each start what explains its worth in a task: diversity of the clients' "
+        "gradients, top eigenvalue of the Hessian, barrier between clients' models, linear probe",
     )
     task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = option(
-        "dirichlet", "how a task's samples are spread over its clients", choices=SCHEMES
+        "dirichlet",
+        "how a task's samples are spread over its clients",
+        choices=SCHEMES,
+        own="partition",
     )
     task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
     task_train_fraction: float = option(
@@ -41,7 +56,9 @@ class TaskSettings:
     task_method: str = option(
         "fedavg", "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`"
     )
-    task_rounds: int = option(50, "rounds R of a task", unit="rounds", minimum=1)
+    task_rounds: int = option(
+        50, "rounds R of a task; 0: none but that of its head", unit="rounds", minimum=0
+    )
     task_local_steps: int | None = option(
         None, "as local-steps, in the tasks", unit="steps", minimum=1
     )
@@ -56,6 +73,9 @@ class TaskSettings:
     def __post_init__(self) -> None:
         """Check each value, then that steps or epochs are set, not both."""
         check_declared(self)
+        if not self.task_rounds and self.head in (FRESH, KEEP):
+            problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
+            raise SettingsError(problem, "task-rounds", "head")
         steps, epochs = self.task_local_steps, self.task_local_epochs
         if steps is not None and epochs is not None:
             both = f"task-local-steps = {steps} and task-local-epochs = {epochs}"
@@ -211,7 +231,7 @@ class Populations:
         """Raise a SettingsError if a task cannot go on with the pre-trained head."""
         learnt = [self.datasets.pretraining.classes[number] for number in self.datasets.classes[0]]
         found = [self.datasets.tasks.classes[number] for number in classes]
-        if self.tasks.head == "keep" and found != learnt:
+        if self.tasks.head == KEEP and found != learnt:
             raise SettingsError(
                 f"head = keep: a task has {len(found)} classes ({_abridged(found)}), and the "
                 f"pre-training {len(learnt)} ({_abridged(learnt)}); they must be the same",

@@ -64,7 +64,7 @@ class ModelSettings:
     model: str = option(
         "femnist-cnn",
         "`resnet18`, `resnet8`, `lenet5`, `femnist-cnn`, `femnist-cnn-linear`, "
-        "`fashion-mnist-cnn`, `char-lstm` or `module:function`",
+        "`fashion-mnist-cnn`, `char-lstm`, or module:NAME",
     )
     norm: str = option("batch", "normalisation of the ResNets", choices=("batch", "group"))
 

@@ -48,6 +48,11 @@ class RunSettings:
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0)
     checkpoint_every: int = option(5, "rounds between checkpoints", unit="rounds", minimum=1)
+    client_metrics: str = option(
+        "",
+        "metrics of your own, module:NAME each, separated by spaces: functions of (logits, labels) "
+        "that every client computes on its test samples",
+    )
 
     def __post_init__(self) -> None:
         """Check each value."""
@@ -93,6 +98,8 @@ class Stage(ABC):
     measures: ClassVar[bool] = True
     """Whether it leaves a row per client."""
     task: int | None = None
+    before: int = 0
+    """Rounds that prepare, before those that are counted: the last of them is round 0."""
     switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
 
@@ -146,8 +153,10 @@ def run_stage(
         _train(stage, grid, store, progress, hooks)
     else:
         progress.done += 1
-        stage.keep(folder, stage.initial(store), None)
-        write_result(folder, [], [])
+        logger.info("[%s/%s] %s", progress.done, progress.parts, stage.title)
+        found = stage.keep(folder, stage.initial(store), None)
+        about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
+        write_result(folder, [], [{**about, **found}] if found else [])
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         shutil.rmtree(folder / STATES, ignore_errors=True)
@@ -209,6 +218,7 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
             "n": int(metrics["num-examples"][position]),
             "correct": int(metrics["correct"][position]),
             "loss": float(metrics["loss"][position]),
+            **{name: float(metrics[name][position]) for name in metrics if name.startswith(OWN)},
         }
         | ({"domain": domains[client]} if domains[client] else {})
         for position, client in enumerate(evaluation.clients)

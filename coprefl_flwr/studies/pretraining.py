@@ -1,0 +1,154 @@
+"""The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+
+from coprefl_flwr import places
+from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr.data import ImageDataset
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import ServerData
+from coprefl_flwr.methods import PRETRAINING, RANDOM
+from coprefl_flwr.models import save_model
+from coprefl_flwr.models.network import Network
+from coprefl_flwr.models.origin import arrays_from, comes_from_elsewhere, path_of
+from coprefl_flwr.rounds.progress import PRETRAINING_KIND
+from coprefl_flwr.rounds.strategy import EvaluateFn
+from coprefl_flwr.strategies import RoundStrategy, Schedule
+from coprefl_flwr.studies import populations as clients_of
+from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
+from coprefl_flwr.studies.phases import Phase, folder_of, read_phase
+from coprefl_flwr.studies.populations import KEEP
+from coprefl_flwr.studies.stage import Stage, Store
+from coprefl_flwr.studies.study import versions
+
+if TYPE_CHECKING:
+    from coprefl_flwr.studies.starts import Starts
+
+
+class Pretraining(Stage):
+    """The pre-training of a starting model, which it leaves.
+
+    Its name is as the user wrote it: METHOD:key=value,..., several joined by "+", "random", or
+    where weights that were made elsewhere come from (see `models.origin`).
+    """
+
+    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
+
+    def __init__(self, study: "Starts", name: str) -> None:
+        self.from_elsewhere = name != RANDOM and comes_from_elsewhere(name)
+        methods = [] if name == RANDOM or self.from_elsewhere else name.split("+")
+        training, short = study.training, study.short
+        self.phases = [read_phase("method", one, PRETRAINING, training, short) for one in methods]
+        for phase in self.phases:
+            wanted, most = phase.training.participants, study.data.clients
+            if wanted > most:
+                raise SettingsError(
+                    f"method, {name}: participants = {wanted}: must be at most clients = {most}"
+                )
+        rounds = [phase.training.rounds for phase in self.phases]
+        super().__init__(study.run, f"pre-training {name}", "starts", name, name, sum(rounds))
+        self.study, self.switch = study, rounds[0] if len(rounds) > 1 else 0
+
+    def phase_of(self, server_round: int) -> Phase:
+        """Return the phase that a round belongs to."""
+        ends = np.cumsum([phase.training.rounds for phase in self.phases[:-1]])
+        return self.phases[np.searchsorted(ends, server_round)]
+
+    def strategy(self) -> RoundStrategy:
+        """Make the strategy of all phases."""
+        run = self.run.of_strategy(clients_of.PRETRAINING, run_name=self.study.run_name)
+        server, made = self.study.server_data, []
+        for phase in self.phases:
+            run["participants"] = phase.training.participants
+            strategy = phase.method.strategy(phase.options, phase.training, server, **run)
+            made.append((strategy, phase.training.rounds))
+        return strategy if len(made) == 1 else Schedule(made)
+
+    def initial(self, store: Store) -> Arrays:
+        """Return what its first method begins with: the same random weights for every start.
+
+        Of weights that were made elsewhere it is these.
+        """
+        study = self.study
+        network = Network(
+            study.model.model, study.network(), study.num_classes, study.input_shape, study.head
+        )
+        if self.from_elsewhere:
+            keep = study.tasks.head == KEEP
+            return arrays_from(self.start, network, self.run.seed, needs_head=keep)
+        first = self.phases[0].method.strategy_class if self.phases else RoundStrategy
+        return first.initial(network)
+
+    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+        """Write the starting model, and how it was made."""
+        datasets = self.study.populations.datasets
+        source, pixels = datasets.pretraining, {}
+        if isinstance(source, ImageDataset):  # How they were normalised; texts have none.
+            pixels = {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
+        about = {
+            "start": self.start,
+            "phases": [phase.about() for phase in self.phases],
+            **values_of(self.study.model),
+            "num-classes": self.study.num_classes,
+            "input-shape": list(self.study.input_shape),
+            "classes": [source.classes[number] for number in datasets.classes[0]],
+            **pixels,
+            "settings": self.study.config,
+            "versions": versions(),
+        }
+        save_model(folder, arrays, about)
+        return {}
+
+    def tester(self) -> EvaluateFn | None:
+        """Return what tests the model on the dataset's own test part, when that is due."""
+        every = self.study.data.test_every
+        if not every:
+            return None
+        test = ServerData(self.study.network(), self.study.populations.test_samples())
+
+        def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+            if server_round % every and server_round != self.rounds:
+                return None
+            found = test.evaluate(from_record(arrays))
+            accuracy = 100 * found["correct"] / found["num-examples"]
+            return MetricRecord({"accuracy": accuracy, "loss": found["loss"]})
+
+        return measure
+
+    def key(self) -> str:
+        """Return the model's methods and a hash."""
+        of_classes = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
+        of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
+        study, data = self.study, self.study.data
+        pretraining, downstream = study.populations.datasets.classes
+        found = values_of(data, "data-dir", *of_classes, *of_tasks) | values_of(study.model)
+        if data.task_reserve:  # Then some samples are kept for the tasks.
+            every = values_of(data)
+            found |= {key: every[key] for key in of_tasks} | {"downstream": downstream}
+        found |= {
+            "seed": self.run.seed,
+            "min-replies": self.run.min_replies,
+            "classes": pretraining,
+            "contents": contents([data.dataset, data.partition, study.model.model]),
+            # Grey images become colour where those of the tasks' dataset are.
+            "input-shape": study.input_shape,
+            "phases": [phase.identity() for phase in self.phases],
+        }
+        if self.from_elsewhere:
+            found["origin"] = _origin(self.start)
+        methods = [phase.name for phase in self.phases] or [RANDOM]
+        if self.from_elsewhere:
+            methods = [folder_of(Path(self.start).name)]
+        return "-".join([*methods, hash_of(found)])
+
+
+def _origin(name: str) -> dict[str, str]:
+    """Return what weights that were made elsewhere depend on: a file's content, or a text."""
+    path = path_of(name)
+    if path is None:
+        return {"name": name, "text": places.hash_at("start", name)}
+    return {"content": hash_of_file(path) if path.is_file() else ""}

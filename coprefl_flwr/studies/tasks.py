@@ -1,0 +1,122 @@
+"""The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
+from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.rounds.progress import TASK_KIND
+from coprefl_flwr.strategies import RoundStrategy, Schedule
+from coprefl_flwr.studies.identity import contents, hash_of, values_of
+from coprefl_flwr.studies.populations import task_name
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.stage import Stage, Store
+
+if TYPE_CHECKING:
+    from coprefl_flwr.studies.starts import Starts
+
+OF_NO_RESULT = ("head-layer", "diagnostics")
+"""Settings of the tasks that do not enter their results, or are told apart otherwise."""
+
+
+class Task(Stage):
+    """A downstream task from a starting model: what that is worth to each of its clients.
+
+    Where its head is computed, that is a round before the others, round 0.
+    """
+
+    kind, phase = TASK_KIND, "downstream"
+
+    def __init__(self, study: "Starts", number: int, made: Pretraining) -> None:
+        title, place, tasks = f"task {number} from {made.start}", f"tasks/{number}", study.tasks
+        self.before = 1 if study.head_phase else 0
+        rounds = self.before + tasks.task_rounds
+        super().__init__(study.run, title, place, tasks.task_method, made.start, rounds)
+        self.study, self.task, self.made = study, number, made
+        self.population = task_name(number)
+
+    def strategy(self) -> RoundStrategy:
+        """Make the strategy of the tasks, in which all clients take part every round."""
+        tasks, phase = self.study.tasks, self.study.task_phase
+        run = self.run.of_strategy(
+            self.population,
+            run_name=self.study.run_name,
+            # The comparison is paired: all clients answer, or the round is repeated.
+            min_replies=tasks.task_clients,
+            evaluate_every=tasks.task_evaluate_every or self.rounds,
+        )
+        trained = phase.method.strategy(phase.options, phase.training, **run)
+        if not self.study.head_phase:
+            return trained
+        phase = self.study.head_phase
+        of_head = self.study.head_layer(self.study.tasks.task_classes)
+        head = phase.method.strategy(phase.options, phase.training, head=of_head, **run)
+        return Schedule([(head, 1), (trained, tasks.task_rounds)]) if tasks.task_rounds else head
+
+    def initial(self, store: Store) -> Arrays:
+        """Return the starting model, with the head that this task begins with."""
+        arrays, _ = load_saved_model(store.folder(self.made))
+        return self.study.task_model(self.population, arrays)
+
+    def clients(self) -> Sequence[str]:
+        """Return no domain for each client."""
+        return [""] * self.study.tasks.task_clients
+
+    def key(self) -> str:
+        """Return the model's key, the task's number and a hash."""
+        study, data = self.study, self.study.data
+        found = values_of(study.tasks, "tasks", "task-method", *OF_NO_RESULT) | {
+            "task-dataset": data.task_dataset,
+            "task-reserve": data.task_reserve,
+            "downstream-domains": data.downstream_domains,
+            "batch-size": study.training.batch_size,
+            "method": study.task_phase.identity(),
+            "contents": contents([data.task_dataset, study.tasks.task_partition]),
+            "classes": study.populations.datasets.classes[1],
+        }
+        found |= study.metrics.identity()
+        if study.head_phase:
+            layer = study.tasks.head_layer
+            found["head"] = study.head_phase.identity() | ({"layer": layer} if layer else {})
+        return f"{self.made.key()}/tasks/{self.task}-{hash_of(found)}"
+
+
+class Diagnosis(Stage):
+    """What explains a starting model's worth in a task, measured at it before any training.
+
+    It is computed from the data of the task's clients, where the server's program runs: a view of
+    the experimenter's, which no server of a real federation has.
+    """
+
+    kind, phase, measures = TASK_KIND, "diagnosis", False
+
+    def __init__(self, task: Task) -> None:
+        title, place = f"diagnosis of {task.start} in task {task.task}", f"diagnoses/{task.task}"
+        super().__init__(task.run, title, place, task.method, task.start, 0)
+        self.of, self.task = task, task.task
+
+    def strategy(self) -> RoundStrategy:
+        """Return no strategy: nothing is trained."""
+        raise AssertionError("a diagnosis has no rounds")
+
+    def initial(self, store: Store) -> Arrays:
+        """Return what the task begins with, under a fresh head."""
+        return self.of.initial(store)
+
+    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+        """Return what was measured."""
+        study, population = self.of.study, self.of.population
+        clients = [
+            ClientSamples(held.train, held.test)
+            for held in study.populations.population(population).clients
+            if held.test is not None
+        ]
+        network = study.network(study.tasks.task_classes)
+        key = (self.run.seed, population, "diagnosis")
+        return dict(diagnose(network, arrays, clients, study.task_phase.training, key))
+
+    def key(self) -> str:
+        """Return the task's key, with an ending."""
+        return f"{self.of.key()}-diagnosis"
