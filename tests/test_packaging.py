@@ -27,7 +27,11 @@ def test_the_wheel_holds_coprefl_flwr_and_nothing_else_at_its_top(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"coprefl_flwr"}
-    sources = {str(path.relative_to(ROOT)) for path in (ROOT / "coprefl_flwr").rglob("*.py")}
+    sources = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "coprefl_flwr").rglob("*.*")
+        if path.suffix in (".py", ".html")
+    }
     assert sources <= set(names)
     assert "coprefl_flwr/py.typed" in names
 
