@@ -43,8 +43,8 @@ def option(
     recipes, if that is not the field's name with hyphens.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above}
-    limits |= {"choices": choices, "own": own}
-    return field(default=default, metadata={"meaning": meaning, "unit": unit, "key": key, **limits})
+    about = {"meaning": meaning, "unit": unit, "choices": choices, "own": own, "key": key}
+    return field(default=default, metadata={**about, **limits})
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import model_arrays
+from coprefl_flwr.options import unknown
 
 
 def outputs_and_representation(
@@ -40,6 +41,32 @@ def outputs_and_representation(
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
         raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
     return outputs, entered[-1].flatten(start_dim=1)
+
+
+@torch.no_grad()
+def last_linear(model: nn.Module, input_shape: tuple[int, ...], named: str = "") -> str:
+    """Return the name of a network's last linear layer: the one called `named`, or called last.
+
+    Raises a SettingsError if there is no such `nn.Linear`, or the network calls none.
+    """
+    linear = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    if named:
+        if named not in linear:
+            raise SettingsError(unknown("nn.Linear", named, linear))
+        return named
+    called: list[str] = []
+    handles = [
+        one.register_forward_hook(lambda *_, name=name: called.append(name))
+        for name, one in linear.items()
+    ]
+    try:
+        model.eval()(torch.zeros(1, *input_shape))
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not called:
+        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no head to compute")
+    return called[-1]
 
 
 @dataclass(eq=False)

@@ -120,9 +120,7 @@ def _unwrapped(found: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def _fitted(
-    text: str, network: Network, found: Mapping[str, Tensor], needs_head: bool
-) -> Arrays:
+def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
     wanted = network.arrays
     body = [name for name in wanted if needs_head or name not in network.head]
     shapes = {name: tuple(one.shape) for name, one in found.items()}

@@ -17,14 +17,22 @@ from coprefl_flwr.recipes.recipe import VALIDATION, Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, contests
 from coprefl_flwr.report import Comparison, Measured, Report
-from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS
+from coprefl_flwr.report.columns import (
+    ACCURACY_OF,
+    DIAGNOSTICS,
+    OWN,
+    SENT,
+    STD_CLIENTS,
+    TO_REACH,
+)
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame
-from coprefl_flwr.report.starts import pretraining_summary
+from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.report.statistics import summarise_task
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.tasks import DIAGNOSIS
 
 
 def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
@@ -162,12 +170,12 @@ class _Table:
         """Return metric -> a value per unit: per task of a seed, or per seed."""
         units: list[dict[str, Any]] = []
         for run, of_starts in zip(runs, self._pretraining, strict=True):
-            first, *others = [self._of_stage(stage) for stage in run.measured] or [{}]
+            first, *others = [self._of_stage(run, stage) for stage in run.measured] or [{}]
             # One figure a seed stands at its first task.
             units += [{**first, **of_starts.get(start, {})}, *others]
         return {one: [unit.get(one, math.nan) for unit in units] for one in self.recipe.metrics}
 
-    def _of_stage(self, stage: Stage) -> dict[str, float]:
+    def _of_stage(self, run: Run, stage: Stage) -> dict[str, float]:
         """Return the metrics of a task, or of a personalised method; none if it is not there."""
         if not self.store.has(stage):
             return {}
@@ -178,6 +186,18 @@ class _Table:
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
+        for name in [name for name in rows if str(name).startswith(OWN)]:
+            found[str(name)] = float(np.mean(rows[name]))
+        for metric in self.recipe.metrics:
+            if reached := TO_REACH.fullmatch(metric):
+                found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))
+        for other in run.study.stages:
+            if other.phase == DIAGNOSIS and other.task == stage.task and self.store.has(other):
+                found |= {
+                    k: v
+                    for k, v in self.store.result(other)["rounds"][0].items()
+                    if k in DIAGNOSTICS
+                }
         return found | {key: last[key] for key in SENT if key in last}
 
     @functools.cached_property

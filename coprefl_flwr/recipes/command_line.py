@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coprefl_flwr import places
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import unknown
@@ -27,13 +28,13 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import tensorboard
+from coprefl_flwr.recipes.trackers import Tracked, tensorboard
 from coprefl_flwr.recipes.workers import OnRay
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
-from coprefl_flwr.studies.study import check_place
+from coprefl_flwr.studies.study import Track, check_place
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -65,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     run.add_argument("--workers", type=int, default=0, help="runs at once, on Ray (default: none)")
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
@@ -89,7 +91,7 @@ def _run(given: argparse.Namespace) -> int:
     check_place("--out", out)
     check_place("--models", models)
     _check_not_another(out, recipe)
-    tracker = tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
+    tracker = _tracker(given, out)
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
@@ -102,6 +104,17 @@ def _run(given: argparse.Namespace) -> int:
     for key, problem in failed.items():
         print(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
+
+
+def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
+    """Return where rounds are reported to besides the files, if anywhere."""
+    if given.tensorboard and given.tracker:
+        raise SettingsError("--tensorboard and --tracker: give one of them")
+    if given.tracker:
+        place = places.resolved(given.tracker, Path.cwd())
+        places.find("tracker", place)
+        return Tracked(place, out.resolve())
+    return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
 
 
 def _check_not_another(out: Path, recipe: Recipe) -> None:

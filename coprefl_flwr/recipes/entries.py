@@ -4,11 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import OWN
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
-from coprefl_flwr.report.columns import COLUMNS, is_column
+from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Better, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.client_metrics import metric_at
 from coprefl_flwr.studies.settings import STARTS, checked
 
 Choices = Mapping[str, tuple[Value, ...]]
@@ -38,7 +41,20 @@ def values_of(key: str, entry: Located) -> tuple[Value, ...]:
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
+    if places.is_place("metric", metric):
+        metric = own_column(metric, entry)
     return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
+
+
+def own_column(place: str, entry: Located) -> str:
+    """Return the column of a metric of the user's own, and remember how it is shown."""
+    try:
+        found = metric_at(place)
+    except SettingsError as error:
+        raise entry.error(str(error)) from error
+    better: Better = "lower" if found.better == "lower" else "higher"
+    OWN_HEADINGS[f"{OWN}{found.name}"] = Heading(found.title, better)
+    return f"{OWN}{found.name}"
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:

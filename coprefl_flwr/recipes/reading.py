@@ -4,17 +4,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, short_forms, with_role
+from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
+from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.options import unknown
 from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
+from coprefl_flwr.recipes.own import found, with_own_metrics
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.phases import heeded_by, keys_of, name_and_options
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
@@ -44,7 +46,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
     SettingsError
         One line with the file and the line in it.
     """
-    tree = dict(read_yaml(path).mapping("a recipe", KEYS))
+    tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -59,6 +61,7 @@ def _change(tree: dict[str, Located], change: str) -> None:
         raise SettingsError(f"--set {change}: write KEY=VALUE")
     place = f"--set {change}"
     value = Located(parse_yaml(text, place).value if text else "", place)
+    value = found({key: value}, Path.cwd())[key]
     if key in KEYS:
         tree[key] = value
     else:
@@ -72,6 +75,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     for key, entry in part_of(tree, "settings").items():
         if key in ELSEWHERE:
             raise entry.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
+    with_own_metrics(tree)
     given = {key: Located(value, name) for key, value in DEFAULTS.items()} | tree
     settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = given["select"].one_of("select", (VALIDATION, TEST, ALL))
@@ -127,9 +131,12 @@ def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     method = named.text("method").replace(" ", "")
     own = {key: values_of(key, value) for key, value in options.items()}
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
-    for name in [phase.partition(":")[0] for phase in method.split("+")]:
-        if name not in known:
-            raise named.error(unknown("method", name, known))
+    try:
+        if method != RANDOM and not (role == PRETRAINING and comes_from_elsewhere(method)):
+            for phase in method.split("+"):
+                find_method(name_and_options(phase)[0], role, known)
+    except SettingsError as error:
+        raise named.error(str(error)) from error
     has = keys_of(method, role)
     for key, value in options.items():
         if key not in has:
@@ -186,8 +193,7 @@ def _check_searched(recipe: Recipe) -> None:
 def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
     """Raise a SettingsError for a method's option that no method here has."""
     trained = {key for one in recipe.entrants for key in keys_of(one.method, one.role)}
-    tasks = map(str, recipe.settings.get("task-method", ("fedavg",)))
-    has = trained | {key for name in tasks for key in keys_of(name, TASK)}
+    has = trained | {key for config in recipe.combinations() for key in heeded_by(config)}
     for key, entry in part_of(tree, "settings").items():
         if key in short_forms() and key not in has:
             raise entry.error(f"{key}: no method here has this setting")

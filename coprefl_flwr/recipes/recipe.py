@@ -38,7 +38,7 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.entries import Choices, PaperTable
-from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.phases import keys_of, name_and_options
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
@@ -74,8 +74,10 @@ class Entrant:
     def _start(self, given: Mapping[str, Value]) -> str:
         """Return the method with the settings given to each of its phases that has them."""
         phases = []
+        if not given:
+            return self.method
         for phase in self.method.split("+"):
-            name, _, own = phase.partition(":")
+            name, own = name_and_options(phase)
             has = keys_of(name, self.role)
             added = [f"{key}={_shown(value)}" for key, value in given.items() if key in has]
             options = ",".join(filter(None, [own, *added]))

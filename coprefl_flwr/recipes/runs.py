@@ -20,10 +20,10 @@ from typing import Any
 
 import filelock
 
-from coprefl_flwr.methods import PERSONALISED, PRETRAINING, TASK, short_forms
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import keys_of
+from coprefl_flwr.studies.phases import heeded_by, keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import RESULT, Stage, read_result
 from coprefl_flwr.studies.study import Study
@@ -47,7 +47,7 @@ class Run:
         Settings that only other methods of the comparison have are left out.
         """
         role = ROLES[str(config.get("study", STARTS))]
-        has = keys_of(entry, role) | keys_of(str(config.get("task-method", "fedavg")), TASK)
+        has = keys_of(entry, role) | heeded_by(config)
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
         return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
 

@@ -7,10 +7,11 @@ share the folder of the results.
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from coprefl_flwr import places
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, attempt
@@ -42,13 +43,24 @@ class OnRay:
         if not left:
             return {}
         if not ray.is_initialized():
-            own: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False}
-            given = {} if "RAY_ADDRESS" in os.environ else own
+            local: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False}
+            given = {} if "RAY_ADDRESS" in os.environ else local
             ray.init(logging_level=logging.WARNING, **given)
         found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         share = found.get("GPU", 0.0) / self.workers
-        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(attempt)
-        return _collect({remote.remote(run, self.store, self.tracker): run for run in left})
+        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_attempt)
+        own = places.registered()
+        pending = {remote.remote(run, self.store, self.tracker, own): run for run in left}
+        return _collect(pending)
+
+
+def _attempt(
+    run: Run, store: ModelStore, tracker: Track | None, own: Mapping[tuple[str, str], Any]
+) -> str:
+    """Make a run in a worker that knows what was registered; return why it failed, or ""."""
+    for (kind, name), what in own.items():
+        places.register(kind, name, what)
+    return attempt(run, store, tracker)
 
 
 def _collect(pending: dict[Any, Run]) -> Failures:

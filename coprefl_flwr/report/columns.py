@@ -1,7 +1,11 @@
 """What can stand in a column: the metrics, their titles, and which way is better."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
+
+OWN = "metric:"
+"""What the column of a metric of the user's own begins with, in rows too."""
 
 Better = Literal["higher", "lower"] | None  # which values are marked as best; None: neither
 
@@ -20,6 +24,15 @@ STD_CLIENTS = "std-clients"
 SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 
+TO_REACH = re.compile(r"(rounds|megabytes)-to-(\d+(?:\.\d+)?)%")
+DIAGNOSTICS = {
+    "gradient-diversity": "Gradient diversity",
+    "hessian": "Top eigenvalue",
+    "barrier": "Barrier",
+    "probe": "Linear probe %",
+}
+"""What is measured at a start, before a task, where `diagnostics` is set."""
+
 COLUMNS = {
     "accuracy": Heading("Accuracy %"),
     "variance": Heading("Variance %²", "lower"),
@@ -34,6 +47,7 @@ COLUMNS = {
     "megabytes": Heading("MB sent", "lower", 1, tested=False),
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
+    **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
 """What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
 
@@ -42,13 +56,27 @@ round.
 """
 
 
+OWN_HEADINGS: dict[str, Heading] = {}
+"""How metrics of the user's own are shown, by their columns: as whoever found them says."""
+
+
 def is_column(metric: str) -> bool:
     """Tell whether a metric can stand in a column."""
-    return metric in COLUMNS or metric.startswith(ACCURACY_OF)
+    own = metric.startswith((ACCURACY_OF, OWN))
+    return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
 def column(metric: str) -> Heading:
-    """Return how a metric is shown: one of `COLUMNS`, or accuracy@DATASET, that of its clients."""
+    """Return how a metric is shown.
+
+    It is one of `COLUMNS`, accuracy@DATASET, that of its clients, rounds-to-60% or megabytes-to-60%
+    of mean accuracy, or metric:NAME, the mean over clients of a metric of the user's own.
+    """
+    if metric.startswith(OWN):
+        return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(OWN)))
+    if reached := TO_REACH.fullmatch(metric):
+        what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
+        return Heading(f"{what} to {reached[2]} %", "lower", 1, tested=False)
     if metric.startswith(ACCURACY_OF):
         return Heading(f"{metric.removeprefix(ACCURACY_OF)} %")
     return COLUMNS[metric]

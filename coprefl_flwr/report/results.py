@@ -19,6 +19,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import unknown
+from coprefl_flwr.report.columns import OWN
 from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -163,8 +164,11 @@ def _read(
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
     """Return a client's row, or raise a SettingsError if it cannot be right."""
-    for key in row:
-        if key not in _KINDS:
+    for key, value in row.items():
+        if key.startswith(OWN):
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise SettingsError(f"{key!r} of a row is {value!r}; allowed: a number")
+        elif key not in _KINDS:
             raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
     for key, kinds in _KINDS.items():
         if key not in row and key != "domain":

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -88,6 +89,20 @@ def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
         return math.nan
     good = tested[start] >= tested[plain[0]].max()
     return float(min(good.index[good], default=math.inf))
+
+
+def cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
+    """Return the rounds or megabytes until the clients' mean accuracy, in percent, was reached.
+
+    `rounds` are one task's, in order; `what` is "rounds" or "megabytes" (sent down and up). It is
+    infinite for never.
+    """
+    sent = 0.0
+    for row in rounds:
+        sent += (row.get("bytes-down") or 0) + (row.get("bytes-up") or 0)
+        if (row.get("accuracy") or -math.inf) >= accuracy:
+            return float(row["round"]) if what == "rounds" else sent / 1e6
+    return math.inf
 
 
 def pretraining_table(entries: pd.DataFrame) -> Table:

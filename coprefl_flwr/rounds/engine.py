@@ -157,8 +157,7 @@ class Engine:
         self._connect(grid)
         absolute = server_round + self._offset
         self.evaluation = None
-        every = self.strategy.evaluate_every
-        if not every or (absolute % every and absolute != self.num_rounds):
+        if not self.strategy.evaluation_due(absolute, self.num_rounds):
             return []
         exchange = self.strategy.evaluation_exchange(from_record(arrays), self.link.clients())
         self.round, self.attempt = absolute, 0

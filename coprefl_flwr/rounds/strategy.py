@@ -178,6 +178,11 @@ class RoundStrategy(Strategy, ABC):
         key = (self.seed, self.population, server_round, purpose, self._engine.attempt)
         return seeds.generator(*key)
 
+    def evaluation_due(self, server_round: int, last_round: int) -> bool:
+        """Return whether all clients evaluate the model after a round."""
+        every = self.evaluate_every
+        return bool(every) and (server_round % every == 0 or server_round == last_round)
+
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the exchange that evaluates `arrays` on every client."""
         stateful = self.evaluates_own

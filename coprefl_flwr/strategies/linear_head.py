@@ -23,10 +23,10 @@ class LinearHead(RoundStrategy):
     """
 
     head: HeadLayer
-    temperature: float = option(
+    logit_scale: float = option(
         1.0,
-        "what the layer is divided by: no prediction changes, but a softmax over it is sharper the "
-        "lower it is, as training from it feels",
+        "what the layer is multiplied by: no prediction changes, but a softmax over it is sharper, "
+        "as training from it feels",
         above=0,
     )
 
@@ -52,9 +52,9 @@ class LinearHead(RoundStrategy):
         found = replies.sums["sum"]
         weight, bias = self.layer(found)
         seen = found["counts"] > 0
-        new = {self.head.weight: np.where(seen[:, None], weight / self.temperature, np.nan)}
+        new = {self.head.weight: np.where(seen[:, None], self.logit_scale * weight, np.nan)}
         if self.head.bias:
-            new[self.head.bias] = np.where(seen, bias / self.temperature, np.nan)
+            new[self.head.bias] = np.where(seen, self.logit_scale * bias, np.nan)
         kept = {name: np.where(np.isnan(one), arrays[name], one) for name, one in new.items()}
         return cast_like(arrays | kept, arrays), replies.mean_metrics()
 

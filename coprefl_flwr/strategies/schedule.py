@@ -57,6 +57,14 @@ class Schedule(RoundStrategy):
         strategy.join(self)
         return (yield from strategy.round(server_round, arrays))
 
+    def evaluation_due(self, server_round: int, last_round: int) -> bool:
+        """Count the rounds of each phase by themselves; the last of each is evaluated too."""
+        if not self.evaluate_every:
+            return False
+        before = self.phase(server_round)[1]
+        ends = [self.phase(server_round + 1)[1], last_round]
+        return (server_round - before) % self.evaluate_every == 0 or server_round in ends
+
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""
         return self.phase(self._engine.round)[0].evaluation_exchange(arrays, clients)

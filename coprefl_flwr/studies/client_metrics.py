@@ -26,7 +26,9 @@ def metric_at(place: str) -> Metric:
         if not callable(found):
             raise SettingsError(f"{place}: a metric is a function of (logits, labels)")
         name = getattr(found, "__name__", type(found).__name__)
-        found = Metric(name, getattr(found, "title", name), getattr(found, "better", "higher"), found)
+        found = Metric(
+            name, getattr(found, "title", name), getattr(found, "better", "higher"), found
+        )
     if found.better not in BETTER:
         raise SettingsError(f"{place}: better: {unknown('value', str(found.better), BETTER)}")
     return found

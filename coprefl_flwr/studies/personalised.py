@@ -105,7 +105,7 @@ class Personalised(Study):
         """Return how many clients there are, each of which any node can run."""
         return self.data.num_clients
 
-    def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+    def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message names."""
         name = str(config["method"])
         phase, network = self.phases[name], self.network(name)

@@ -10,14 +10,17 @@ from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
+    HEAD,
     METHODS,
     PERSONALISED,
     PRETRAINING,
     RANDOM,
+    TASK,
     Method,
     find_method,
     with_role,
 )
+from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.options import Value, declared, option, parsed
 from coprefl_flwr.studies.identity import values_of
 
@@ -49,6 +52,9 @@ class TrainingSettings(LocalTraining):
 
 TRAINING_KEYS = tuple(declared(TrainingSettings))
 """Settings of the training that a method may set for itself too."""
+
+FRESH, KEEP = NO_METHODS = ("fresh", "keep")
+"""Heads that a task begins with as they are, without a round that computes them."""
 
 _OF_EPOCHS = ("local-epochs", "max-local-steps")
 
@@ -213,8 +219,15 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
             raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
+def heeded_by(config: Mapping[str, Value]) -> set[str]:
+    """Return the keys that the tasks' method and head have, whatever trained the model before."""
+    head = str(config.get("head", FRESH))
+    return keys_of(str(config.get("task-method", "fedavg")), TASK) | keys_of(head, HEAD)
+
+
 def keys_of(names: str, role: str) -> set[str]:
     """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
-    found = [name_and_options(phase)[0] for phase in names.split("+")]
-    methods = [find_method(name) for name in found if name != RANDOM]
+    if names in (RANDOM, *NO_METHODS) or comes_from_elsewhere(names):
+        return set()
+    methods = [find_method(name_and_options(phase)[0]) for phase in names.split("+")]
     return {key for one in methods for key in (*one.options, *training_keys(one, role))}

@@ -10,13 +10,10 @@ from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.studies.phases import FRESH, KEEP
 
 PRETRAINING = "pretrain"
 """The population of the pre-training."""
-
-
-FRESH, KEEP = "fresh", "keep"
-"""Heads that a task begins with as they are, without a round that computes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +24,9 @@ class TaskSettings:
     task_classes: int = option(5, "classes a task draws", minimum=2)
     head: str = option(
         "fresh",
-        "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's classes "
-        "are the pre-training's, or one that is computed from the clients' features in a round "
-        "before the others, round 0: `ncm`, `ridge`, or module:NAME, with settings of its own",
+        "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
+        "classes are the pre-training's, or one computed from the clients' features in round 0, "
+        "before the others: `ncm`, `ridge` or module:NAME, with settings of its own",
     )
     head_layer: str = option(
         "", "name of the last linear layer, for such a head; not set: the `nn.Linear` called last"

@@ -20,8 +20,7 @@ from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
-from coprefl_flwr.studies.phases import Phase, folder_of, read_phase
-from coprefl_flwr.studies.populations import KEEP
+from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, read_phase
 from coprefl_flwr.studies.stage import Stage, Store
 from coprefl_flwr.studies.study import versions
 
@@ -69,9 +68,13 @@ class Pretraining(Stage):
         return strategy if len(made) == 1 else Schedule(made)
 
     def initial(self, store: Store) -> Arrays:
-        """Return what its first method begins with: the same random weights for every start.
+        """Return what its first method begins with: the same random weights for every start."""
+        return self.weights()
 
-        Of weights that were made elsewhere it is these.
+    def weights(self) -> Arrays:
+        """Return the first weights, those that were made elsewhere where it is of such.
+
+        Raises a SettingsError if these are not the network's.
         """
         study = self.study
         network = Network(

@@ -11,6 +11,7 @@ checkpoint, and ends with the very bytes of one that was not.
 """
 
 import json
+import logging
 import math
 import shutil
 from abc import ABC, abstractmethod
@@ -25,11 +26,14 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.learning import OWN
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.phases import folder_of
+
+logger = logging.getLogger("flwr.coprefl")
 
 RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
 CHECKPOINT = "checkpoint.safetensors"
@@ -233,7 +237,7 @@ def round_rows(
     for number, metrics in strategy.history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
-        rows.append({**about, "round": number, **measured, **metrics, **more})
+        rows.append({**about, "round": number - stage.before, **measured, **metrics, **more})
     return rows
 
 

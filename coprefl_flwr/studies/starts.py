@@ -1,42 +1,39 @@
 """A study of starting models: pre-train each, then run the same downstream tasks from it."""
 
 import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, MetricRecord
 from torch import nn
 
-from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.methods import PRETRAINING, RANDOM, TASK, with_role
-from coprefl_flwr.models import (
-    build_model,
-    head_names,
-    load_saved_model,
-    save_model,
-    with_fresh_head,
-)
-from coprefl_flwr.models.network import Network
+from coprefl_flwr.methods import HEAD, PRETRAINING, RANDOM, TASK, with_role
+from coprefl_flwr.models import build_model, head_names, with_fresh_head
+from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.options import declared
-from coprefl_flwr.rounds.progress import PRETRAINING_KIND, TASK_KIND
-from coprefl_flwr.rounds.strategy import EvaluateFn
-from coprefl_flwr.strategies import RoundStrategy, Schedule
+from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.studies import populations as clients_of
-from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.phases import Phase, TrainingSettings, check_all_used, entries, read_phase
+from coprefl_flwr.studies.phases import (
+    FRESH,
+    KEEP,
+    Phase,
+    TrainingSettings,
+    check_all_used,
+    entries,
+    read_phase,
+)
 from coprefl_flwr.studies.populations import TaskSettings, task_name
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import Stage, Store
-from coprefl_flwr.studies.study import Study, not_set, versions
+from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.study import Study, not_set
+from coprefl_flwr.studies.tasks import Diagnosis, Task
 
 
 class Starts(Study):
@@ -51,19 +48,25 @@ class Starts(Study):
         names = entries(settings.method, [RANDOM, *with_role(PRETRAINING)])
         self.starts = {name: Pretraining(self, name) for name in names}
         of_tasks = TrainingSettings(  # Plain SGD (CoPreFL, appendix B.3).
-            rounds=self.tasks.task_rounds,
+            rounds=max(self.tasks.task_rounds, 1),
             participants=self.tasks.task_clients,
             local_steps=self.tasks.task_local_steps,
             local_epochs=self.tasks.task_local_epochs,
             batch_size=self.training.batch_size,
             learning_rate=self.tasks.task_learning_rate,
         )
-        named = self.tasks.task_method.strip()
+        named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
+        self.head_phase: Phase | None = None
+        if head not in (FRESH, KEEP):
+            self.head_phase = read_phase("head", head, HEAD, of_tasks, self.short)
         made = self.starts.values()
-        check_all_used(self.short, [*(p for start in made for p in start.phases), self.task_phase])
-        of_each = [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]
-        self.stages = [*made, *of_each]
+        phases = [phase for start in made for phase in start.phases]
+        of_tasks_too = [phase for phase in (self.task_phase, self.head_phase) if phase]
+        check_all_used(self.short, [*phases, *of_tasks_too])
+        self.stages: list[Stage] = list(made)
+        for task in [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]:
+            self.stages += [task, Diagnosis(task)] if self.tasks.diagnostics else [task]
 
     @property
     def num_classes(self) -> int:
@@ -90,10 +93,21 @@ class Starts(Study):
 
         The head is the same for every starting model; with `head` = keep it is the start's own.
         """
-        if self.tasks.head == "keep":
+        if self.tasks.head == KEEP:
             return start
         fresh = self.network(self.tasks.task_classes, population, "model")
         return with_fresh_head(start, fresh, self.head)
+
+    def head_layer(self, num_classes: int) -> HeadLayer:
+        """Return the layer that a computed head replaces, in the network of a task."""
+        named = self.tasks.head_layer
+        with concerning("head-layer"):
+            found = last_linear(self.network(num_classes), self.input_shape, named)
+        has_bias = f"{found}.bias" in self.head
+        if f"{found}.weight" not in self.head:
+            problem = f"head-layer = {named or 'not set'}: {found} does not give the classes"
+            raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
+        return HeadLayer(found, f"{found}.weight", f"{found}.bias" if has_bias else "")
 
     def server_data(self, whose: str) -> ServerData:
         """Return what is computed on at the server (see `Populations.samples_of`)."""
@@ -104,8 +118,12 @@ class Starts(Study):
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
         pretraining, *_ = [self.populations.population(name) for name in names]
+        if self.head_phase:
+            self.head_layer(self.tasks.task_classes)
         fewest = min(len(client.train) for client in pretraining.clients)
         for start in self.starts.values():
+            if start.from_elsewhere:
+                start.weights()
             for phase in start.phases:
                 self._check_server_data(start.start, phase)
                 # Better now than in a round.
@@ -130,11 +148,14 @@ class Starts(Study):
         in_pretraining = population == clients_of.PRETRAINING
         return self.data.clients if in_pretraining else self.tasks.task_clients
 
-    def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+    def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message is about: a start's phase, or a task's."""
         group, phase = self.populations.population(str(config["population"])), self.task_phase
+        server_round = int(config["server-round"])
         if group.name == clients_of.PRETRAINING:
-            phase = self.starts[str(config["method"])].phase_of(int(config["server-round"]))
+            phase = self.starts[str(config["method"])].phase_of(server_round)
+        elif self.head_phase and server_round == 1:
+            phase = self.head_phase
         held = group.clients[client_id]
         # In the run's folder: any node may run any client, so they share a file system.
         offered = {"state": ClientState(str(config.get("state-dir", "")))}

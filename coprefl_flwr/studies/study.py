@@ -5,6 +5,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     settings.yaml                      the settings as used
     starts/START/model.safetensors     a starting model, and model.json: how it was made
     tasks/NUMBER/START/                a task from a start
+    diagnoses/NUMBER/START/            what explains the start's worth in it, if that is asked for
     methods/METHOD/                    a personalised method: its global arrays, its clients' models
     .../result.json                    a stage's rows and rounds (see `stage`)
     features/                          of a personalised study, while it runs
@@ -31,6 +32,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import Value, declared, unknown
 from coprefl_flwr.rounds.strategy import Hook
+from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
@@ -54,6 +56,7 @@ class Study(ABC):
         self.run_name = settings.run_name or "run"
         self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
         self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
+        self.metrics = ClientMetrics(self.run.client_metrics)
 
     @abstractmethod
     def check(self) -> None:
@@ -63,9 +66,15 @@ class Study(ABC):
     def hosted(self, population: str) -> int:
         """Return how many clients a population has, each of which any node can run."""
 
-    @abstractmethod
     def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return the client that a message with this config is about."""
+        client = self.client_of_method(client_id, config)
+        client.metrics = self.metrics.functions
+        return client
+
+    @abstractmethod
+    def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+        """Return the client as its method makes it."""
 
 
 def not_set(settings: Settings, keys: Iterable[str], why: str) -> None:

@@ -10,12 +10,16 @@ from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
+from coprefl_flwr.studies.phases import KEEP
 from coprefl_flwr.studies.populations import task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.starts import Starts
+
+DIAGNOSIS = "diagnosis"
+"""What the row of a diagnosis, in the place of a round's, calls its phase."""
 
 OF_NO_RESULT = ("head-layer", "diagnostics")
 """Settings of the tasks that do not enter their results, or are told apart otherwise."""
@@ -66,8 +70,19 @@ class Task(Stage):
 
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
+        found = self.identity()
+        if self.study.head_phase:
+            layer = self.study.tasks.head_layer
+            own = {"layer": layer} if layer else {}
+            found["head"] = self.study.head_phase.identity() | own
+        return (
+            f"{self.made.key()}/tasks/{self.task}-{hash_of(found | self.study.metrics.identity())}"
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """Return what its results depend on besides a computed head and own metrics."""
         study, data = self.study, self.study.data
-        found = values_of(study.tasks, "tasks", "task-method", *OF_NO_RESULT) | {
+        return values_of(study.tasks, "tasks", "task-method", *OF_NO_RESULT) | {
             "task-dataset": data.task_dataset,
             "task-reserve": data.task_reserve,
             "downstream-domains": data.downstream_domains,
@@ -76,11 +91,6 @@ class Task(Stage):
             "contents": contents([data.task_dataset, study.tasks.task_partition]),
             "classes": study.populations.datasets.classes[1],
         }
-        found |= study.metrics.identity()
-        if study.head_phase:
-            layer = study.tasks.head_layer
-            found["head"] = study.head_phase.identity() | ({"layer": layer} if layer else {})
-        return f"{self.made.key()}/tasks/{self.task}-{hash_of(found)}"
 
 
 class Diagnosis(Stage):
@@ -90,7 +100,7 @@ class Diagnosis(Stage):
     the experimenter's, which no server of a real federation has.
     """
 
-    kind, phase, measures = TASK_KIND, "diagnosis", False
+    kind, phase, measures = TASK_KIND, DIAGNOSIS, False
 
     def __init__(self, task: Task) -> None:
         title, place = f"diagnosis of {task.start} in task {task.task}", f"diagnoses/{task.task}"
@@ -118,5 +128,8 @@ class Diagnosis(Stage):
         return dict(diagnose(network, arrays, clients, study.task_phase.training, key))
 
     def key(self) -> str:
-        """Return the task's key, with an ending."""
-        return f"{self.of.key()}-diagnosis"
+        """Return the model's key, the task's number and a hash; no head is computed for it."""
+        found = self.of.identity() | {"head": self.of.study.tasks.head == KEEP}
+        for key in ("task-rounds", "task-evaluate-every"):
+            del found[key]
+        return f"{self.of.made.key()}/diagnoses/{self.task}-{hash_of(found)}"

@@ -202,8 +202,13 @@ def own(place, seed=0):
 def test_a_users_own_is_seeded_and_takes_options(own_partition):
     parts = own(f"{own_partition}:dealt")
     assert sorted(np.concatenate(parts)) == list(range(12))
-    assert all((one == other).all() for one, other in zip(parts, own(f"{own_partition}:dealt")))
-    assert any((a != b).any() for a, b in zip(parts, own(f"{own_partition}:dealt", seed=1)))
+    assert all(
+        (one == other).all()
+        for one, other in zip(parts, own(f"{own_partition}:dealt"), strict=True)
+    )
+    assert any(
+        (a != b).any() for a, b in zip(parts, own(f"{own_partition}:dealt", seed=1), strict=True)
+    )
     assert len(np.concatenate(own(f"{own_partition}:dealt:start=3"))) == 9
     assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
 

@@ -79,11 +79,11 @@ def test_a_class_without_samples_keeps_its_row(federation, kind):
 
 
 @pytest.mark.parametrize("kind", [NCM, Ridge])
-def test_the_temperature_divides_the_layer(federation, kind):
+def test_the_scale_multiplies_the_layer(federation, kind):
     one = after_one_round(federation, kind(head=LAYER), "1")
-    half = after_one_round(federation, kind(head=LAYER, temperature=0.5), "1")
+    double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
     for name in ("5.weight", "5.bias"):
-        assert np.allclose(half[name], 2 * one[name], rtol=1e-12, atol=0)
+        assert np.allclose(double[name], 2 * one[name], rtol=1e-12, atol=0)
 
 
 def test_ncm_needs_a_bias(federation):
@@ -95,5 +95,5 @@ def test_ncm_needs_a_bias(federation):
 def test_options_are_checked():
     with pytest.raises(SettingsError, match=refused("penalty", 0.0, "above 0")):
         Ridge(head=LAYER, penalty=0.0)
-    with pytest.raises(SettingsError, match=refused("temperature", 0.0, "above 0")):
-        NCM(head=LAYER, temperature=0.0)
+    with pytest.raises(SettingsError, match=refused("logit_scale", 0.0, "above 0")):
+        NCM(head=LAYER, logit_scale=0.0)

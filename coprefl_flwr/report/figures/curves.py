@@ -11,7 +11,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import unknown
 from coprefl_flwr.report.figures import style
 
-PHASES = ("pretraining", "downstream", "personalised")
+PHASES = ("pretraining", "downstream", "personalised", "diagnosis")
 _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".

@@ -1,0 +1,73 @@
+"""What a recipe names of a user's own: files count from the recipe's folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coprefl_flwr import places
+from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.recipes.entries import named_method
+from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
+
+PARTS = ("settings", "metrics", "search", "small", "methods")
+"""The keys of a recipe that can name something of a user's own."""
+
+METRICS = "client-metrics"
+
+
+def found(tree: Mapping[str, Located], folder: Path) -> dict[str, Located]:
+    """Return a recipe in which every file of a user's own is named by its whole path.
+
+    What a method is called in tables stays as it was written.
+    """
+    parts = {key: entry for key, entry in tree.items() if key != "methods"}
+    parts = {
+        k: _resolved(one, folder) if k in PARTS or k not in tree else one
+        for k, one in parts.items()
+    }
+    if "methods" in tree:
+        methods = [_method(one, folder) for one in entries_of(tree, "methods")]
+        parts["methods"] = tree["methods"].holding(methods)
+    return {key: parts[key] for key in tree}
+
+
+def _method(entry: Located, folder: Path) -> Located:
+    """Return a method with its whole path, under the label that it had."""
+    if not isinstance(entry.value, str | dict):
+        return entry
+    label, named, options = named_method(entry)
+    path = _resolved(named, folder)
+    if path.value == named.value:
+        return entry
+    return entry.holding({label: entry.holding({"method": path, **options})})
+
+
+def _resolved(entry: Located, folder: Path) -> Located:
+    """Return an entry with all files in it named by their whole paths."""
+    value: Any = entry.value
+    if isinstance(value, dict):
+        value = {key: _resolved(one, folder) for key, one in value.items()}
+    elif isinstance(value, list):
+        value = [_resolved(one, folder) for one in value]
+    elif isinstance(value, str):
+        value = " ".join(_words(word, folder) for word in value.split(" "))
+    return entry.holding(value)
+
+
+def _words(word: str, folder: Path) -> str:
+    """Return a place, or several joined by "+", with whole paths; any other word as it is."""
+    if word.startswith(FILE):
+        return FILE + str((folder / Path(word.removeprefix(FILE)).expanduser()).resolve())
+    return "+".join(places.resolved(one, folder) for one in word.split("+"))
+
+
+def with_own_metrics(tree: dict[str, Located]) -> None:
+    """Have the clients compute the metrics of the user's own that are columns."""
+    named = [str(one.value) for one in entries_of(tree, "metrics")]
+    own = [name for name in named if places.is_place("metric", name)]
+    if own:
+        settings = dict(part_of(tree, "settings"))
+        given = str(settings[METRICS].value).split() if METRICS in settings else []
+        every = " ".join(dict.fromkeys([*given, *own]))
+        settings[METRICS] = Located(every, tree["metrics"].place)
+        tree["settings"] = tree["settings"].holding(settings)
