@@ -1,6 +1,7 @@
 """What this package raises, and why a run ended."""
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -39,3 +40,12 @@ def one_line(error: BaseException) -> str:
     text = " ".join(str(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
+    spelled = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    names = ", ".join(spelled.values()) or "none"
+    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
+    return f"unknown {what} '{name}': {hint}"

@@ -15,9 +15,9 @@ from torch import nn
 
 from coprefl_flwr import places, strategies
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
-from coprefl_flwr.options import Option, Value, declared, unknown
+from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
@@ -222,9 +222,12 @@ def with_role(role: str) -> dict[str, Method]:
 
 @functools.cache
 def short_forms() -> Mapping[str, tuple[Option, ...]]:
-    """Return {key: every declaration of it} of the methods' own options, as run-config has them."""
+    """Return {key: every declaration of it} of the methods' own options, as run-config has them.
+
+    Those of heads are written behind the head alone.
+    """
     found: dict[str, list[Option]] = {}
-    for method in METHODS.values():
+    for method in [one for one in METHODS.values() if HEAD not in one.roles]:
         for key, one in method.options.items():
             if one not in found.setdefault(key, []):
                 found[key].append(one)

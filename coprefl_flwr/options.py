@@ -5,19 +5,18 @@ and every generated table, goes by the declaration.
 """
 
 import dataclasses
-import difflib
 import math
 import numbers
 import sys
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError
-
-Value = bool | int | float | str
+from coprefl_flwr import places
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.places import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
@@ -92,8 +91,6 @@ class Option:
 
     def _is_own(self, value: str) -> bool:
         """Return whether a text is the place of something of the user's own, which is loaded."""
-        from coprefl_flwr import places  # It needs this module.
-
         if not self.own or not places.is_place(self.own, value):
             return False
         places.find(self.own, value)
@@ -161,24 +158,3 @@ def check_declared(one: Any) -> None:
     """Raise a SettingsError if an option of a dataclass's instance is out of its limits."""
     for declaration in declared(type(one)).values():
         declaration.checked(getattr(one, declaration.name), declaration.name)
-
-
-def parsed(text: str) -> Value:
-    """Return a value that is written within a method: true, a whole number, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
-    spelled = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1)
-    names = ", ".join(spelled.values()) or "none"
-    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
-    return f"unknown {what} '{name}': {hint}"

@@ -19,8 +19,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.options import Value, parsed, unknown
+from coprefl_flwr.errors import SettingsError, one_line, unknown
+
+Value = bool | int | float | str
 
 GROUP = "coprefl_flwr"
 """The group of entry points that are looked through."""
@@ -64,6 +65,18 @@ def options_of(text: str) -> dict[str, Value]:
         if not equals:
             raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
     return {key: parsed(value) for key, _, value in pairs}
+
+
+def parsed(text: str) -> Value:
+    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def is_place(kind: str, text: str) -> bool:

@@ -54,6 +54,8 @@ def settings(name, role, folder):
     if role == "personalised":
         kept = ("run-name", "min-samples", "rounds", "batch-size", "learning-rate")
         config = {key: TINY[key] for key in kept} | PERSONAL | {"method": name}
+    elif role == "head":
+        config = TINY | {"method": "random", "head": name, "tasks": 1}
     elif role == "task":
         config = TINY | {"method": "random", "task-method": name, "tasks": 1}
     else:

@@ -14,8 +14,7 @@ from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.data.text import load_text
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
 _NAMES = (*_EMBEDDED, *PUBLISHED)

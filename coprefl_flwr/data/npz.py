@@ -9,8 +9,7 @@ import numpy.typing as npt
 import torch
 
 from coprefl_flwr.data.images import ImageDataset
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
 

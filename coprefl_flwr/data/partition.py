@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import places, seeds
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner

@@ -9,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 
 _Positions = npt.NDArray[np.int64]
 _Key = tuple[str | int, ...]

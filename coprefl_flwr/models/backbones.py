@@ -15,12 +15,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.models.arrays import load_arrays
 from coprefl_flwr.models.build import build_model
 from coprefl_flwr.models.network import outputs_and_representation
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
-from coprefl_flwr.options import unknown
 
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""

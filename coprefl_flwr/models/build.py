@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 from coprefl_flwr import places, seeds
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.models.recurrent import CharLSTM
 from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
-from coprefl_flwr.options import unknown
 
 NORMS = ("batch", "group")
 # The smallest height and width, in pixels, that leave a feature map of at least one pixel.

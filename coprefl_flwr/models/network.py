@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.models.arrays import model_arrays
-from coprefl_flwr.options import unknown
 
 
 def outputs_and_representation(

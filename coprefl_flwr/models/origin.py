@@ -13,11 +13,10 @@ from torch import Tensor
 
 from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.models.build import own_model, seeded
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.saved import WEIGHTS
-from coprefl_flwr.options import unknown
 
 FILE, TORCHVISION = "file:", "torchvision:"
 """How a starting model that is a file, or torchvision's weights, begins."""

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import unknown
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe

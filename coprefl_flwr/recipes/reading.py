@@ -3,10 +3,8 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
-from coprefl_flwr.models.origin import comes_from_elsewhere
-from coprefl_flwr.options import unknown
 from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.own import found, with_own_metrics
@@ -16,7 +14,7 @@ from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import heeded_by, keys_of, name_and_options
+from coprefl_flwr.studies.phases import heeded_by, is_made_elsewhere, keys_of, name_and_options
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
@@ -132,9 +130,10 @@ def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     own = {key: values_of(key, value) for key, value in options.items()}
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
     try:
-        if method != RANDOM and not (role == PRETRAINING and comes_from_elsewhere(method)):
-            for phase in method.split("+"):
-                find_method(name_and_options(phase)[0], role, known)
+        made = role == PRETRAINING and is_made_elsewhere(method)
+        for name in [] if made else [name_and_options(one)[0] for one in method.split("+")]:
+            if name != RANDOM or RANDOM not in known:
+                find_method(name, role, known)
     except SettingsError as error:
         raise named.error(str(error)) from error
     has = keys_of(method, role)

@@ -8,8 +8,7 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""

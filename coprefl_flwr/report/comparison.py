@@ -8,8 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.report.figures import Landscape, Similarity
 

@@ -16,9 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import unknown
 from coprefl_flwr.report.columns import OWN
 from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
 

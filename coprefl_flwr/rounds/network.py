@@ -1,13 +1,11 @@
 """What a method may ask of the network that its clients train."""
 
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from coprefl_flwr.arrays import Arrays
 
 
-@dataclass(frozen=True)
-class HeadLayer:
+class HeadLayer(NamedTuple):
     """The last linear layer of a network: its module's name, and those of its arrays.
 
     `bias` is "" for a layer without.

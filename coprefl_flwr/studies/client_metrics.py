@@ -5,9 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coprefl_flwr import places
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import Metric
-from coprefl_flwr.options import unknown
 from coprefl_flwr.studies.identity import contents
 
 BETTER = ("higher", "lower")

@@ -12,11 +12,11 @@ from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.data.features import Encoder, features_of
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
-from coprefl_flwr.options import check_declared, option, unknown
+from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.populations import ClientData
 
 PERSONAL = "personal"

@@ -1,5 +1,6 @@
 """What the settings `method` and `task-method` name: methods with the options of each."""
 
+import contextlib
 import difflib
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,8 @@ from coprefl_flwr.methods import (
     with_role,
 )
 from coprefl_flwr.models.origin import comes_from_elsewhere
-from coprefl_flwr.options import Value, declared, option, parsed
+from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.places import parsed
 from coprefl_flwr.studies.identity import values_of
 
 
@@ -158,6 +160,12 @@ def name_and_options(text: str) -> tuple[str, str]:
     return (name, written) if name in (RANDOM, *METHODS) else places.split_options(text)
 
 
+def is_made_elsewhere(name: str) -> bool:
+    """Return whether an entry of `method` is no method but weights that were made elsewhere."""
+    built_in = name.partition(":")[0] in (RANDOM, *METHODS)
+    return not built_in and "+" not in name and comes_from_elsewhere(name)
+
+
 def _method(what: str, text: str, name: str, role: str) -> Method:
     """Return the method that is named, which must have the role."""
     if name == RANDOM:
@@ -227,7 +235,11 @@ def heeded_by(config: Mapping[str, Value]) -> set[str]:
 
 def keys_of(names: str, role: str) -> set[str]:
     """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
-    if names in (RANDOM, *NO_METHODS) or comes_from_elsewhere(names):
+    if names in NO_METHODS or is_made_elsewhere(names):
         return set()
-    methods = [find_method(name_and_options(phase)[0]) for phase in names.split("+")]
-    return {key for one in methods for key in (*one.options, *training_keys(one, role))}
+    found: set[str] = set()
+    for phase in names.split("+"):
+        with contextlib.suppress(SettingsError):  # Told where the method itself is read.
+            method = find_method(name_and_options(phase)[0])
+            found |= {*method.options, *training_keys(method, role)}
+    return found

@@ -14,13 +14,13 @@ from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.models.origin import arrays_from, comes_from_elsewhere, path_of
+from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
-from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, read_phase
+from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase
 from coprefl_flwr.studies.stage import Stage, Store
 from coprefl_flwr.studies.study import versions
 
@@ -38,7 +38,7 @@ class Pretraining(Stage):
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
     def __init__(self, study: "Starts", name: str) -> None:
-        self.from_elsewhere = name != RANDOM and comes_from_elsewhere(name)
+        self.from_elsewhere = is_made_elsewhere(name)
         methods = [] if name == RANDOM or self.from_elsewhere else name.split("+")
         training, short = study.training, study.short
         self.phases = [read_phase("method", one, PRETRAINING, training, short) for one in methods]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED, short_forms
-from coprefl_flwr.options import Option, Value, check_declared, declared, option, unknown
+from coprefl_flwr.options import Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings

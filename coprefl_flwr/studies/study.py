@@ -28,9 +28,9 @@ import yaml
 
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import Value, declared, unknown
+from coprefl_flwr.options import Value, declared
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import values_of

@@ -80,7 +80,11 @@ def refusal(arguments, capsys):
             "downstream-classes: 2",
             "line 5: downstream-classes = 2: must be a text",
         ),
-        ("tests.tiny_study:network", "tests.tiny_study:none", "line 9: model is 'tests.tiny_st"),
+        (
+            "tests.tiny_study:network",
+            "tests.tiny_study:none",
+            "line 9: tests.tiny_study:none: unknown name",
+        ),
     ],
 )
 def test_a_wrong_recipe_starts_nothing(old, new, message, text, path, tmp_path, capsys):

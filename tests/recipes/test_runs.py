@@ -83,6 +83,8 @@ DECISIONS = {
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
+    "head-layer": ("fc", NONE),  # A head that is computed has it in its name.
+    "diagnostics": (True, NONE),
     "task-clients": (7, TASK),
     "task-partition": ("iid", TASK),
     "task-alpha": (0.3, TASK),
@@ -109,6 +111,7 @@ DECISIONS = {
     "max-failed-rounds": (7, NONE),
     "timeout": (7.0, NONE),
     "checkpoint-every": (7, NONE),
+    "client-metrics": ("tests.own_parts:entropy", TASK),
 }
 
 
@@ -367,3 +370,26 @@ def test_what_a_file_holds_is_part_of_the_name(tmp_path):
     assert found[0][named[0]] == found[1][named[0]] != found[2][named[0]]
     assert found[0][named[0]] == found[0][named[3]]
     assert contents(["CIFAR100", "resnet18", "pixels", "glyphs:domains@*"]) == {}
+
+
+def test_a_head_that_is_computed_makes_other_tasks_of_the_same_model(base):
+    found = {
+        head: names(base | {"head": head})
+        for head in ("fresh", "ncm", "ridge", "ridge:penalty=1", "ridge:logit-scale=2")
+    }
+    assert len({task for _, task in found.values()}) == len(found)
+    assert len({model for model, _ in found.values()}) == 1
+    layer = base | {"head": "ridge", "head-layer": "fc"}
+    assert names(layer)[1] != found["ridge"][1]
+
+
+def test_a_diagnosis_is_the_same_whatever_head_the_task_begins_with(base):
+    def diagnosis(**changes):
+        of = run(base | {"diagnostics": True, "tasks": 1, **changes}, "coprefl")
+        return [stage.key() for stage in of.study.stages if stage.phase == "diagnosis"]
+
+    plain = diagnosis()
+    assert len(plain) == 1
+    assert diagnosis(head="ncm") == diagnosis(**{"task-rounds": 9}) == plain
+    assert diagnosis(**{"task-learning-rate": 0.7}) != plain
+    assert diagnosis(seed=5) != plain

@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import unknown
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.figures import style
 
 PHASES = ("pretraining", "downstream", "personalised", "diagnosis")
