@@ -1,8 +1,8 @@
 """A last layer that needs no training: computed from sums over the clients' features."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -57,6 +57,10 @@ class LinearHead(RoundStrategy):
             new[self.head.bias] = np.where(seen, bias / self.temperature, np.nan)
         kept = {name: np.where(np.isnan(one), arrays[name], one) for name, one in new.items()}
         return cast_like(arrays | kept, arrays), replies.mean_metrics()
+
+    def options(self) -> dict[str, Any]:
+        """Return the strategy's options; the layer as a checkpoint can hold it."""
+        return super().options() | {"head": asdict(self.head)}
 
     @abstractmethod
     def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:
