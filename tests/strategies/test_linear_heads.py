@@ -100,8 +100,8 @@ def test_a_checkpoint_holds_the_layer(federation, kind, tmp_path):
     whole = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint)
     again = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint, resume=True)
     assert_equal(from_record(again.arrays), from_record(whole.arrays), 0)
+    other = kind(head=HeadLayer("1", "1.weight"))
     with pytest.raises(SettingsError, match="is a checkpoint of another run: its head is"):
-        other = kind(head=HeadLayer("1", "1.weight"))
         other.start(grid, start, 1, checkpoint=checkpoint, resume=True)
 
 
