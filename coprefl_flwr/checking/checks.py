@@ -99,7 +99,7 @@ def hosting(case: Case, first: Outcome) -> Line:
         if run.error:
             return failed("hosting", case.role, f"on {nodes} nodes: {run.error}")
         worst = max(worst, furthest(flat(first), flat(run)))
-    off = f"1, 2 and 4 nodes are at most {worst[0]:.2g} apart"
+    off = f"1, 2 and 4 nodes: arrays and figures are at most {worst[0]:.2g} apart"
     if worst[0] <= ROUNDING:
         return held("hosting", case.role, off)
     return failed(
@@ -128,12 +128,12 @@ def buffers(case: Case, first: Outcome) -> Line:
     if not first.seen.has_buffers:
         return skipped("buffers", case.role, "what travels has no BatchNorm")
     if first.seen.buffers and case.method.strategy_class.server_data:
-        why = "the strategy trains on data of its own, which renews BatchNorm's statistics"
+        why = "the strategy computes on data itself, which may renew BatchNorm's statistics"
         return skipped("buffers", case.role, why)
     return judged(
         "buffers",
         case.role,
-        first.seen.buffers,
+        [f"{name} is off by {off:.2g}" for name, off in first.seen.buffers.items()],
         "BatchNorm's statistics must be the mean of the clients', weighted by num-examples",
         "BatchNorm's statistics are the clients' means by samples",
     )

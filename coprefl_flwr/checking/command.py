@@ -1,7 +1,9 @@
 """Checking methods by their places, with a line for each check once it is known."""
 
+import logging
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from coprefl_flwr import places
@@ -11,7 +13,6 @@ from coprefl_flwr.checking.running import pickled_registered
 from coprefl_flwr.checking.small_study import write_data
 from coprefl_flwr.checking.under_flower import flower
 from coprefl_flwr.methods import find_method
-from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.studies.phases import name_and_options
 
 
@@ -28,7 +29,7 @@ def check_methods(given: Sequence[str], with_flower: bool = True, write: Write =
     for place in given:
         find_method(name_and_options(_absolute(place))[0])
     found = []
-    with tempfile.TemporaryDirectory() as folder, quiet_flower():
+    with tempfile.TemporaryDirectory() as folder, _quiet():
         write_data(Path(folder) / "glyphs.npz")
         for number, place in enumerate(given):
             where = Path(folder) / str(number)
@@ -67,6 +68,17 @@ def _lines(place: str, data: Path, folder: Path, with_flower: bool, write: Write
         return
     write(" under `flwr run`, which takes half a minute")
     yield flower(cases[0])
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep everybody's log out of the output: what is wrong is said in the lines."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _absolute(place: str) -> str:

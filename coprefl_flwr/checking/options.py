@@ -35,8 +35,7 @@ def faults(method: Method, made: RoundStrategy, build: Callable[[str], object]) 
     inner, own = getattr(made, "inner", made), declared(method.strategy_class)
     for key, one in own.items():
         if key in method.options:
-            for value in bad_values(one):
-                yield from _constructed(inner, one, value)
+            yield from _constructed(inner, one)
 
 
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
@@ -76,17 +75,19 @@ def _not_refused(build: Callable[[str], object], key: str, value: str) -> Iterat
         yield f"{key}={value} is accepted"
 
 
-def _constructed(made: RoundStrategy, one: Option, value: str) -> Iterator[str]:
-    """Yield whether Python's own call accepts a value: a `__post_init__` must call super's."""
-    changes: dict[str, Any] = {one.name: parsed(value)}
-    try:
-        replace(made, **changes)
-    except SettingsError:
-        return
-    except Exception as error:
-        yield f"{one.name} = {value} is no SettingsError but {one_line(error)}"
-    else:
-        yield (
-            f"{type(made).__name__}({one.name}={value}) is accepted: does its __post_init__ call "
-            "super().__post_init__()?"
-        )
+def _constructed(made: RoundStrategy, one: Option) -> Iterator[str]:
+    """Yield which bad values Python's own call accepts: a `__post_init__` must call super's."""
+    accepted = []
+    for value in bad_values(one):
+        changes: dict[str, Any] = {one.name: parsed(value)}
+        try:
+            replace(made, **changes)
+        except SettingsError:
+            continue
+        except Exception as error:
+            yield f"{one.name} = {value} is no SettingsError but {one_line(error)}"
+        else:
+            accepted.append(f"{one.name}={value}")
+    if accepted:
+        name = type(made).__name__
+        yield f"{name} takes {', '.join(accepted)}: does its __post_init__ call super's first?"

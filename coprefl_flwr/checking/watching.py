@@ -51,12 +51,15 @@ class Call:
 
 @dataclass
 class Seen:
-    """What was seen of a run; the lists hold a sentence for each thing that is wrong."""
+    """What was seen of a run; the lists hold a sentence for each thing that is wrong.
+
+    `buffers` has by name how far one of BatchNorm's statistics was off at most.
+    """
 
     calls: list[Call] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     other: list[str] = field(default_factory=list)
-    buffers: list[str] = field(default_factory=list)
+    buffers: dict[str, float] = field(default_factory=dict)
     has_buffers: bool = False
     cost: Cost = Cost()
 
@@ -166,7 +169,7 @@ class Watch:
                 found = np.asarray(returned[name], np.float64)
                 if not np.allclose(found, expected, rtol=1e-5, atol=1e-6):
                     off = float(np.max(np.abs(found - expected)))
-                    self._add(self.seen.buffers, f"{name} is off by {off:.2g}")
+                    self.seen.buffers[name] = max(off, self.seen.buffers.get(name, 0.0))
         self.seen.cost = _cost(self._answered)
 
     @staticmethod
