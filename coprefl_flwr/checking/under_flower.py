@@ -62,7 +62,7 @@ def flower(case: Case) -> Line:
     job = case.job("flower")
     done = _simulated(_app(case, job), case.folder / "flwr-home")
     if done.returncode:
-        return failed("flower", case.role, f"`flwr run`: {_last_line(done.stdout)}")
+        return failed("flower", case.role, f"`flwr run`: {_reason(done.stdout)}")
     off, where = furthest(_left(case.job("whole")), _left(job))
     if off > NEAR:
         return failed(
@@ -135,11 +135,13 @@ def _importable() -> list[str]:
     ]
 
 
-def _last_line(output: str) -> str:
-    """Return the last line that is not the script's own or Flower's."""
+def _reason(output: str) -> str:
+    """Return why a run failed: the last line that is Flower's log of it, and who was left out."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     others = [one for one in lines if not one.startswith(("simulate.sh:", "status of the run:"))]
-    return others[-1] if others else "it said nothing"
+    left_out = [one.partition(" is left out: ")[2] for one in others if " is left out: " in one]
+    last = others[-1] if others else "it said nothing"
+    return f"{last} ({left_out[0]})" if left_out else last
 
 
 def _left(job: Job) -> dict[str, Any]:
