@@ -9,7 +9,7 @@ import numpy as np
 
 from coprefl_flwr.checking import options, small_study
 from coprefl_flwr.checking.comparing import flat, furthest, other
-from coprefl_flwr.checking.lines import Line, failed, held, judged, skipped
+from coprefl_flwr.checking.lines import Line, failed, held, judged, skipped, told
 from coprefl_flwr.checking.networks import TIED
 from coprefl_flwr.checking.running import Job, Outcome, outcome
 from coprefl_flwr.checking.watching import Call, Fault
@@ -233,13 +233,13 @@ def resumed(case: Case, first: Outcome) -> Line:
 
 
 def costs(case: Case, first: Outcome) -> Line:
-    """Say what a participant is sent and sends; this check holds always."""
+    """Say what a participant is sent and sends, evaluations left out."""
     cost = first.seen.cost
     if not cost.exchanges:
-        return held("costs", case.role, "no exchange")
+        return told("costs", case.role, "no exchange")
     word = "exchange" if cost.exchanges == 1 else "exchanges"
     chain = ", one client after the other" if cost.chained else ""
-    return held(
+    return told(
         "costs",
         case.role,
         f"{cost.exchanges} {word} a round{chain}; a participant is sent {cost.arrays_down:g} "

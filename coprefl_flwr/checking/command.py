@@ -8,7 +8,7 @@ from pathlib import Path
 
 from coprefl_flwr import places
 from coprefl_flwr.checking.checks import Case, check_options, role_lines
-from coprefl_flwr.checking.lines import FAILS, SKIPPED, Line, Write, skipped
+from coprefl_flwr.checking.lines import FAILS, OK, SKIPPED, Line, Write, skipped
 from coprefl_flwr.checking.running import pickled_registered
 from coprefl_flwr.checking.small_study import write_data
 from coprefl_flwr.checking.under_flower import flower
@@ -49,9 +49,8 @@ def check_method(
         found.append(line)
         write(str(line))
         yield line
-    failing, left = (sum(one.status == status for one in found) for status in (FAILS, SKIPPED))
-    holding = len(found) - failing - left
-    write(f"  {holding} hold, {failing} fail, {left} were skipped")
+    counts = [sum(one.status == status for one in found) for status in (OK, FAILS, SKIPPED)]
+    write("  {} hold, {} fail, {} were skipped".format(*counts))
 
 
 def _lines(place: str, data: Path, folder: Path, with_flower: bool, write: Write) -> Iterator[Line]:

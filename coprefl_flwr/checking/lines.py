@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-OK, FAILS, SKIPPED = "ok", "FAILS", "skipped"
+OK, FAILS, SKIPPED, TOLD = "ok", "FAILS", "skipped", "-"
 
 Write = Callable[[str], object]
 """Takes a line of the output."""
@@ -35,6 +35,11 @@ def failed(check: str, role: str, why: str) -> Line:
 def skipped(check: str, role: str, why: str) -> Line:
     """Return the line of a check that cannot be made."""
     return Line(check, role, SKIPPED, why)
+
+
+def told(check: str, role: str, why: str) -> Line:
+    """Return a line that says something, and checks nothing."""
+    return Line(check, role, TOLD, why)
 
 
 def judged(check: str, role: str, faults: list[str], advice: str, otherwise: str) -> Line:
