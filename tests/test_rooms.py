@@ -8,7 +8,8 @@ import coprefl_flwr
 PACKAGE = Path(coprefl_flwr.__file__).parent
 
 ABOVE = {
-    "recipes": {"server_app", "client_app", "studies", "report", "methods"},
+    "recipes": {"server_app", "client_app", "studies", "report", "methods", "checking"},
+    "checking": {"studies", "methods"},
     "experiments": {"studies", "report"},
     "settings": {"studies"},
     "server_app": {"studies"},
@@ -28,6 +29,7 @@ ABOVE = {
 LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models"}
 UPPER = (
     "recipes",
+    "checking",
     "experiments",
     "settings",
     "server_app",

@@ -4,6 +4,7 @@
     coprefl report DIR
     coprefl list [DIR]
     coprefl show RUN
+    coprefl check-method PLACE [PLACE ...] [--no-flower]
 
 DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
 of their settings, for every recipe that needs them.
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.recipes.collect import collect
@@ -77,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
     show.add_argument("--models", type=Path, default=Path("outputs/models"))
     show.set_defaults(run=_show)
+    check = commands.add_parser("check-method", help="check that a method keeps what studies need")
+    check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
+    check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
+    check.set_defaults(run=lambda given: check_methods(given.places, not given.no_flower))
     return parser
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FeaturesClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import HeadLayer
@@ -90,6 +91,18 @@ def test_ncm_needs_a_bias(federation):
     strategy = NCM(head=HeadLayer("5", "5.weight"), max_failed_rounds=1)
     with pytest.raises(SettingsError, match="the layer 5 has no bias"):
         after_one_round(federation, strategy, "1")
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_a_checkpoint_holds_the_layer(federation, kind, tmp_path):
+    grid, start = federation.grid("2", FeaturesClient), to_record(federation.arrays())
+    checkpoint = tmp_path / "checkpoint"
+    whole = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint)
+    again = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint, resume=True)
+    assert_equal(from_record(again.arrays), from_record(whole.arrays), 0)
+    other = kind(head=HeadLayer("1", "1.weight"))
+    with pytest.raises(SettingsError, match="is a checkpoint of another run: its head is"):
+        other.start(grid, start, 1, checkpoint=checkpoint, resume=True)
 
 
 def test_options_are_checked():

@@ -1,0 +1,1 @@
+"""Checking a method: does it keep what studies rely on? `coprefl check-method PLACE` runs it."""

@@ -1,0 +1,159 @@
+"""The same study under Flower's own simulation: a small app in a folder of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import safetensors.numpy
+
+import coprefl_flwr
+from coprefl_flwr.checking import small_study
+from coprefl_flwr.checking.checks import Case
+from coprefl_flwr.checking.comparing import furthest
+from coprefl_flwr.checking.lines import Line, failed, held, skipped
+from coprefl_flwr.checking.running import Job, folder_of
+from coprefl_flwr.methods import HEAD
+from coprefl_flwr.options import Value
+from coprefl_flwr.studies.stage import read_result
+
+SCRIPT = Path(__file__).parent / "simulate.sh"
+
+NEAR = 1e-4
+"""How far the two may be apart: two processes share the clients and round otherwise."""
+
+LONGEST = 300.0
+"""Seconds."""
+
+APP = """\
+[project]
+name = "checked-method"
+version = "0.1.0"
+
+[tool.flwr.app]
+publisher = "checked"
+
+[tool.flwr.app.components]
+serverapp = "checked_app:server"
+clientapp = "checked_app:client"
+
+[tool.flwr.app.config]
+"""
+
+CODE = """\
+from coprefl_flwr.client_app import app as client
+from coprefl_flwr.server_app import app as server
+
+__all__ = ["client", "server"]
+"""
+
+
+def flower(case: Case) -> Line:
+    """Check that `flwr run` ends with what a run in one process ends with."""
+    if case.role == HEAD:
+        return skipped("flower", case.role, "`flwr run` has no stage for a head")
+    if case.registered:
+        return skipped("flower", case.role, "a registered name is not known to other processes")
+    if case.whole.error:
+        return skipped("flower", case.role, "it does not run")
+    job = case.job("flower")
+    done = _simulated(_app(case, job), case.folder / "flwr-home")
+    if done.returncode:
+        return failed("flower", case.role, f"`flwr run`: {_reason(done.stdout)}")
+    off, where = furthest(_left(case.job("whole")), _left(job))
+    if off > NEAR:
+        return failed(
+            "flower",
+            case.role,
+            f"`flwr run` and one process are {off:.2g} apart ({where}): does it keep something in "
+            "memory, or draw random numbers that are no function of seed, round and client?",
+        )
+    return held("flower", case.role, f"`flwr run` and one process are {off:.2g} apart")
+
+
+def _app(case: Case, job: Job) -> Path:
+    """Write the app, whose settings are those of the small study, and return its folder."""
+    outputs = job.folder.parent
+    settings = small_study.settings_of(case.place, case.role, case.data, outputs)
+    folder = case.folder / "app"
+    folder.mkdir()
+    config = [f"{key} = {_toml(value)}" for key, value in settings.to_config().items()]
+    (folder / "pyproject.toml").write_text(APP + "\n".join(config) + "\n")
+    (folder / "checked_app.py").write_text(CODE)
+    return folder
+
+
+def _toml(value: Value) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"' if isinstance(value, str) else str(value)
+
+
+def _simulated(app: Path, home: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the app by the script that users run, which stops all that it starts."""
+    binaries = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(_importable()),
+        "SIMULATION_HOME": str(home),
+        "CUDA_VISIBLE_DEVICES": "",
+        "NO_COLOR": "1",
+    }
+    process = subprocess.Popen(
+        ["bash", str(SCRIPT), str(app), "2"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=LONGEST)
+    except BaseException as error:
+        os.kill(process.pid, signal.SIGTERM)  # The script then stops what it started.
+        output, _ = process.communicate(timeout=60)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        output += f"\nit did not end within {LONGEST:g} s\n"
+    return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
+
+
+def _importable() -> list[str]:
+    """Return where this process imports from, but for Python's own folders."""
+    own = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    package = str(Path(coprefl_flwr.__file__).parents[1])
+    folders = [str(Path(folder or ".").resolve()) for folder in [package, *sys.path]]
+    return [
+        folder
+        for folder in dict.fromkeys(folders)
+        if Path(folder).is_dir() and not any(Path(folder).is_relative_to(one) for one in own)
+    ]
+
+
+def _reason(output: str) -> str:
+    """Return why a run failed: the last line that is Flower's log of it, and who was left out."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    others = [one for one in lines if not one.startswith(("simulate.sh:", "status of the run:"))]
+    left_out = [one.partition(" is left out: ")[2] for one in others if " is left out: " in one]
+    last = others[-1] if others else "it said nothing"
+    return f"{last} ({left_out[0]})" if left_out else last
+
+
+def _left(job: Job) -> dict[str, Any]:
+    """Return what a run left in its folder: models, clients' states, and figures."""
+    folder = folder_of(job)
+    found: dict[str, Any] = {}
+    for path in sorted(folder.rglob("*.safetensors")):
+        for name, array in safetensors.numpy.load_file(path).items():
+            found[f"{path.relative_to(folder)} {name}"] = array
+    for kind, lines in read_result(folder).items():
+        for number, line in enumerate(lines):
+            numbers = {k: v for k, v in line.items() if isinstance(v, int | float)}
+            own = {k: v for k, v in numbers.items() if not k.startswith("bytes-")}
+            found |= {f"{name} of {kind} {number}": value for name, value in own.items()}
+    return found

@@ -1,0 +1,242 @@
+"""Methods spoilt on purpose, each in one way, and a good one; all are FedAvg otherwise."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.clients import StatefulClient, TorchClient
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds import Mean, Round
+from coprefl_flwr.strategies import FedAvg
+
+ALL = ("pretraining", "task", "personalised")
+
+
+class CountsNodes(FedAvg):
+    """Not exact under hosting: its step is the shorter, the more nodes there are."""
+
+    roles = ("pretraining",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        replies = yield from self.train(server_round, arrays, Mean())
+        step = 1 / len(self._engine.link.nodes())
+        moved = {
+            name: array + step * (replies.arrays[name] - array)
+            for name, array in weights_of(arrays).items()
+        }
+        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+
+class LeavesItself(TorchClient):
+    """Not exact under hosting: adds to its weights what the client before it has left."""
+
+    before = 0.0
+
+    def fit(self, parameters, config):
+        arrays, n, metrics = super().fit(parameters, config)
+        found = float(arrays[0].flat[0])
+        answer = [arrays[0] + np.float32(LeavesItself.before), *arrays[1:]]
+        LeavesItself.before = found
+        return answer, n, metrics
+
+
+class Leaves(FedAvg):
+    """Leaves something to the next client of the process, and so forgets it on resume too."""
+
+    roles = ("pretraining",)
+    client = LeavesItself
+
+
+class Forgets(FedAvg):
+    """Forgets on resume: the velocity is an attribute, not in `self.state`."""
+
+    roles = ("pretraining",)
+    velocity: Arrays | None = None
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        replies = yield from self.train(server_round, arrays, Mean())
+        before = self.velocity or zeros_like(weights_of(arrays))
+        self.velocity = {n: 0.5 * v + replies.arrays[n] - arrays[n] for n, v in before.items()}
+        moved = {name: arrays[name] + v for name, v in self.velocity.items()}
+        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+
+class OwnFile(StatefulClient):
+    """Keeps its weights in a file of its own a round, and mixes in those of the last one."""
+
+    def fit(self, parameters, config):
+        arrays, n, metrics = super().fit(parameters, config)
+        folder = Path(self.state.folder) / "own" / str(config["client"])
+        files = sorted(folder.glob("*.npy"), key=lambda path: int(path.stem))
+        earlier = [file for file in files if int(file.stem) < config["server-round"]]
+        kept = np.load(earlier[-1]) if earlier else arrays[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / f"{config['server-round']}.npy", arrays[0])
+        return [(arrays[0] + kept) / 2, *arrays[1:]], n, metrics
+
+
+class KeepsFailed(FedAvg):
+    """Keeps a failed client's state, as the file counts whether or not the round did."""
+
+    roles = ("pretraining",)
+    client = OwnFile
+
+
+class InClass(StatefulClient):
+    """The same in an attribute of the class, which is gone with the process too."""
+
+    kept = {}  # noqa: RUF012
+
+    def fit(self, parameters, config):
+        arrays, n, metrics = super().fit(parameters, config)
+        before = self.kept.get(config["client"], arrays[0])
+        self.kept[config["client"]] = arrays[0].copy()
+        return [(arrays[0] + before) / 2, *arrays[1:]], n, metrics
+
+
+class KeepsInClass(FedAvg):
+    """Keeps a failed client's state, and forgets it on resume."""
+
+    roles = ("pretraining",)
+    client = InClass
+
+
+class Overwrites(TorchClient):
+    """Writes into what it was sent."""
+
+    def fit(self, parameters, config):
+        answer = super().fit(parameters, config)
+        parameters[0][:] = 0
+        return answer
+
+
+class Mutates(FedAvg):
+    """Its clients change what they are sent."""
+
+    roles = ("pretraining",)
+    client = Overwrites
+
+
+class MutatesInRound(FedAvg):
+    """Its round takes the new global model for the old one."""
+
+    roles = ("pretraining",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        replies = yield from self.train(server_round, arrays, Mean())
+        for name, array in replies.arrays.items():
+            arrays[name][...] = array
+        return arrays, replies.mean_metrics()
+
+
+class Doubles(TorchClient):
+    """Returns float64."""
+
+    def fit(self, parameters, config):
+        arrays, n, metrics = super().fit(parameters, config)
+        return [array.astype(np.float64) for array in arrays], n, metrics
+
+
+class WrongDtype(FedAvg):
+    """Its clients return float64 for float32 and for int64."""
+
+    roles = ("pretraining",)
+    client = Doubles
+
+
+class Stale(FedAvg):
+    """Leaves BatchNorm's statistics as they were."""
+
+    roles = ("pretraining",)
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        replies = yield from self.train(server_round, arrays, Mean())
+        return arrays | weights_of(replies.arrays), replies.mean_metrics()
+
+
+class FirstNames(TorchClient):
+    """Takes its last step by `named_parameters`, which has a tied weight under one name."""
+
+    def fit(self, parameters, config):
+        arrays, n, metrics = super().fit(parameters, config)
+        named = dict(zip(self.model.state_dict(), arrays, strict=True))
+        named |= {name: named[name] * np.float32(0.99) for name in self.parameters()}
+        return list(named.values()), n, metrics
+
+
+class Unties(FedAvg):
+    """A weight with two names ends as two."""
+
+    roles = ("pretraining",)
+    client = FirstNames
+
+
+class Raises(TorchClient):
+    """Fails in the second round, as client 1."""
+
+    def fit(self, parameters, config):
+        if (config["client"], config["server-round"]) == (1, 2):
+            raise ZeroDivisionError("no samples of class 3")
+        return super().fit(parameters, config)
+
+
+class Fails(FedAvg):
+    """One of its clients fails, which the others hide."""
+
+    roles = ("pretraining",)
+    client = Raises
+
+
+class Writes(StatefulClient):
+    """Writes a state."""
+
+    def fit(self, parameters, config):
+        answer = super().fit(parameters, config)
+        self.state.write(config, model_arrays(self.model))
+        return answer
+
+
+class NotStateful(FedAvg):
+    """Its exchange does not say stateful=True, so that no client ever reads its state."""
+
+    roles = ("pretraining",)
+    client = Writes
+
+
+@dataclass(kw_only=True, eq=False)
+class Options(FedAvg):
+    """Has an option that is not declared, and one that is checked only where studies read it."""
+
+    rate: float = option(0.5, "step size", minimum=0, maximum=1)
+    other: int = 3
+    roles = ("pretraining",)
+
+    def __post_init__(self):
+        rate, self.rate = self.rate, 0.5
+        super().__post_init__()
+        self.rate = rate
+
+
+class HalfOwn(StatefulClient):
+    """Trains from the mean of the first weight that it is sent and of its own last one."""
+
+    def fit(self, parameters, config):
+        own = self.state.read(config) or {"first": parameters[0]}
+        begun = [(parameters[0] + own["first"]) / 2, *parameters[1:]]
+        arrays, n, metrics = super().fit(begun, config)
+        self.state.write(config, {"first": arrays[0]})
+        return arrays, n, metrics
+
+
+class KeepsAll(FedAvg):
+    """A method of one's own with a state, in several roles, that does all as it should."""
+
+    roles = ALL
+    client = HalfOwn
+
+    def round(self, server_round: int, arrays: Arrays) -> Round:
+        replies = yield from self.train(server_round, arrays, Mean(), stateful=True)
+        return replies.arrays, replies.mean_metrics()
