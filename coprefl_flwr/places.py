@@ -30,25 +30,34 @@ KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start"
 """What can be brought."""
 
 _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
-_registered: dict[tuple[str, str], Any] = {}
+Registered = dict[tuple[str, str], tuple[Any, bytes]]
+"""By kind and name, what was registered and its source."""
+
+_registered: Registered = {}
 _read: dict[Path, bytes] = {}
 
 
 def register(kind: str, name: str, what: Any) -> None:
     """Give a name, in this process and its Ray workers, to something that a notebook defines.
 
-    Raises a SettingsError for a kind that is not one of KINDS, or a name that is no identifier.
+    Raises a SettingsError for a kind that is not one of KINDS, a name that is no identifier, or
+    something whose source is not to be found, by which results are told from those of another.
     """
     if kind not in KINDS:
         raise SettingsError(unknown("kind", kind, KINDS))
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
-    _registered[kind, name] = what
+    _registered[kind, name] = what, _source(name, what)
 
 
-def registered() -> dict[tuple[str, str], Any]:
-    """Return {(kind, name): what} of everything registered, to be registered in other processes."""
+def registered() -> Registered:
+    """Return all that was registered, for `adopt` in other processes."""
     return dict(_registered)
+
+
+def adopt(known: Registered) -> None:
+    """Register what was registered in another process, with the source that it has there."""
+    _registered.update(known)
 
 
 def split_options(text: str) -> tuple[str, str]:
@@ -100,7 +109,7 @@ def find(kind: str, text: str) -> Any:
     """
     place, _ = split_options(text)
     if (kind, place) in _registered:
-        return _registered[kind, place]
+        return _registered[kind, place][0]
     if place in _entry_points():
         entry = _entry_points()[place]
         return _loaded(f"{place} ({entry.value})", entry.load)
@@ -135,7 +144,7 @@ def hash_at(kind: str, text: str) -> str:
     """
     place, _ = split_options(text)
     if (kind, place) in _registered:
-        return _digest([_source(place, _registered[kind, place])])
+        return _digest([_registered[kind, place][1]])
     value = _entry_points()[place].value if place in _entry_points() else place
     where = value.rpartition(":")[0]
     file = Path(where).expanduser() if where.endswith(".py") else _file_of(where)
@@ -290,8 +299,8 @@ def _source(name: str, what: Any) -> bytes:
         texts = [inspect.getsource(one) for one in (what, client) if callable(one)]
     except (OSError, TypeError) as error:
         raise SettingsError(
-            f"{name}: its source is not to be found, so its results could not be told from those "
-            "of another text; write it into a file"
+            f"{name}: its source is not to be found, by which results are told from those of "
+            "another; write it into a file"
         ) from error
     return "\n".join(texts).encode()
 

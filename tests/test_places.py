@@ -105,9 +105,20 @@ def test_a_registered_name(clean):
 
 
 def test_what_has_no_source_is_refused(clean):
-    places.register("model", "net", eval("lambda: 1"))
     with pytest.raises(SettingsError, match="net: its source is not to be found"):
-        places.hash_at("model", "net")
+        places.register("model", "net", eval("lambda: 1"))
+
+
+def test_another_process_adopts_what_was_registered_with_its_source(clean):
+    def net():
+        return 1
+
+    places.register("model", "net", net)
+    known, text = places.registered(), places.hash_at("model", "net")
+    places._registered.clear()
+    places.adopt({key: (eval("lambda: 1"), source) for key, (_, source) in known.items()})
+    assert places.find("model", "net")() == 1
+    assert places.hash_at("model", "net") == text
 
 
 def test_another_text_has_another_hash(file):

@@ -6,7 +6,8 @@ from typing import Any
 
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.methods import Method
-from coprefl_flwr.options import Option, declared, parsed
+from coprefl_flwr.options import Option, declared
+from coprefl_flwr.places import parsed
 from coprefl_flwr.strategies import RoundStrategy
 
 GIVEN = ("server", "training", "head")

@@ -29,10 +29,11 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.checkpoint import State
-from coprefl_flwr.rounds.strategy import Hook, RoundReport
+from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.rounds.strategy import RoundReport
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.stage import RESULT, STATES, Stage, read_result
-from coprefl_flwr.studies.study import Study, StudyFolder, run
+from coprefl_flwr.studies.stage import RESULT, STATES, read_result, run_stage
+from coprefl_flwr.studies.study import Study, StudyFolder
 
 OWN_COUNTS = ("bytes-down", "bytes-up")
 """Metrics that depend on which node hosts whom."""
@@ -165,8 +166,7 @@ def _make(job: Job, found: Outcome) -> None:
     if job.registered:
         from ray import cloudpickle
 
-        for (kind, name), what in cloudpickle.loads(job.registered).items():
-            places.register(kind, name, what)
+        places.adopt(cloudpickle.loads(job.registered))
     watch = Watch(job.faults)
     outputs = job.folder.parent
     settings = settings_of(job.place, job.role, job.data, outputs, job.network)
@@ -182,10 +182,9 @@ def _make(job: Job, found: Outcome) -> None:
         if report.round == report.num_rounds:
             _fill(found, report, strategy, store.folder(stage))
 
-    def track(one: Stage) -> list[Hook]:
-        return [look] if one is stage else []
-
-    run(study, _grid(study, watch, job.nodes), store, track)
+    grid, progress = _grid(study, watch, job.nodes), Progress(len(study.stages))
+    for one in study.stages:
+        run_stage(one, grid, store, progress, [look] if one is stage else [])
     found.first = stage.initial(store)
     found.rows = read_result(store.folder(stage))["rows"]
     found.seen = watch.seen

@@ -7,7 +7,7 @@ share the folder of the results.
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +54,9 @@ class OnRay:
         return _collect(pending)
 
 
-def _attempt(
-    run: Run, store: ModelStore, tracker: Track | None, own: Mapping[tuple[str, str], Any]
-) -> str:
+def _attempt(run: Run, store: ModelStore, tracker: Track | None, own: places.Registered) -> str:
     """Make a run in a worker that knows what was registered; return why it failed, or ""."""
-    for (kind, name), what in own.items():
-        places.register(kind, name, what)
+    places.adopt(own)
     return attempt(run, store, tracker)
 
 

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
+from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
@@ -21,13 +22,17 @@ logger = logging.getLogger("flwr.coprefl")
 KINDS: dict[str, type[Study]] = {STARTS: Starts, PERSONALISED: Personalised}
 
 
-@functools.lru_cache(maxsize=8)
 def build(settings: Settings) -> Study:
-    """Return the study of these settings, held once per process.
+    """Return the study of these settings, held once per process while a user's files stay the same.
 
     Raises a SettingsError for what can be seen without loading data: an unknown method or option,
     an entry of `method` named twice, an option that no method has, a setting that is not heeded.
     """
+    return _built(settings, texts_of(settings.to_config()))
+
+
+@functools.lru_cache(maxsize=8)
+def _built(settings: Settings, _: tuple[str, ...]) -> Study:
     return KINDS[settings.study](settings)
 
 

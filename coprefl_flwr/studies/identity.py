@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,18 @@ def contents(names: Iterable[str]) -> dict[str, str]:
                 own = places.hash_at(kind, name)
                 found |= {places.portable(name): own} if own else {}
     return found
+
+
+def texts_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the hashes of all that settings name and that can change in a running program.
+
+    These are files of a user's own and registered names; a module is imported once.
+    """
+    named = " ".join(value for value in config.values() if isinstance(value, str))
+    words = [places.split_options(word)[0] for word in re.split(r"[\s+]+", named)]
+    files = [places.hash_at("method", word) for word in words if ".py:" in word]
+    known = [places.hash_at(kind, name) for kind, name in places.registered() if name in words]
+    return (*files, *known)
 
 
 def _portable(content: Any) -> Any:

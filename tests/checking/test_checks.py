@@ -143,7 +143,7 @@ def test_the_exit_status_and_what_is_shown(tmp_path, monkeypatch):
     assert [line for line in shown if line[0] != " "] == ["mine.py:WrongDtype", "ncm"]
     assert sum(" FAILS " in line for line in shown) == 1
     assert "  dtypes     ok       names, shapes and dtypes are those that were sent" in shown
-    assert command.check_methods(["ncm:temperature=0.5"], False, shown.append) == 0
+    assert command.check_methods(["ncm:logit-scale=0.5"], False, shown.append) == 0
 
 
 def test_a_place_without_a_method_is_refused_before_any_check(tmp_path):
