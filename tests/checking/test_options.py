@@ -5,7 +5,8 @@ import pytest
 from coprefl_flwr.checking.options import bad_values
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.options import Option, parsed
+from coprefl_flwr.options import Option
+from coprefl_flwr.places import parsed
 
 
 @pytest.mark.parametrize(
