@@ -31,6 +31,7 @@ from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import Tracked, tensorboard
 from coprefl_flwr.recipes.workers import OnRay
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
@@ -124,11 +125,16 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
 
 def _check_not_another(out: Path, recipe: Recipe) -> None:
     """Raise a SettingsError if the folder is of another recipe."""
-    before = read_recipe(out / RECIPE) if (out / RECIPE).exists() else recipe
-    if (before.title, before.notes) != (recipe.title, recipe.notes):
-        scale = " at another scale" if before.title == recipe.title else ""
+    if not (out / RECIPE).exists():
+        return
+    # Not read as a recipe: files of the user's own that it names may have been moved.
+    kept = read_yaml(out / RECIPE).mapping("a recipe")
+    title = kept["title"].text("title") if "title" in kept else "another recipe"
+    notes = tuple(kept["scale"].text("scale").splitlines()) if "scale" in kept else ()
+    if (title, notes) != (recipe.title, recipe.notes):
+        scale = " at another scale" if title == recipe.title else ""
         raise SettingsError(
-            f"{out} holds the results of '{before.title}'{scale}; give another folder with --out"
+            f"{out} holds the results of '{title}'{scale}; give another folder with --out"
         )
 
 

@@ -1,13 +1,15 @@
 """Entries of a recipe's file, checked one by one; an error has its line."""
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import OWN
-from coprefl_flwr.options import Value
+from coprefl_flwr.options import Option, Value
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Better, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
@@ -18,19 +20,24 @@ Choices = Mapping[str, tuple[Value, ...]]
 """Settings, each with its values: one, or several that are compared or searched."""
 
 
-def choices_of(tree: Mapping[str, Located], key: str) -> Choices:
+def choices_of(
+    tree: Mapping[str, Located], key: str, own: Mapping[str, Option] = MappingProxyType({})
+) -> Choices:
     """Read {setting: value or list of values} under a key."""
-    return {name: values_of(name, entry) for name, entry in part_of(tree, key).items()}
+    return {name: values_of(name, entry, own) for name, entry in part_of(tree, key).items()}
 
 
-def values_of(key: str, entry: Located) -> tuple[Value, ...]:
-    """Read a setting's value, or the list of them."""
+def values_of(
+    key: str, entry: Located, own: Mapping[str, Option] = MappingProxyType({})
+) -> tuple[Value, ...]:
+    """Read a setting's value, or the list of them; `own` are options of a user's own methods."""
     found: list[Value] = []
     for value in entry.listed(key):
         if isinstance(value.value, dict | list) or value.value is None:
             raise value.error(f"{key}: must be a plain value")
         try:
-            found.append(checked(key, value.value))
+            read = own[key].read if key in own else functools.partial(checked, key)
+            found.append(read(value.value))
         except SettingsError as error:
             raise value.error(str(error)) from error
         if found.count(found[-1]) > 1:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
+from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.own import found, with_own_metrics
@@ -14,7 +15,13 @@ from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import heeded_by, is_made_elsewhere, keys_of, name_and_options
+from coprefl_flwr.studies.phases import (
+    heeded_by,
+    is_made_elsewhere,
+    keys_of,
+    methods_of,
+    name_and_options,
+)
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
@@ -114,8 +121,11 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
 
 def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
     """Read the list of methods."""
-    search = choices_of(tree, "search")
-    found = [_entrant(one, search, role) for one in tree["methods"].listed("methods")]
+    methods = tree["methods"].listed("methods")
+    named = [str(entries.named_method(one)[1].value) for one in methods]
+    own = {key: one for name in named for key, one in _own_options(name).items()}
+    search = choices_of(tree, "search", own)
+    found = [_entrant(one, search, role) for one in methods]
     labels = [one.label for one in found]
     for one in found:
         if labels.count(one.label) > 1:
@@ -127,7 +137,6 @@ def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
     label, named, options = entries.named_method(entry)
     method = named.text("method").replace(" ", "")
-    own = {key: values_of(key, value) for key, value in options.items()}
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
     try:
         made = role == PRETRAINING and is_made_elsewhere(method)
@@ -140,8 +149,16 @@ def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     for key, value in options.items():
         if key not in has:
             raise value.error(f"{label}: {unknown('setting', key, sorted(has))}")
+    has_own = _own_options(method)
+    own = {key: values_of(key, value, has_own) for key, value in options.items()}
     searched = {key: values for key, values in search.items() if key in has and key not in own}
     return Entrant(label, method, own | searched, entry.place, role)
+
+
+def _own_options(method: str) -> dict[str, Option]:
+    """Return the options of a user's own methods among those of an entry, by key."""
+    own = [one for one in methods_of(method.replace(" ", "")) if one.text]
+    return {key: option for one in own for key, option in one.options.items()}
 
 
 def _names(rows: Sequence[Entrant], select: str) -> list[str]:

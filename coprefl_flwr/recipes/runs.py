@@ -23,7 +23,7 @@ import filelock
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import heeded_by, keys_of
+from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import RESULT, Stage, read_result
 from coprefl_flwr.studies.study import Study
@@ -58,8 +58,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The entry as the user wrote it."""
-        return self.settings.method
+        """The entry, as people are told of it."""
+        return shown(self.settings.method)
 
     @property
     def main(self) -> Stage:

@@ -4,6 +4,8 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import Metric
@@ -33,6 +35,12 @@ def metric_at(place: str) -> Metric:
     return found
 
 
+def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
+    """Return what a metric gives, with the options that follow its place."""
+    found: float = places.call(place, fn, (logits, labels))
+    return found
+
+
 class ClientMetrics:
     """The metrics that the setting `client-metrics` names, by their places."""
 
@@ -40,7 +48,7 @@ class ClientMetrics:
         self.places = text.split()
         found = [(place, metric_at(place)) for place in self.places]
         self.functions: Mapping[str, Callable[..., Any]] = {
-            metric.name: functools.partial(places.call, place, metric.fn) for place, metric in found
+            metric.name: functools.partial(_measured, place, metric.fn) for place, metric in found
         }
         if len(self.functions) < len(found):
             names = [metric.name for _, metric in found]

@@ -38,7 +38,7 @@ def contents(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         file = name.partition("@")[0]
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
-        for path in filter(Path.is_file, paths):
+        for path in filter(Path.is_file, [] if ".py:" in name else paths):
             found[name] = hash_of_file(path)
         for kind in ("model", "dataset", "partition", "metric"):
             if name not in found and places.is_place(kind, name):

@@ -119,8 +119,12 @@ def entries(text: str, allowed: Sequence[str]) -> list[str]:
 
 def folder_of(name: str) -> str:
     """Return an entry of `method` as part of a path, without the folders of a user's own file."""
-    phases = [places.portable(phase) for phase in name.split("+")]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", "+".join(phases))
+    return re.sub(r"[^A-Za-z0-9.]+", "-", shown(name))
+
+
+def shown(name: str) -> str:
+    """Return an entry of `method` as people are told of it: files without their folders."""
+    return "+".join(places.portable(phase) for phase in name.split("+"))
 
 
 def read_phase(
@@ -235,11 +239,16 @@ def heeded_by(config: Mapping[str, Value]) -> set[str]:
 
 def keys_of(names: str, role: str) -> set[str]:
     """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
+    methods = methods_of(names)
+    return {key for one in methods for key in (*one.options, *training_keys(one, role))}
+
+
+def methods_of(names: str) -> list[Method]:
+    """Return the methods of an entry; those that there are not are told where it is read."""
     if names in NO_METHODS or is_made_elsewhere(names):
-        return set()
-    found: set[str] = set()
+        return []
+    found = []
     for phase in names.split("+"):
-        with contextlib.suppress(SettingsError):  # Told where the method itself is read.
-            method = find_method(name_and_options(phase)[0])
-            found |= {*method.options, *training_keys(method, role)}
+        with contextlib.suppress(SettingsError):
+            found.append(find_method(name_and_options(phase)[0]))
     return found

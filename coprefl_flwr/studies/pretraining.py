@@ -20,7 +20,7 @@ from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
-from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase
+from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase, shown
 from coprefl_flwr.studies.stage import Stage, Store
 from coprefl_flwr.studies.study import versions
 
@@ -49,7 +49,9 @@ class Pretraining(Stage):
                     f"method, {name}: participants = {wanted}: must be at most clients = {most}"
                 )
         rounds = [phase.training.rounds for phase in self.phases]
-        super().__init__(study.run, f"pre-training {name}", "starts", name, name, sum(rounds))
+        super().__init__(
+            study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)
+        )
         self.study, self.switch = study, rounds[0] if len(rounds) > 1 else 0
 
     def phase_of(self, server_round: int) -> Phase:

@@ -10,7 +10,7 @@ from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.phases import KEEP
+from coprefl_flwr.studies.phases import KEEP, shown
 from coprefl_flwr.studies.populations import task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
@@ -34,7 +34,11 @@ class Task(Stage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(self, study: "Starts", number: int, made: Pretraining) -> None:
-        title, place, tasks = f"task {number} from {made.start}", f"tasks/{number}", study.tasks
+        title, place, tasks = (
+            f"task {number} from {shown(made.start)}",
+            f"tasks/{number}",
+            study.tasks,
+        )
         self.before = 1 if study.head_phase else 0
         rounds = self.before + tasks.task_rounds
         super().__init__(study.run, title, place, tasks.task_method, made.start, rounds)
@@ -103,7 +107,10 @@ class Diagnosis(Stage):
     kind, phase, measures = TASK_KIND, DIAGNOSIS, False
 
     def __init__(self, task: Task) -> None:
-        title, place = f"diagnosis of {task.start} in task {task.task}", f"diagnoses/{task.task}"
+        title, place = (
+            f"diagnosis of {shown(task.start)} in task {task.task}",
+            f"diagnoses/{task.task}",
+        )
         super().__init__(task.run, title, place, task.method, task.start, 0)
         self.of, self.task = task, task.task
 
