@@ -12,7 +12,10 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.report.figures import Landscape, Similarity
 
-FIGURES = ("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity")
+FIGURES = (
+    *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
+    "diagnostics",
+)
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.report import figures
-from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.columns import DIAGNOSTICS, column
 from coprefl_flwr.report.comparing import numbers
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.figures.against import PAPER, is_fitted
@@ -162,6 +162,25 @@ def _similarity(comparison: Comparison) -> Drawn:
     return figures.similarity_figure(found[0]), caption
 
 
+def _diagnostics(comparison: Comparison) -> Drawn:
+    metrics = [one for one in DIAGNOSTICS if one in comparison.metrics]
+    panels = {}
+    for metric in metrics if "accuracy" in comparison.metrics else []:
+        parts = [
+            pd.DataFrame({"at": one.values[metric], "accuracy": one.values["accuracy"]})
+            for one in comparison.measured
+        ]
+        names = [one.name for one in comparison.measured]
+        together = pd.concat(parts, keys=names, names=["start"])
+        panels[column(metric).title] = together.reset_index("start")
+    caption = (
+        "Accuracy of a task's clients after it, against what was measured at the start before it: "
+        "how the clients' gradients differ (Yin et al., 2018), the largest eigenvalue of the "
+        "Hessian, the barrier between clients' models after their first round, and a linear probe."
+    )
+    return figures.explained_figure(panels), caption
+
+
 _KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
     "accuracies": ("Histograms of client accuracies", _accuracies),
     "curves": ("Learning curves", _curves),
@@ -169,6 +188,7 @@ _KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
     "p1-rounds": ("Accuracy against rounds of the first phase", _p1_rounds),
     "landscape": ("Contour plots of the loss around the models", _landscape),
     "gamma": ("Accuracy and variance against gamma", _gamma),
+    "diagnostics": ("Accuracy against what was measured at the start", _diagnostics),
     "similarity": ("Heat map of how much each backbone is in the fused prototypes", _similarity),
 }
 """What each kind of figure shows, for those who do not see it, and the function that draws it."""

@@ -10,6 +10,7 @@ from coprefl_flwr.report.figures.against import p1_rounds_figure as p1_rounds_fi
 from coprefl_flwr.report.figures.curves import learning_figure as learning_figure
 from coprefl_flwr.report.figures.curves import smoothing_window as smoothing_window
 from coprefl_flwr.report.figures.curves import switch_figure as switch_figure
+from coprefl_flwr.report.figures.explained import explained_figure as explained_figure
 from coprefl_flwr.report.figures.landscapes import Landscape as Landscape
 from coprefl_flwr.report.figures.landscapes import landscape as landscape
 from coprefl_flwr.report.figures.landscapes import landscape_figure as landscape_figure
