@@ -7,6 +7,7 @@ from tests.tiny import Federation
 from tests.tiny_study import tiny_study, write_images
 
 
+@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist reads the groups.
 def pytest_collection_modifyitems(items):
     """Give each file's tests to one worker of pytest-xdist, and all that start Ray to the same.
 
