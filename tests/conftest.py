@@ -7,17 +7,18 @@ from tests.tiny import Federation
 from tests.tiny_study import tiny_study, write_images
 
 
-@pytest.hookimpl(tryfirst=True)  # Before pytest-xdist reads the groups.
-def pytest_collection_modifyitems(items):
+def pytest_itemcollected(item):
     """Give each file's tests to one worker of pytest-xdist, and all that start Ray to the same.
 
-    Those come first, as they take longest, and one after the other: two Rays on one machine can
-    find each other.
+    Two Rays on one machine can find each other.
     """
+    group = "ray" if item.get_closest_marker("ray") else str(item.path)
+    item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the tests that start Ray, which take longest."""
     items.sort(key=lambda item: item.get_closest_marker("ray") is None)
-    for item in items:
-        group = "ray" if item.get_closest_marker("ray") else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(autouse=True)
