@@ -5,12 +5,9 @@ BIN := $(CURDIR)/$(VENV)/bin
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
-# A test file, or all that start Ray, to each core.
-PYTEST := pytest -n auto --dist loadgroup --no-loadscope-reorder
-
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types unit lowest deployment-test benchmarks clean
+.PHONY: help install quickstart tables test lint types unit unit-on-ray unit-others lowest lowest-on-ray lowest-others deployment-test benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -46,15 +43,31 @@ types: install
 	mypy
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
+# Tests that start Ray run one after the other, as two Rays can find each other; all others meanwhile.
 unit lowest: export OMP_NUM_THREADS = 1
+TWO := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
 
 unit: install
-	$(PYTEST)
+	$(TWO) unit-on-ray unit-others
+
+unit-on-ray:
+	pytest -m "ray and not deployment"
+
+unit-others:
+	pytest -m "not ray and not deployment"
 
 lowest: install
 	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	PYTHONPATH=$(CURDIR)/.lowest $(PYTEST) tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py tests/test_flower.py -k "not personalised_methods_agree"
+	$(TWO) lowest-on-ray lowest-others
+
+lowest-on-ray lowest-others: export PYTHONPATH = $(CURDIR)/.lowest
+
+lowest-on-ray:
+	pytest tests/test_flower.py -k "not personalised_methods_agree"
+
+lowest-others:
+	pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py
 
 deployment-test: install
 	pytest -m deployment tests/deployment

@@ -7,20 +7,6 @@ from tests.tiny import Federation
 from tests.tiny_study import tiny_study, write_images
 
 
-def pytest_itemcollected(item):
-    """Give each file's tests to one worker of pytest-xdist, and all that start Ray to the same.
-
-    Two Rays on one machine can find each other.
-    """
-    group = "ray" if item.get_closest_marker("ray") else str(item.path)
-    item.add_marker(pytest.mark.xdist_group(group))
-
-
-def pytest_collection_modifyitems(items):
-    """Begin with the tests that start Ray, which take longest."""
-    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
-
-
 @pytest.fixture(autouse=True)
 def _same_threads():
     """Give every test the number of threads that the process began with: rounding depends on it."""
