@@ -15,13 +15,13 @@ from coprefl_flwr.studies.study import Study
 
 
 @functools.lru_cache(maxsize=4)
-def _study(config: tuple[tuple[str, Value], ...]) -> Study:
-    return build(Settings.from_config(dict(config)))
+def _settings(config: tuple[tuple[str, Value], ...]) -> Settings:
+    return Settings.from_config(dict(config))
 
 
 def study_of(context: Context) -> Study:
     """Return the study of a run, built once per process."""
-    return _study(tuple(sorted(context.run_config.items())))
+    return build(_settings(tuple(sorted(context.run_config.items()))))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

@@ -207,6 +207,8 @@ def _checked(place: str, found: Any) -> type[RoundStrategy]:
     for role in found.roles:
         if role not in ROLES:
             raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
+    if HEAD in found.roles and "head" not in found.__dataclass_fields__:
+        raise SettingsError(f"{place}: a head needs a field `head`, as LinearHead has one")
     client = Method(place, found).client_class
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(

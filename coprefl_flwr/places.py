@@ -243,9 +243,12 @@ def _installed(file: Path) -> bool:
 def beside(file: Path) -> dict[str, Path]:
     """Return {module: file} of what a file imports from its own folder, also through others."""
     found: dict[str, Path] = {}
-    waiting = [file]
+    waiting, root = [file], file.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
     while waiting:
-        for name, other in _imported(waiting.pop(), file.parent):
+        one = waiting.pop()
+        for name, other in [*_imported(one, file.parent), *_imported(one, root)]:
             if name not in found:
                 found[name] = other
                 waiting.append(other)
@@ -276,10 +279,10 @@ def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 def _forget_changed(others: Mapping[str, Path]) -> None:
     """Have Python read again what was read of these files, if their text is another now."""
     for name, file in others.items():
-        text = file.read_bytes()
-        if _read.setdefault(file, text) != text:
-            _read[file] = text
-            sys.modules.pop(name, None)
+        text, module = file.read_bytes(), sys.modules.get(name)
+        if _read.get(file) != text and str(getattr(module, "__file__", "")) == str(file):
+            del sys.modules[name]
+        _read[file] = text
 
 
 def _check_beside(place: str, others: Mapping[str, Path]) -> None:
@@ -294,9 +297,18 @@ def _check_beside(place: str, others: Mapping[str, Path]) -> None:
 
 def _source(name: str, what: Any) -> bytes:
     """Return the text of something registered, and of a method's client."""
-    client = getattr(what, "client", None)
+    parts = [what, getattr(what, "client", None), getattr(what, "fn", None)]
+    bases = [base for one in parts if isinstance(one, type) for base in one.__mro__[1:]]
+    own = {getattr(one, "__module__", "") for one in parts}
+    parts += [base for base in bases if base.__module__ in own]
     try:
-        texts = [inspect.getsource(one) for one in (what, client) if callable(one)]
+        texts = [
+            inspect.getsource(one)
+            for one in parts
+            if inspect.isroutine(one) or isinstance(one, type)
+        ]
+        if not texts:
+            raise TypeError("neither a function nor a class")
     except (OSError, TypeError) as error:
         raise SettingsError(
             f"{name}: its source is not to be found, by which results are told from those of "

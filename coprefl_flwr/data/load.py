@@ -63,7 +63,7 @@ def load_dataset(
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
-    own = places.hash_at("dataset", name) if is_own(name) else ""
+    own = (places.hash_at("dataset", name) or "none") if is_own(name) else ""
     return _load(name, folder.expanduser(), reduction, own)
 
 

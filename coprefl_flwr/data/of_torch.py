@@ -63,7 +63,9 @@ def as_dataset(source: str, given: Any) -> Dataset:
     values, labels = _read(source, given)
     names = getattr(given, "classes", None)
     classes = [str(name) for name in names] if isinstance(names, Sequence) else None
-    empty = sorted(set(range(len(classes) if classes else labels.max() + 1)) - set(labels.tolist()))
+    seen = np.unique(labels)
+    wanted = np.arange(len(classes) if classes else min(seen[-1], len(labels)) + 1)
+    empty = np.setdiff1d(wanted, seen).tolist()
     if empty and labels.min() >= 0:
         few = ", ".join(map(str, empty[:5])) + (", ..." if len(empty) > 5 else "")
         raise SettingsError(
@@ -75,6 +77,8 @@ def as_dataset(source: str, given: Any) -> Dataset:
         classes = [str(number) for number in range(labels.max() + 1)]
     if labels.min() < 0 or labels.max() >= len(classes):
         raise SettingsError(f"{source}: labels must lie in 0..{len(classes) - 1}")
+    if values.dtype == torch.float64:  # NumPy's default, which no network takes.
+        values = values.float()
     return TensorDataset(values, labels, tuple(classes))
 
 
@@ -85,7 +89,7 @@ def _read(source: str, given: Any) -> tuple[Tensor, npt.NDArray[np.int64]]:
         try:
             value, label = given[position]
             number = int(label)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             line = f"{source}: item {position} must be (input, label): {one_line(error)}"
             raise SettingsError(line) from error
         if number != label:

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import places, seeds
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, one_line, unknown
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -111,9 +111,10 @@ def _own(
     what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
     try:
         parts = [np.asarray(part) for part in given]
-    except TypeError as error:
+    except Exception as error:
         kind = type(given).__name__
-        raise SettingsError(f"{what}: must return a list of positions, not {kind}") from error
+        why = f"must return a list of positions for each client, not {kind}: {one_line(error)}"
+        raise SettingsError(f"{what}: {why}") from error
     if len(parts) != clients:
         raise SettingsError(f"{what}: returned {len(parts)} lists of positions, one per client")
     for client, part in enumerate(parts):

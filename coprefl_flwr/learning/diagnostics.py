@@ -146,8 +146,9 @@ def _hessian_product(
     for samples in held:
         for inputs, targets in samples.batches(EVALUATION_BATCH, parameters[0].device):
             loss = cross_entropy(model(inputs), targets, reduction="sum")
-            first = torch.autograd.grad(loss, parameters, create_graph=True)
-            slope = torch.stack([(g * v).sum() for g, v in zip(first, along, strict=True)]).sum()
+            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            pairs = [(g, v) for g, v in zip(first, along, strict=True) if g is not None]
+            slope = torch.stack([(g * v).sum() for g, v in pairs]).sum()
             second = torch.autograd.grad(slope, parameters, allow_unused=True)
             for whole, part in zip(total, second, strict=True):
                 whole += 0 if part is None else part.double()

@@ -1,5 +1,6 @@
 """Loss, gradient, accuracy and class means over a whole set, in eval mode."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -106,11 +107,13 @@ def evaluate(
     found = {"num-examples": count, "correct": correct, "loss": total / count}
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
-        found |= {f"{OWN}{name}": _number(name, fn(logits, labels)) for name, fn in own.items()}
+        values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
+        # A client may have no value, such as a recall without positives.
+        found |= {f"{OWN}{name}": one for name, one in values.items() if math.isfinite(one)}
     return found
 
 
-def _number(name: str, value: object) -> float:
+def number_of(name: str, value: object) -> float:
     """Return what a user's own metric gave as a number."""
     try:
         return float(value)  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """A model from its name: one of the papers' networks, or a function of the user's own."""
 
+import functools
 import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,20 +145,28 @@ def own_model(
     """Return the module that a function of the user's own returns, from its place.
 
     The function takes `num_classes`, `input_shape` too if it has a second parameter of that name or
-    without a default, and the options that follow the place.
+    without a default, and the options that follow the place. Where it has no parameters by
+    position, as torchvision's have not, `num_classes` is a keyword.
 
     Raises a SettingsError if there is no such function, or it does not return a module.
     """
     function = places.find(kind, text)
     if not callable(function):
         raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
-    taken = list(inspect.signature(function).parameters.values())[1:2]
-    second = [one for one in taken if one.name == "input_shape" or one.default is one.empty]
-    shape = [input_shape for one in second if one.kind is one.POSITIONAL_OR_KEYWORD]
-    model = places.call(text, function, (num_classes, *shape))
+    taken = inspect.signature(function).parameters.values()
+    by_position = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
+    if by_position:
+        second = [one for one in by_position[1:2] if one.name == "input_shape" or not _set(one)]
+        model = places.call(text, function, (num_classes, *(input_shape for _ in second)))
+    else:
+        model = places.call(text, functools.partial(function, num_classes=num_classes), ())
     if not isinstance(model, nn.Module):
         called = f"{text} returned {type(model).__name__}"
         raise SettingsError(
             f"{called} for {num_classes} classes; a torch.nn.Module is needed", kind
         )
     return model
+
+
+def _set(parameter: inspect.Parameter) -> bool:
+    return parameter.default is not parameter.empty

@@ -43,8 +43,10 @@ def outputs_and_representation(
 
 
 @torch.no_grad()
-def last_linear(model: nn.Module, input_shape: tuple[int, ...], named: str = "") -> str:
+def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
     """Return the name of a network's last linear layer: the one called `named`, or called last.
+
+    `inputs` are some that the network takes.
 
     Raises a SettingsError if there is no such `nn.Linear`, or the network calls none.
     """
@@ -59,7 +61,7 @@ def last_linear(model: nn.Module, input_shape: tuple[int, ...], named: str = "")
         for name, one in linear.items()
     ]
     try:
-        model.eval()(torch.zeros(1, *input_shape))
+        model.eval()(inputs)
     finally:
         for handle in handles:
             handle.remove()

@@ -72,7 +72,13 @@ def _of_file(text: str, path: Path) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (safetensors.SafetensorError, pickle.UnpicklingError, OSError, RuntimeError) as error:
+    except (
+        safetensors.SafetensorError,
+        pickle.UnpicklingError,
+        OSError,
+        RuntimeError,
+        EOFError,
+    ) as error:
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"method, {text}: the weights cannot be read: {why}") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
@@ -106,7 +112,7 @@ def _of_torchvision(text: str) -> Mapping[str, Any]:
 
 
 def _of_function(text: str, network: Network, seed: int) -> Mapping[str, Any]:
-    with seeded((seed, "start", text)):
+    with seeded((seed, "start", places.portable(text))):
         made = own_model(text, network.num_classes, network.input_shape, "start")
     return made.state_dict()
 

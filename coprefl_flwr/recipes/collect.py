@@ -187,17 +187,14 @@ class _Table:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
         for name in [name for name in rows if str(name).startswith(OWN)]:
-            found[str(name)] = float(np.mean(rows[name]))
+            found[str(name)] = float(rows[name].astype(float).mean())
         for metric in self.recipe.metrics:
             if reached := TO_REACH.fullmatch(metric):
                 found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))
         for other in run.study.stages:
             if other.phase == DIAGNOSIS and other.task == stage.task and self.store.has(other):
-                found |= {
-                    k: v
-                    for k, v in self.store.result(other)["rounds"][0].items()
-                    if k in DIAGNOSTICS
-                }
+                measured = self.store.result(other)["rounds"][0]
+                found |= {k: v for k, v in measured.items() if k in DIAGNOSTICS and v is not None}
         return found | {key: last[key] for key in SENT if key in last}
 
     @functools.cached_property

@@ -48,7 +48,7 @@ def values_of(
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    if places.is_place("metric", metric):
+    if not metric.startswith(OWN) and places.is_place("metric", metric):
         metric = own_column(metric, entry)
     return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
 

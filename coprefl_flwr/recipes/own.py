@@ -8,8 +8,9 @@ from coprefl_flwr import places
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
+from coprefl_flwr.report.columns import DIAGNOSTICS, OWN
 
-PARTS = ("settings", "metrics", "search", "small", "methods")
+PARTS = ("settings", "metrics", "search", "small")
 """The keys of a recipe that can name something of a user's own."""
 
 METRICS = "client-metrics"
@@ -20,11 +21,7 @@ def found(tree: Mapping[str, Located], folder: Path) -> dict[str, Located]:
 
     What a method is called in tables stays as it was written.
     """
-    parts = {key: entry for key, entry in tree.items() if key != "methods"}
-    parts = {
-        k: _resolved(one, folder) if k in PARTS or k not in tree else one
-        for k, one in parts.items()
-    }
+    parts = {k: resolved(one, folder) if k in PARTS else one for k, one in tree.items()}
     if "methods" in tree:
         methods = [_method(one, folder) for one in entries_of(tree, "methods")]
         parts["methods"] = tree["methods"].holding(methods)
@@ -36,19 +33,19 @@ def _method(entry: Located, folder: Path) -> Located:
     if not isinstance(entry.value, str | dict):
         return entry
     label, named, options = named_method(entry)
-    path = _resolved(named, folder)
+    path = resolved(named, folder)
     if path.value == named.value:
         return entry
     return entry.holding({label: entry.holding({"method": path, **options})})
 
 
-def _resolved(entry: Located, folder: Path) -> Located:
+def resolved(entry: Located, folder: Path) -> Located:
     """Return an entry with all files in it named by their whole paths."""
     value: Any = entry.value
     if isinstance(value, dict):
-        value = {key: _resolved(one, folder) for key, one in value.items()}
+        value = {key: resolved(one, folder) for key, one in value.items()}
     elif isinstance(value, list):
-        value = [_resolved(one, folder) for one in value]
+        value = [resolved(one, folder) for one in value]
     elif isinstance(value, str):
         value = " ".join(_words(word, folder) for word in value.split(" "))
     return entry.holding(value)
@@ -62,9 +59,13 @@ def _words(word: str, folder: Path) -> str:
 
 
 def with_own_metrics(tree: dict[str, Located]) -> None:
-    """Have the clients compute the metrics of the user's own that are columns."""
+    """Have computed what the columns name: metrics of the user's own, and diagnostics."""
     named = [str(one.value) for one in entries_of(tree, "metrics")]
-    own = [name for name in named if places.is_place("metric", name)]
+    if any(name in DIAGNOSTICS for name in named):
+        settings = dict(part_of(tree, "settings"))
+        settings.setdefault("diagnostics", Located(True, tree["metrics"].place))
+        tree["settings"] = tree["settings"].holding(settings)
+    own = [n for n in named if not n.startswith(OWN) and places.is_place("metric", n)]
     if own:
         settings = dict(part_of(tree, "settings"))
         given = str(settings[METRICS].value).split() if METRICS in settings else []

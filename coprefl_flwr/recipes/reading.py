@@ -8,7 +8,7 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, 
 from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
-from coprefl_flwr.recipes.own import found, with_own_metrics
+from coprefl_flwr.recipes.own import found, resolved, with_own_metrics
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
@@ -66,7 +66,7 @@ def _change(tree: dict[str, Located], change: str) -> None:
         raise SettingsError(f"--set {change}: write KEY=VALUE")
     place = f"--set {change}"
     value = Located(parse_yaml(text, place).value if text else "", place)
-    value = found({key: value}, Path.cwd())[key]
+    value = resolved(value, Path.cwd())
     if key in KEYS:
         tree[key] = value
     else:

@@ -52,11 +52,11 @@ class LinearHead(RoundStrategy):
         found = replies.sums["sum"]
         weight, bias = self.layer(found)
         seen = found["counts"] > 0
-        new = {self.head.weight: np.where(seen[:, None], self.logit_scale * weight, np.nan)}
+        before, scale = arrays[self.head.weight], self.logit_scale
+        new = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
-            new[self.head.bias] = np.where(seen, self.logit_scale * bias, np.nan)
-        kept = {name: np.where(np.isnan(one), arrays[name], one) for name, one in new.items()}
-        return cast_like(arrays | kept, arrays), replies.mean_metrics()
+            new[self.head.bias] = np.where(seen, scale * bias, arrays[self.head.bias])
+        return cast_like(arrays | new, arrays), replies.mean_metrics()
 
     @abstractmethod
     def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,9 @@ from typing import Any
 from coprefl_flwr import places
 from coprefl_flwr.options import declared
 
+OWN = ("model", "dataset", "partition", "metric")
+"""The kinds of things whose text `contents` looks for."""
+
 
 def hash_of(content: Mapping[str, Any]) -> str:
     """Return 12 hex digits of the SHA-256 of what can be JSON.
@@ -40,11 +43,16 @@ def contents(names: Iterable[str]) -> dict[str, str]:
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
         for path in filter(Path.is_file, [] if ".py:" in name else paths):
             found[name] = hash_of_file(path)
-        for kind in ("model", "dataset", "partition", "metric"):
-            if name not in found and places.is_place(kind, name):
-                own = places.hash_at(kind, name)
-                found |= {places.portable(name): own} if own else {}
+        own = {kind: places.hash_at(kind, file) for kind in OWN if places.is_place(kind, file)}
+        texts = sorted({text for text in own.values() if text})
+        if name not in found and texts:
+            found[_free(places.portable(file), found)] = " ".join(texts)
     return found
+
+
+def _free(name: str, found: Mapping[str, str]) -> str:
+    """Return a name that is not taken: files of two folders may have one name."""
+    return name if name not in found else _free(f"{name}, another", found)
 
 
 def texts_of(config: Mapping[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
 
 PERSONAL = "personal"
@@ -233,5 +234,16 @@ def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
     return ClientData(train, features_of(held.test, make, device, folder / f"{client}-test.npy"))
 
 
-personal_data = functools.lru_cache(maxsize=4)(PersonalData)
-"""`PersonalData`, held once per process for the last settings that were asked for."""
+def personal_data(settings: PersonalSettings, data: DataSettings, seed: int) -> PersonalData:
+    """Return `PersonalData`, held once per process for the last settings that were asked for.
+
+    Where a file of the user's own has changed, it is made anew.
+    """
+    return _held(settings, data, seed, texts_of(values_of(settings) | values_of(data)))
+
+
+@functools.lru_cache(maxsize=4)
+def _held(
+    settings: PersonalSettings, data: DataSettings, seed: int, _: tuple[str, ...]
+) -> PersonalData:
+    return PersonalData(settings, data, seed)

@@ -170,6 +170,7 @@ class PersonalStage(Stage):
         """Return the method's name and a hash."""
         found = self._of_features() | values_of(self.study.model)
         found |= {"test-every": self.study.test_every, "min-replies": self.run.min_replies}
+        found |= self.study.metrics.identity()
         return f"{self.of.name}-{hash_of(found | {'method': self.of.identity()})}"
 
     def features(self) -> str:

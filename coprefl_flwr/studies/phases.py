@@ -175,7 +175,8 @@ def _method(what: str, text: str, name: str, role: str) -> Method:
     if name == RANDOM:
         problem = f"{what}: '{text}': random is not trained and has no settings"
         raise SettingsError(problem, what)
-    known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
+    besides = {PRETRAINING: [RANDOM], HEAD: list(NO_METHODS)}
+    known = [*besides.get(role, []), *with_role(role)]
     if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
         raise SettingsError(
             f"{what}: {name} is a method of personalised studies: set study = personalised, or "
@@ -245,10 +246,11 @@ def keys_of(names: str, role: str) -> set[str]:
 
 def methods_of(names: str) -> list[Method]:
     """Return the methods of an entry; those that there are not are told where it is read."""
-    if names in NO_METHODS or is_made_elsewhere(names):
-        return []
-    found = []
-    for phase in names.split("+"):
-        with contextlib.suppress(SettingsError):
-            found.append(find_method(name_and_options(phase)[0]))
+    found: list[Method] = []
+    with contextlib.suppress(SettingsError):
+        if names in NO_METHODS or is_made_elsewhere(names):
+            return []
+        for phase in names.split("+"):
+            if phase != RANDOM:
+                found.append(find_method(name_and_options(phase)[0]))
     return found

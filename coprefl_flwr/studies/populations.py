@@ -10,6 +10,7 @@ from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import FRESH, KEEP
 
 PRETRAINING = "pretrain"
@@ -70,6 +71,9 @@ class TaskSettings:
     def __post_init__(self) -> None:
         """Check each value, then that steps or epochs are set, not both."""
         check_declared(self)
+        if self.diagnostics and self.task_clients < 2:
+            problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
+            raise SettingsError(problem, "task-clients", "diagnostics")
         if not self.task_rounds and self.head in (FRESH, KEEP):
             problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
             raise SettingsError(problem, "task-rounds", "head")
@@ -236,9 +240,18 @@ class Populations:
             )
 
 
-# What is held are views of the datasets, which are loaded once, and positions in them.
-populations = functools.lru_cache(maxsize=8)(Populations)
-"""`Populations`, held once per process for the last settings that were asked for."""
+def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> Populations:
+    """Return `Populations`, held once per process for the last settings that were asked for.
+
+    What is held are views of the datasets, which are loaded once, and positions in them. Where a
+    file of the user's own has changed, they are made anew.
+    """
+    return _held(data, tasks, seed, texts_of(values_of(data) | values_of(tasks)))
+
+
+@functools.lru_cache(maxsize=8)
+def _held(data: DataSettings, tasks: TaskSettings, seed: int, _: tuple[str, ...]) -> Populations:
+    return Populations(data, tasks, seed)
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:

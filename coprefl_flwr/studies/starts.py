@@ -4,6 +4,8 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
@@ -18,6 +20,7 @@ from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.studies import populations as clients_of
+from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import (
     FRESH,
@@ -34,6 +37,8 @@ from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
+
+CPU = torch.device("cpu")
 
 
 class Starts(Study):
@@ -86,7 +91,9 @@ class Starts(Study):
     @property
     def head(self) -> frozenset[str]:
         """Names of the arrays whose shape depends on the number of classes."""
-        return _head_names(self.model.model, self.num_classes, self.input_shape, self.model.norm)
+        model, norm = self.model.model, self.model.norm
+        text = texts_of({"model": model})
+        return _head_names(model, self.num_classes, self.input_shape, norm, text)
 
     def task_model(self, population: str, start: Arrays) -> Arrays:
         """Return what a task begins with: the starting model under a fresh head.
@@ -102,7 +109,8 @@ class Starts(Study):
         """Return the layer that a computed head replaces, in the network of a task."""
         named = self.tasks.head_layer
         with concerning("head-layer"):
-            found = last_linear(self.network(num_classes), self.input_shape, named)
+            sample = self.populations.datasets.tasks.inputs(np.zeros(1, np.int64), CPU)
+            found = last_linear(self.network(num_classes), sample, named)
         has_bias = f"{found}.bias" in self.head
         if f"{found}.weight" not in self.head:
             problem = f"head-layer = {named or 'not set'}: {found} does not give the classes"
@@ -118,7 +126,7 @@ class Starts(Study):
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
         pretraining, *_ = [self.populations.population(name) for name in names]
-        if self.head_phase:
+        if self.head_phase or self.tasks.diagnostics:
             self.head_layer(self.tasks.task_classes)
         fewest = min(len(client.train) for client in pretraining.clients)
         for start in self.starts.values():
@@ -166,5 +174,9 @@ class Starts(Study):
         )
 
 
-# Networks are built for it: once for all runs of a comparison.
-_head_names = functools.lru_cache(maxsize=16)(head_names)
+@functools.lru_cache(maxsize=16)
+def _head_names(
+    model: str, num_classes: int, shape: tuple[int, ...], norm: str, _: tuple[str, ...]
+) -> frozenset[str]:
+    """Return `head_names`, for which networks are built, once for all runs of a comparison."""
+    return head_names(model, num_classes, shape, norm)

@@ -3,6 +3,7 @@
 Its folder, OUTPUT-DIR/RUN-NAME:
 
     settings.yaml                      the settings as used
+    texts.json                         hashes of the user's own files that they name, if any
     starts/START/model.safetensors     a starting model, and model.json: how it was made
     tasks/NUMBER/START/                a task from a start
     diagnoses/NUMBER/START/            what explains the start's worth in it, if that is asked for
@@ -16,6 +17,7 @@ A study that was interrupted goes on with the first stage whose result is not th
 """
 
 import importlib.metadata
+import json
 import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +35,7 @@ from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.studies.client_metrics import ClientMetrics
-from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
 from coprefl_flwr.studies.stage import RunSettings, Stage
@@ -110,14 +112,19 @@ def make_folder(settings: Settings) -> Path:
     """Make the run's folder with its settings in it, or raise a SettingsError before that."""
     folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
     kept, config = folder / "settings.yaml", settings.to_config()
+    texts = folder / "texts.json"
     check_place("output-dir", folder)
     if settings.resume:
         _check_resumed(kept, config)
+        if texts.exists() and json.loads(texts.read_text()) != list(texts_of(config)):
+            raise SettingsError("resume = true: files of your own have changed since the run began")
     elif kept.exists():
         raise SettingsError(
             f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
             "on with it, or another run-name"
         )
+    if texts_of(config):
+        write_atomically(texts, json.dumps(texts_of(config)).encode())
     write_atomically(kept, yaml.safe_dump(config).encode())
     return folder
 

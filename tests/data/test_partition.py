@@ -219,7 +219,7 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
         ("too_few", "returned 2 lists of positions, one per client"),
         ("twice", "some positions are given twice"),
         ("outside", "client 0 has positions that do not exist"),
-        ("nothing", "must return a list of positions, not NoneType"),
+        ("nothing", "must return a list of positions for each client, not NoneType"),
         ("empty", "client 0 must have a list of whole numbers|client 0 has 0; 1 are needed"),
         ("dealt:begin=3", "unknown option 'begin': did you mean|known are start"),
         ("delt", "unknown name 'delt': did you mean 'dealt'"),
