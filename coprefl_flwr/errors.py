@@ -4,9 +4,6 @@ import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-MOST_NAMED = 30
-"""Names that a line lists at most."""
-
 
 class SettingsError(ValueError):
     """Something the user set cannot be used; one line says what, and what is allowed.
@@ -49,8 +46,6 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
-    several = list(spelled.values())
-    more = f" and {len(several) - MOST_NAMED} more" if len(several) > MOST_NAMED else ""
-    names = ", ".join(several[:MOST_NAMED]) + more if several else "none"
+    names = ", ".join(spelled.values()) or "none"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
     return f"unknown {what} '{name}': {hint}"

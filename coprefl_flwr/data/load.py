@@ -69,7 +69,8 @@ def load_dataset(
 
 def is_own(name: str) -> bool:
     """Return whether a dataset's name is the place of a user's own function."""
-    if name in _NAMES or ".npz:" in name or Path(name).expanduser().exists():
+    families = {one.partition(":")[0] for one in _NAMES}
+    if name.partition(":")[0] in families or ".npz:" in name or Path(name).expanduser().exists():
         return False
     return places.is_place("dataset", name)
 

@@ -156,7 +156,7 @@ EVERY_CLIENT = [
 @pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda one: one.__name__)
 def test_what_stands_behind_model_and_samples_is_named(federation, client_class):
     """A LocalTraining in third place was taken for test samples, and the defaults trained."""
-    assert len(EVERY_CLIENT) == 15
+    assert len(EVERY_CLIENT) == 16
     with pytest.raises(TypeError, match="positional arguments"):
         client_class(federation.model, federation.samples[0], LocalTraining())
     model, train, *others = inspect.signature(client_class).parameters.values()

@@ -70,7 +70,7 @@ def test_a_method_finds_its_client_and_its_own_options(name):
     module, _, client = method.client.partition(":")
     found = getattr(importlib.import_module(module), client)
     assert issubclass(found, TorchClient)
-    assert set(method.roles) <= {"pretraining", "task", "personalised"}
+    assert set(method.roles) <= {"pretraining", "task", "personalised", "head"}
     assert method.server_data in ("", "server", "clients", "both")
     training = declared(AdamTraining if "personalised" in method.roles else LocalTraining)
     assert method.training_defaults.keys() <= training.keys()
