@@ -29,6 +29,9 @@ GROUP = "coprefl_flwr"
 KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start")
 """What can be brought."""
 
+METRIC = "metric:"
+"""What the name of a user's own metric begins with, in replies, rows and columns."""
+
 _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
 Registered = dict[tuple[str, str], tuple[Any, bytes]]
 """By kind and name, what was registered and its source."""
@@ -257,23 +260,28 @@ def beside(file: Path) -> dict[str, Path]:
 
 def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the modules in `folder` that a file names in its import lines, with their files."""
+    for level, name in _import_lines(file, file.stat().st_mtime_ns):
+        start, parts = file.parents[level - 1] if level else folder, Path(*name.split("."))
+        for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
+            if other.is_file() and other.is_relative_to(folder):
+                relative = other.relative_to(folder).with_suffix("")
+                yield ".".join(relative.parts).removesuffix(".__init__"), other
+
+
+@functools.lru_cache(maxsize=256)
+def _import_lines(file: Path, _: int) -> tuple[tuple[int, str], ...]:
+    """Return (dots before it, name) of all that a file written at some time imports."""
     try:
-        tree = ast.parse(file.read_bytes())
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except SyntaxError:  # Said when the file is imported.
-        return
-    for node in ast.walk(tree):
-        names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-        start = folder
+        return ()
+    found = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    for node in nodes:
         if isinstance(node, ast.ImportFrom):
-            start = file.parents[node.level - 1] if node.level else folder
             module = node.module or ""
             names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
-        for name in filter(None, names):
-            parts = Path(*name.split("."))
-            for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
-                if other.is_file() and other.is_relative_to(folder):
-                    relative = other.relative_to(folder).with_suffix("")
-                    yield ".".join(relative.parts).removesuffix(".__init__"), other
+            found += [(node.level, name) for name in names if name]
+    return tuple(found)
 
 
 def _forget_changed(others: Mapping[str, Path]) -> None:

@@ -16,6 +16,7 @@ from coprefl_flwr.checking.watching import Call, Fault
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import HEAD, PERSONALISED, Method
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.study import Study
 
 ROUNDING = 1e-5
@@ -49,7 +50,7 @@ class Case:
         """Return the study with its defaults, or with the options `key=value`."""
         place = self.method.name + (f":{written}" if written else "")
         settings = small_study.settings_of(place, self.role, self.data, self.folder / name)
-        return small_study.study_of(place, self.role, settings)
+        return build(settings)
 
 
 def check_options(case: Case) -> Line:
@@ -100,13 +101,13 @@ def hosting(case: Case, first: Outcome) -> Line:
             return failed("hosting", case.role, f"on {nodes} nodes: {run.error}")
         worst = max(worst, furthest(flat(first), flat(run)))
     off = f"1, 2 and 4 nodes: arrays and figures are at most {worst[0]:.2g} apart"
-    if worst[0] <= ROUNDING:
-        return held("hosting", case.role, off)
-    return failed(
+    return judged(
         "hosting",
         case.role,
-        f"{off} ({worst[1]}): a result may depend on what a client holds, not on which others are "
-        "on its node, how many nodes there are, or who worked before",
+        [f"{off} ({worst[1]})"] if worst[0] > ROUNDING else [],
+        "a result may depend on what a client holds, not on which others are on its node, how many "
+        "nodes there are, or who worked before",
+        off,
     )
 
 
@@ -182,14 +183,14 @@ def failures(case: Case, first: Outcome) -> Line:
             return failed("failures", case.role, f"a client fails once: {run.error}")
     who = ", ".join(f"client {one.client} in {one.answer} of round {one.round}" for one in chosen)
     different = other(*runs)
-    if different:
-        return failed(
-            "failures",
-            case.role,
-            f"{who} fails after its work, and {different} from a run in which it never began: keep "
-            "a client's state by self.state.write alone, which counts once the round has ended",
-        )
-    return held("failures", case.role, f"{who}: as if it had never begun")
+    found = f"{who} fails after its work, and {different} from a run in which it never began"
+    return judged(
+        "failures",
+        case.role,
+        [found] if different else [],
+        "keep a client's state by self.state.write alone, which counts once the round has ended",
+        f"{who}: as if it had never begun",
+    )
 
 
 def _who_fails(calls: Sequence[Call]) -> list[Call]:
@@ -222,14 +223,13 @@ def resumed(case: Case, first: Outcome) -> Line:
     if run.error:
         return failed("resumed", case.role, f"killed and resumed: {run.error}")
     different = other(first, run)
-    if different:
-        return failed(
-            "resumed",
-            case.role,
-            f"killed in round {killed_after} and resumed, {different}: keep what rounds carry in "
-            "self.state, and what clients carry by self.state.write",
-        )
-    return held("resumed", case.role, f"killed in round {killed_after}: the same bytes in the end")
+    return judged(
+        "resumed",
+        case.role,
+        [f"killed in round {killed_after} and resumed, {different}"] if different else [],
+        "keep what rounds carry in self.state, and what clients carry by self.state.write",
+        f"killed in round {killed_after}: the same bytes in the end",
+    )
 
 
 def costs(case: Case, first: Outcome) -> Line:

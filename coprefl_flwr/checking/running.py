@@ -22,7 +22,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.checking.small_study import settings_of, study_of
+from coprefl_flwr.checking.small_study import settings_of
 from coprefl_flwr.checking.watching import Fault, Seen, Watch
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
@@ -32,6 +32,7 @@ from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.strategy import RoundReport
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.stage import RESULT, STATES, read_result, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder
 
@@ -134,6 +135,7 @@ def _processes() -> Any:
 def _work(job: Job, pipe: Any) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # The same bytes twice are the CPU's to give.
     torch.set_num_threads(1)
+    # For as long as the process is there: what a method prints is no line of the output.
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     with _collected() as left_out:
         found = Outcome()
@@ -170,7 +172,7 @@ def _make(job: Job, found: Outcome) -> None:
     watch = Watch(job.faults)
     outputs = job.folder.parent
     settings = settings_of(job.place, job.role, job.data, outputs, job.network)
-    study = study_of(job.place, job.role, settings)
+    study = build(settings)
     study.check()
     store, stage = StudyFolder(job.folder), study.stages[-1]
     strategy = watch.strategy(stage.strategy())

@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr.checking.heads import HeadStudy
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK
 from coprefl_flwr.options import Value
-from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import Study
 
 RUN_NAME = "checked"
 
@@ -39,20 +36,21 @@ OF_STARTS: Mapping[str, Value] = {
     "local-steps": 2,
     "tasks": 0,
 }
+OF_TASKS: Mapping[str, Value] = {
+    **OF_STARTS,
+    "method": "random",
+    "tasks": 1,
+    "task-classes": 2,
+    "task-clients": 4,
+    "task-rounds": ROUNDS,
+    "task-local-steps": 2,
+    "task-learning-rate": 0.05,
+    "task-evaluate-every": 2,
+}
 OF_ROLES: Mapping[str, Mapping[str, Value]] = {
     PRETRAINING: OF_STARTS,
-    HEAD: {**OF_STARTS, "method": "random"},
-    TASK: {
-        **OF_STARTS,
-        "method": "random",
-        "tasks": 1,
-        "task-classes": 2,
-        "task-clients": 4,
-        "task-rounds": ROUNDS,
-        "task-local-steps": 2,
-        "task-learning-rate": 0.05,
-        "task-evaluate-every": 2,
-    },
+    HEAD: {**OF_TASKS, "task-rounds": 0},
+    TASK: OF_TASKS,
     PERSONALISED: {
         "study": "personalised",
         "personal-clients": 4,
@@ -62,6 +60,9 @@ OF_ROLES: Mapping[str, Mapping[str, Value]] = {
     },
 }
 """Settings by role; those of methods' clients differ in how many samples they hold."""
+
+NAMED_BY = {TASK: "task-method", HEAD: "head"}
+"""The setting that names a method, where that is not `method`."""
 
 
 def write_data(path: Path) -> None:
@@ -84,17 +85,7 @@ def settings_of(
     config: dict[str, Any] = {**COMMON, **OF_ROLES[role], "dataset": str(data)}
     config["output-dir"] = str(outputs)
     config["model"] = f"coprefl_flwr.checking.networks:{network}"
-    if role != HEAD:
-        config["task-method" if role == TASK else "method"] = place
+    config[NAMED_BY.get(role, "method")] = place
     if role == PERSONALISED and network != "plain":
         config["backbones"] = "scratch"
     return Settings.from_config(config)
-
-
-def study_of(place: str, role: str, settings: Settings) -> Study:
-    """Return the study; its last stage is the method's.
-
-    Raises a SettingsError for an option that the method does not have, or a value beyond its
-    limits.
-    """
-    return HeadStudy(settings, place) if role == HEAD else build(settings)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,8 @@ import coprefl_flwr
 from coprefl_flwr.checking import small_study
 from coprefl_flwr.checking.checks import Case
 from coprefl_flwr.checking.comparing import furthest
-from coprefl_flwr.checking.lines import Line, failed, held, skipped
+from coprefl_flwr.checking.lines import Line, failed, judged, skipped
 from coprefl_flwr.checking.running import Job, folder_of
-from coprefl_flwr.methods import HEAD
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.stage import read_result
 
@@ -53,25 +53,25 @@ __all__ = ["client", "server"]
 
 def flower(case: Case) -> Line:
     """Check that `flwr run` ends with what a run in one process ends with."""
-    if case.role == HEAD:
-        return skipped("flower", case.role, "`flwr run` has no stage for a head")
     if case.registered:
         return skipped("flower", case.role, "a registered name is not known to other processes")
     if case.whole.error:
         return skipped("flower", case.role, "it does not run")
     job = case.job("flower")
-    done = _simulated(_app(case, job), case.folder / "flwr-home")
+    environment = {"PYTHONPATH": os.pathsep.join(_importable()), "CUDA_VISIBLE_DEVICES": ""}
+    done = simulated([_app(case, job), "2"], case.folder, environment)
     if done.returncode:
         return failed("flower", case.role, f"`flwr run`: {_reason(done.stdout)}")
     off, where = furthest(_left(case.job("whole")), _left(job))
-    if off > NEAR:
-        return failed(
-            "flower",
-            case.role,
-            f"`flwr run` and one process are {off:.2g} apart ({where}): does it keep something in "
-            "memory, or draw random numbers that are no function of seed, round and client?",
-        )
-    return held("flower", case.role, f"`flwr run` and one process are {off:.2g} apart")
+    apart = f"`flwr run` and one process are {off:.2g} apart"
+    return judged(
+        "flower",
+        case.role,
+        [f"{apart} ({where})"] if off > NEAR else [],
+        "does it keep something in memory, or draw random numbers that are no function of seed, "
+        "round and client?",
+        apart,
+    )
 
 
 def _app(case: Case, job: Job) -> Path:
@@ -93,20 +93,20 @@ def _toml(value: Value) -> str:
     return f'"{quoted}"' if isinstance(value, str) else str(value)
 
 
-def _simulated(app: Path, home: Path) -> "subprocess.CompletedProcess[str]":
-    """Run the app by the script that users run, which stops all that it starts."""
-    binaries = Path(sys.executable).parent
-    environment = {
-        **os.environ,
-        "PATH": f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join(_importable()),
-        "SIMULATION_HOME": str(home),
-        "CUDA_VISIBLE_DEVICES": "",
-        "NO_COLOR": "1",
-    }
+def simulated(
+    arguments: Sequence[str | Path], folder: Path, environment: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run the script that users run in a folder, with more variables; it stops all it starts."""
     process = subprocess.Popen(
-        ["bash", str(SCRIPT), str(app), "2"],
-        env=environment,
+        ["bash", SCRIPT, *arguments],
+        cwd=folder,
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "SIMULATION_HOME": str(folder / "flwr-home"),
+            "NO_COLOR": "1",
+            **environment,
+        },
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -111,7 +111,7 @@ def _own(
     what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
     try:
         parts = [np.asarray(part) for part in given]
-    except Exception as error:
+    except Exception as error:  # Whatever the user's own code raises.
         kind = type(given).__name__
         why = f"must return a list of positions for each client, not {kind}: {one_line(error)}"
         raise SettingsError(f"{what}: {why}") from error

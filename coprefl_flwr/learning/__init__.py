@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.device import default_device as default_device
     from coprefl_flwr.learning.device import placed as placed
     from coprefl_flwr.learning.measures import EVALUATION_BATCH as EVALUATION_BATCH
-    from coprefl_flwr.learning.measures import OWN as OWN
     from coprefl_flwr.learning.measures import LossAndGradient as LossAndGradient
     from coprefl_flwr.learning.measures import LossFn as LossFn
     from coprefl_flwr.learning.measures import Metric as Metric

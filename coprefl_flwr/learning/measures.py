@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +13,12 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.places import METRIC
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
 
 EVALUATION_BATCH = 256
-
-OWN = "metric:"
-"""What the name of a user's own metric begins with, in replies, rows and columns."""
 
 
 @dataclass(frozen=True)
@@ -109,14 +108,14 @@ def evaluate(
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))
         values = {name: number_of(name, fn(logits, labels)) for name, fn in own.items()}
         # A client may have no value, such as a recall without positives.
-        found |= {f"{OWN}{name}": one for name, one in values.items() if math.isfinite(one)}
+        found |= {f"{METRIC}{name}": one for name, one in values.items() if math.isfinite(one)}
     return found
 
 
-def number_of(name: str, value: object) -> float:
+def number_of(name: str, value: Any) -> float:
     """Return what a user's own metric gave as a number."""
     try:
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
     except (TypeError, ValueError) as error:
         kind = type(value).__name__
         raise SettingsError(f"metric '{name}' returned {kind}; a number is needed") from error

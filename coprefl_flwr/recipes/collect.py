@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from coprefl_flwr.options import Value
+from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.around import loss_around
 from coprefl_flwr.recipes.recipe import VALIDATION, Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -20,7 +21,6 @@ from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
     DIAGNOSTICS,
-    OWN,
     SENT,
     STD_CLIENTS,
     TO_REACH,
@@ -186,7 +186,7 @@ class _Table:
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
-        for name in [name for name in rows if str(name).startswith(OWN)]:
+        for name in [name for name in rows if str(name).startswith(METRIC)]:
             found[str(name)] = float(rows[name].astype(float).mean())
         for metric in self.recipe.metrics:
             if reached := TO_REACH.fullmatch(metric):

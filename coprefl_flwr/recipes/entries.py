@@ -8,8 +8,8 @@ from types import MappingProxyType
 
 from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import OWN
 from coprefl_flwr.options import Option, Value
+from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Better, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
@@ -48,7 +48,7 @@ def values_of(
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    if not metric.startswith(OWN) and places.is_place("metric", metric):
+    if not metric.startswith(METRIC) and places.is_place("metric", metric):
         metric = own_column(metric, entry)
     return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
 
@@ -60,8 +60,8 @@ def own_column(place: str, entry: Located) -> str:
     except SettingsError as error:
         raise entry.error(str(error)) from error
     better: Better = "lower" if found.better == "lower" else "higher"
-    OWN_HEADINGS[f"{OWN}{found.name}"] = Heading(found.title, better)
-    return f"{OWN}{found.name}"
+    OWN_HEADINGS[f"{METRIC}{found.name}"] = Heading(found.title, better)
+    return f"{METRIC}{found.name}"
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:

@@ -6,9 +6,10 @@ from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
-from coprefl_flwr.report.columns import DIAGNOSTICS, OWN
+from coprefl_flwr.report.columns import DIAGNOSTICS
 
 PARTS = ("settings", "metrics", "search", "small")
 """The keys of a recipe that can name something of a user's own."""
@@ -25,7 +26,7 @@ def found(tree: Mapping[str, Located], folder: Path) -> dict[str, Located]:
     if "methods" in tree:
         methods = [_method(one, folder) for one in entries_of(tree, "methods")]
         parts["methods"] = tree["methods"].holding(methods)
-    return {key: parts[key] for key in tree}
+    return parts
 
 
 def _method(entry: Located, folder: Path) -> Located:
@@ -58,17 +59,15 @@ def _words(word: str, folder: Path) -> str:
     return "+".join(places.resolved(one, folder) for one in word.split("+"))
 
 
-def with_own_metrics(tree: dict[str, Located]) -> None:
-    """Have computed what the columns name: metrics of the user's own, and diagnostics."""
+def with_what_columns_need(tree: dict[str, Located]) -> None:
+    """Set what makes the columns that are named: metrics of the user's own, and diagnostics."""
     named = [str(one.value) for one in entries_of(tree, "metrics")]
+    settings = dict(part_of(tree, "settings"))
     if any(name in DIAGNOSTICS for name in named):
-        settings = dict(part_of(tree, "settings"))
         settings.setdefault("diagnostics", Located(True, tree["metrics"].place))
-        tree["settings"] = tree["settings"].holding(settings)
-    own = [n for n in named if not n.startswith(OWN) and places.is_place("metric", n)]
+    own = [n for n in named if not n.startswith(METRIC) and places.is_place("metric", n)]
     if own:
-        settings = dict(part_of(tree, "settings"))
         given = str(settings[METRICS].value).split() if METRICS in settings else []
         every = " ".join(dict.fromkeys([*given, *own]))
         settings[METRICS] = Located(every, tree["metrics"].place)
-        tree["settings"] = tree["settings"].holding(settings)
+    tree["settings"] = tree["settings"].holding(settings)

@@ -8,7 +8,7 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, 
 from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
-from coprefl_flwr.recipes.own import found, resolved, with_own_metrics
+from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
@@ -80,7 +80,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     for key, entry in part_of(tree, "settings").items():
         if key in ELSEWHERE:
             raise entry.error(f"'{key}' is not set here: use {ELSEWHERE[key]}")
-    with_own_metrics(tree)
+    with_what_columns_need(tree)
     given = {key: Located(value, name) for key, value in DEFAULTS.items()} | tree
     settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = given["select"].one_of("select", (VALIDATION, TEST, ALL))

@@ -4,8 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-OWN = "metric:"
-"""What the column of a metric of the user's own begins with, in rows too."""
+from coprefl_flwr.places import METRIC
 
 Better = Literal["higher", "lower"] | None  # which values are marked as best; None: neither
 
@@ -62,7 +61,7 @@ OWN_HEADINGS: dict[str, Heading] = {}
 
 def is_column(metric: str) -> bool:
     """Tell whether a metric can stand in a column."""
-    own = metric.startswith((ACCURACY_OF, OWN))
+    own = metric.startswith((ACCURACY_OF, METRIC))
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
@@ -72,8 +71,8 @@ def column(metric: str) -> Heading:
     It is one of `COLUMNS`, accuracy@DATASET, that of its clients, rounds-to-60% or megabytes-to-60%
     of mean accuracy, or metric:NAME, the mean over clients of a metric of the user's own.
     """
-    if metric.startswith(OWN):
-        return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(OWN)))
+    if metric.startswith(METRIC):
+        return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(METRIC)))
     if reached := TO_REACH.fullmatch(metric):
         what = {"rounds": "Rounds", "megabytes": "MB"}[reached[1]]
         return Heading(f"{what} to {reached[2]} %", "lower", 1, tested=False)

@@ -18,7 +18,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.report.columns import OWN
+from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
 
 _KINDS: dict[str, tuple[type, ...]] = {
@@ -164,7 +164,7 @@ def _read(
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
     """Return a client's row, or raise a SettingsError if it cannot be right."""
     for key, value in row.items():
-        if key.startswith(OWN):
+        if key.startswith(METRIC):
             if not isinstance(value, int | float) or isinstance(value, bool):
                 raise SettingsError(f"{key!r} of a row is {value!r}; allowed: a number")
         elif key not in _KINDS:

@@ -11,7 +11,7 @@ from coprefl_flwr.strategies.linear_head import LinearHead
 
 @dataclass(kw_only=True, eq=False)
 class NCM(LinearHead):
-    """FedNCM (Legate et al. 2023, arxiv.org/abs/2306.03937): the nearest class mean.
+    """The nearest class mean, after FedNCM (Legate et al. 2023, arxiv.org/abs/2306.03937).
 
     With m_c the mean of z over all samples of class c, the layer has the rows m_c and the biases
     -|m_c|^2 / 2: its largest output is the class whose mean is the nearest to z, as

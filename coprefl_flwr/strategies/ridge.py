@@ -11,8 +11,9 @@ from coprefl_flwr.strategies.linear_head import LinearHead
 
 @dataclass(kw_only=True, eq=False)
 class Ridge(LinearHead):
-    """Fed3R (Fanì et al. 2024, arxiv.org/abs/2406.01116): ridge regression onto one-hot labels.
+    """Ridge regression onto one-hot labels, after Fed3R.
 
+    Fed3R is Fanì et al. 2024 (arxiv.org/abs/2406.01116). The layer is
     W = (sum z z^T + lambda I)^-1 sum z y^T over all samples of all clients, each class's column
     divided by its length; the bias is 0.
     """

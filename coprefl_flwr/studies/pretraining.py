@@ -145,9 +145,8 @@ class Pretraining(Stage):
         }
         if self.from_elsewhere:
             found["origin"] = _origin(self.start)
+            return f"{folder_of(Path(self.start).name)}-{hash_of(found)}"
         methods = [phase.name for phase in self.phases] or [RANDOM]
-        if self.from_elsewhere:
-            methods = [folder_of(Path(self.start).name)]
         return "-".join([*methods, hash_of(found)])
 
 

@@ -26,8 +26,8 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import OWN
 from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.places import METRIC
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
@@ -222,7 +222,7 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
             "n": int(metrics["num-examples"][position]),
             "correct": int(metrics["correct"][position]),
             "loss": float(metrics["loss"][position]),
-            **{name: float(metrics[name][position]) for name in metrics if name.startswith(OWN)},
+            **{name: float(metrics[name][position]) for name in metrics if name.startswith(METRIC)},
         }
         | ({"domain": domains[client]} if domains[client] else {})
         for position, client in enumerate(evaluation.clients)

@@ -34,14 +34,10 @@ class Task(Stage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(self, study: "Starts", number: int, made: Pretraining) -> None:
-        title, place, tasks = (
-            f"task {number} from {shown(made.start)}",
-            f"tasks/{number}",
-            study.tasks,
-        )
+        title, place = f"task {number} from {shown(made.start)}", f"tasks/{number}"
         self.before = 1 if study.head_phase else 0
-        rounds = self.before + tasks.task_rounds
-        super().__init__(study.run, title, place, tasks.task_method, made.start, rounds)
+        method, rounds = study.tasks.task_method, self.before + study.tasks.task_rounds
+        super().__init__(study.run, title, place, method, made.start, rounds)
         self.study, self.task, self.made = study, number, made
         self.population = task_name(number)
 
@@ -79,9 +75,8 @@ class Task(Stage):
             layer = self.study.tasks.head_layer
             own = {"layer": layer} if layer else {}
             found["head"] = self.study.head_phase.identity() | own
-        return (
-            f"{self.made.key()}/tasks/{self.task}-{hash_of(found | self.study.metrics.identity())}"
-        )
+        found |= self.study.metrics.identity()
+        return f"{self.made.key()}/tasks/{self.task}-{hash_of(found)}"
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on besides a computed head and own metrics."""
@@ -98,7 +93,7 @@ class Task(Stage):
 
 
 class Diagnosis(Stage):
-    """What explains a starting model's worth in a task, measured at it before any training.
+    """What explains a starting model's worth in a task, measured at the weights it begins with.
 
     It is computed from the data of the task's clients, where the server's program runs: a view of
     the experimenter's, which no server of a real federation has.
@@ -107,11 +102,10 @@ class Diagnosis(Stage):
     kind, phase, measures = TASK_KIND, DIAGNOSIS, False
 
     def __init__(self, task: Task) -> None:
-        title, place = (
-            f"diagnosis of {shown(task.start)} in task {task.task}",
-            f"diagnoses/{task.task}",
+        title = f"diagnosis of {shown(task.start)} in task {task.task}"
+        super().__init__(
+            task.run, title, f"diagnoses/{task.task}", task.method, task.start, rounds=0
         )
-        super().__init__(task.run, title, place, task.method, task.start, 0)
         self.of, self.task = task, task.task
 
     def strategy(self) -> RoundStrategy:
