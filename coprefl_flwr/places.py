@@ -238,9 +238,11 @@ def _file_of(module: str) -> Path | None:
     return Path(spec.origin) if spec and spec.origin else None
 
 
+_LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib"))
+
+
 def _installed(file: Path) -> bool:
-    roots = [sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")]
-    return any(file.is_relative_to(root) for root in roots)
+    return any(file.is_relative_to(folder) for folder in _LIBRARIES)
 
 
 def beside(file: Path) -> dict[str, Path]:
@@ -251,10 +253,11 @@ def beside(file: Path) -> dict[str, Path]:
         root = root.parent
     while waiting:
         one = waiting.pop()
-        for name, other in [*_imported(one, file.parent), *_imported(one, root)]:
-            if name not in found:
-                found[name] = other
-                waiting.append(other)
+        for folder in dict.fromkeys((file.parent, root)):
+            for name, other in _imported(one, folder):
+                if name not in found:
+                    found[name] = other
+                    waiting.append(other)
     return found
 
 
