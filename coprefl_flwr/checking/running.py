@@ -33,7 +33,7 @@ from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.strategy import RoundReport
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.stage import RESULT, STATES, read_result, run_stage
+from coprefl_flwr.studies.stage import STATES, read_result, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder
 
 OWN_COUNTS = ("bytes-down", "bytes-up")
@@ -227,6 +227,6 @@ def _grid(study: Study, watch: Watch, nodes: int) -> LocalGrid:
 
 
 def folder_of(job: Job) -> Path:
-    """Return the folder of the method's stage."""
-    (found,) = {path.parent for path in job.folder.rglob(RESULT)}
-    return found
+    """Return the folder of the method's stage, the last of its study."""
+    settings = settings_of(job.place, job.role, job.data, job.folder.parent, job.network)
+    return StudyFolder(job.folder).folder(build(settings).stages[-1])

@@ -8,6 +8,7 @@ import pytest
 from coprefl_flwr import places
 from coprefl_flwr.checking import command, small_study
 from coprefl_flwr.checking.lines import FAILS, OK, SKIPPED
+from coprefl_flwr.checking.running import Job, folder_of
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import FedAvg
@@ -151,3 +152,17 @@ def test_a_place_without_a_method_is_refused_before_any_check(tmp_path):
     with pytest.raises(SettingsError, match="unknown method 'copref': did you mean 'coprefl'"):
         command.check_methods(["fedavg", "copref"], False, shown.append)
     assert shown == []
+
+
+@pytest.mark.parametrize(
+    ("place", "role", "path"),
+    [
+        ("fedavg", "pretraining", "starts/fedavg"),
+        ("fedavg", "task", "tasks/0/random"),
+        ("ncm", "head", "tasks/0/random"),
+    ],
+)
+def test_what_is_compared_is_the_methods_own_stage(data, tmp_path, place, role, path):
+    """A study of a task has the stage of its starting model before that of the method."""
+    job = Job(place, role, data, tmp_path / "whole" / "checked")
+    assert folder_of(job) == job.folder / path
