@@ -7,7 +7,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types unit unit-on-ray unit-others lowest lowest-on-ray lowest-others deployment-test benchmarks clean
+.PHONY: help install quickstart tables test lint types tests tests-on-ray other-tests deployment-test benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -33,7 +33,7 @@ tables: install
 	python -m docs.tables
 	python -m tests.recorded
 
-test: lint types unit lowest
+test: lint types tests
 
 lint: install
 	ruff format --check
@@ -44,30 +44,19 @@ types: install
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
 # Tests that start Ray run one after the other, as two Rays can find each other; all others meanwhile.
-unit lowest: export OMP_NUM_THREADS = 1
-TWO := $(MAKE) --no-print-directory --jobs=2 --output-sync=target
-
-unit: install
-	$(TWO) unit-on-ray unit-others
-
-unit-on-ray:
-	pytest -m "ray and not deployment"
-
-unit-others:
-	pytest -m "not ray and not deployment"
-
-lowest: install
-	@echo "the same with flwr $(LOWEST), the lowest that is allowed"
+tests: export OMP_NUM_THREADS = 1
+tests: install
+	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(TWO) lowest-on-ray lowest-others
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-on-ray other-tests
 
-lowest-on-ray lowest-others: export PYTHONPATH = $(CURDIR)/.lowest
+tests-on-ray:
+	pytest -m "ray and not deployment"
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not personalised_methods and not wrong_setting"
 
-lowest-on-ray:
-	pytest tests/test_flower.py -k "not personalised_methods_agree"
-
-lowest-others:
-	pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py
+other-tests:
+	pytest -m "not ray and not deployment"
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py
 
 deployment-test: install
 	pytest -m deployment tests/deployment
