@@ -128,9 +128,20 @@ def resolved(text: str, folder: Path) -> str:
     """Return a place whose file, if it is a relative one, is looked for in `folder`."""
     place, _ = split_options(text)
     where = place.rpartition(":")[0]
-    if not where.endswith(".py"):
-        return text
-    return str((folder / Path(where).expanduser()).resolve()) + text[len(where) :]
+    return whole_path(where, folder) + text[len(where) :] if where.endswith(".py") else text
+
+
+def whole_path(file: str, folder: Path) -> str:
+    """Return the whole path of a file, which counts from `folder` if it is a relative one.
+
+    Raises a SettingsError if it cannot stand in a setting: spaces part the entries of some, and `+`
+    what follows one another.
+    """
+    path = str((folder / Path(file).expanduser()).resolve())
+    if found := re.search(r"[\s+;]", path):
+        problem = f"{path}: {found[0]!r} cannot stand in the path of a file that settings name"
+        raise SettingsError(f"{problem}; move it, or rename the folder")
+    return path
 
 
 def portable(text: str) -> str:

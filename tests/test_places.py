@@ -194,3 +194,9 @@ def test_a_name_that_another_folder_has_taken_is_told(tmp_path, monkeypatch):
     places.find("model", f"{tmp_path / 'one' / 'own.py'}:f")
     with pytest.raises(SettingsError, match="imports shared_name, which is already the module at"):
         places.find("model", f"{tmp_path / 'two' / 'own.py'}:f")
+
+
+@pytest.mark.parametrize("name", ["two words", "one+two", "a;b"])
+def test_a_folder_whose_name_settings_would_cut_is_refused(tmp_path, name):
+    with pytest.raises(SettingsError, match=r"cannot stand in the path .* rename the folder"):
+        places.resolved("mine.py:width", tmp_path / name)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.entries import named_method
@@ -48,14 +49,17 @@ def resolved(entry: Located, folder: Path) -> Located:
     elif isinstance(value, list):
         value = [resolved(one, folder) for one in value]
     elif isinstance(value, str):
-        value = " ".join(_words(word, folder) for word in value.split(" "))
+        try:
+            value = " ".join(_words(word, folder) for word in value.split(" "))
+        except SettingsError as error:
+            raise entry.error(str(error)) from error
     return entry.holding(value)
 
 
 def _words(word: str, folder: Path) -> str:
     """Return a place, or several joined by "+", with whole paths; any other word as it is."""
     if word.startswith(FILE):
-        return FILE + str((folder / Path(word.removeprefix(FILE)).expanduser()).resolve())
+        return FILE + places.whole_path(word.removeprefix(FILE), folder)
     return "+".join(places.resolved(one, folder) for one in word.split("+"))
 
 

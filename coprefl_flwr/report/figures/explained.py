@@ -31,5 +31,7 @@ def explained_figure(panels: Mapping[str, pd.DataFrame]) -> "style.Figure":
         for start, of_start in points.groupby("start", sort=False):
             colour, _ = shown[str(start)]
             panel.plot(of_start["at"], of_start["accuracy"], "o", color=colour, markersize=5)
+        if points["at"].nunique() == 1:  # Else the axis would show a spread that is none.
+            panel.set_xticks([points["at"].iloc[0]])
     style.legend(figure, starts, shown)
     return figure

@@ -27,3 +27,11 @@ def test_a_panel_a_measure_and_a_point_a_task(tmp_path):
 def test_nothing_is_drawn_without_two_points():
     with pytest.raises(NothingToDrawError):
         figures.explained_figure({"Barrier": points(("random", 1.0, 40.0))})
+
+
+def test_one_value_everywhere_is_one_tick():
+    rows = points(("random", 0.0, 40.0), ("coprefl", 0.0, 60.0))
+    (panel,) = [
+        one for one in figures.explained_figure({"Barrier": rows}).axes if one.get_visible()
+    ]
+    assert list(panel.get_xticks()) == [0.0]
