@@ -60,7 +60,7 @@ def sum_and_variance(losses: Losses) -> Terms:
 
 
 def mean_and_deviation(losses: Losses) -> Terms:
-    """Return the mean of the losses and their standard deviation, which are of one size (ours).
+    """Return the mean of the losses and their standard deviation (ours: see `CoPreFLStd`).
 
     c_j = gamma/m + (1 - gamma) (L_j - mean L) / (m sigma); the second part is 0 where the losses
     are `EQUAL`, as sigma has a kink there.
