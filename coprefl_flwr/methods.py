@@ -226,11 +226,13 @@ def with_role(role: str) -> dict[str, Method]:
 def short_forms() -> Mapping[str, tuple[Option, ...]]:
     """Return {key: every declaration of it} of the methods' own options, as run-config has them.
 
-    Those of heads are written behind the head alone.
+    Those of heads are written behind the head alone, as is what is a setting of local training too:
+    a method that does not train so may have an option of that name.
     """
     found: dict[str, list[Option]] = {}
     for method in [one for one in METHODS.values() if HEAD not in one.roles]:
-        for key, one in method.options.items():
+        for key in [key for key in method.options if key not in declared(LocalTraining)]:
+            one = method.options[key]
             if one not in found.setdefault(key, []):
                 found[key].append(one)
     return {key: tuple(declarations) for key, declarations in found.items()}

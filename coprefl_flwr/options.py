@@ -32,6 +32,7 @@ def option(
     choices: tuple[str, ...] = (),
     own: str = "",
     key: str = "",
+    added: bool = False,
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
@@ -39,11 +40,12 @@ def option(
     documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
     the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
     too (see `coprefl_flwr.places`). `key` is the option's name in run-config and
-    recipes, if that is not the field's name with hyphens.
+    recipes, if that is not the field's name with hyphens. `added` marks an option that came after
+    results were stored: its default is what there was before, so results are found again.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above}
     about = {"meaning": meaning, "unit": unit, "choices": choices, "own": own, "key": key}
-    return field(default=default, metadata={**about, **limits})
+    return field(default=default, metadata={**about, **limits, "added": added})
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Option:
     above: float | None = None
     choices: tuple[str, ...] = ()
     own: str = ""
+    added: bool = False
 
     def read(self, value: object) -> Any:
         """Return a value of the run-config with its right type; "" is None where that is allowed.
@@ -116,6 +119,13 @@ class Option:
             return f"between {self.minimum} and {self.maximum}"
         bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
+
+
+def without_added(values: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
+    """Return values by key without the `added` ones at their default, as before there were such."""
+    known = options.items()
+    defaults = {key: one.default for key, one in known if one.added}
+    return {key: v for key, v in values.items() if key not in defaults or v != defaults[key]}
 
 
 _DECLARED: dict[type, Mapping[str, Option]] = {}

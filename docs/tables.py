@@ -7,7 +7,15 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, TASK, Method, short_forms
+from coprefl_flwr.methods import (
+    HEAD,
+    METHODS,
+    PERSONALISED,
+    PRETRAINING,
+    TASK,
+    Method,
+    short_forms,
+)
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.studies.settings import GROUPS, Settings
 
@@ -63,7 +71,9 @@ def settings_table() -> str:
 def options_table() -> str:
     """Return the methods' own options, one line for each meaning that a key has."""
     lines = ["| key | of | limits | meaning |", "| --- | --- | --- | --- |"]
-    for key in short_forms():
+    methods = [one for one in METHODS.values() if HEAD not in one.roles]
+    # With those that have no short form, as it is a setting of another meaning.
+    for key in dict.fromkeys(key for method in methods for key in method.options):
         found: dict[tuple[str, str], list[str]] = {}
         for name, method in METHODS.items():
             if key in method.options and not method.refined:

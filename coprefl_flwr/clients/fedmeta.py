@@ -16,6 +16,7 @@ from coprefl_flwr.learning import differentiable, torch_seeded
 from coprefl_flwr.models import first_names, model_arrays
 
 Tensors = dict[str, Tensor]
+Batch = tuple[Tensor, Tensor]
 
 
 class FedMetaClient(CoPreFLClient):
@@ -25,32 +26,80 @@ class FedMetaClient(CoPreFLClient):
     taken in eval mode; each set is one batch, since the second order goes through both. "meta-sgd"
     has an inner rate for every number of the model: they are sent behind the model, and `query`
     returns their gradients in the same place.
+
+    A request with "local-steps" is for so many meta steps theta <- theta - beta grad L_Q(theta')
+    in turn, each on the whole of this round's sets, and for the model and rates after them.
     """
 
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:
-        """Return (gradients and the new buffers by name, |Q|, {"loss": L_Q(theta')})."""
+        """Return (gradients and the new buffers by name, |Q|, {"loss": L_Q(theta')}).
+
+        With "local-steps" the model in the place of gradients, and the mean loss of the steps.
+        """
         number = len(self.model.state_dict())
         self.load(parameters[:number])
-        weights = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
-        rates = self.rates(parameters[number:], config)
-        support, query = self.split(config)
+        sent = parameters[number:]
+        rates = self.rates(sent, config)
+        support, query = (part.batch(slice(None), self.device) for part in self.split(config))
         with torch_seeded(*self.key(config, "adaptation")), differentiable(self.model):
-            adapted = self.adapt(weights, rates, support.batch(slice(None), self.device), config)
-            inputs, targets = query.batch(slice(None), self.device)
-            self.model.eval()
-            loss = cross_entropy(functional_call(self.model, adapted, inputs), targets)
+            if "local-steps" not in config:
+                loss, found, adapted = self.meta_gradient(rates, support, query, config)
+                answer = self.answer(found, adapted, bool(sent))
+                return answer, len(query[1]), {"loss": loss}
+            losses = []
+            for _ in range(int(config["local-steps"])):
+                loss, found, adapted = self.meta_gradient(rates, support, query, config)
+                rates = self.descend(rates, found, adapted, float(config["meta-learning-rate"]))
+                losses.append(loss)
+        return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
+
+    def meta_gradient(
+        self, rates: Tensors, support: Batch, query: Batch, config: Config
+    ) -> tuple[float, Mapping[str, Tensor | None], Tensors]:
+        """Return L_Q(theta') at the model's weights, its gradients by name, and theta'."""
+        weights = {name: p.detach().requires_grad_() for name, p in self.parameters().items()}
+        adapted = self.adapt(weights, rates, support, config)
+        inputs, targets = query
+        self.model.eval()
+        loss = cross_entropy(functional_call(self.model, adapted, inputs), targets)
         learnt = weights | {f"rates/{name}": rate for name, rate in rates.items()}
         wanted = {name: tensor for name, tensor in learnt.items() if tensor.requires_grad}
         gradients = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-        found = dict(zip(wanted, gradients, strict=True))
-        answer = self.answer(found, adapted, bool(parameters[number:]))
-        return answer, len(query), {"loss": float(loss.detach())}
+        return float(loss.detach()), dict(zip(wanted, gradients, strict=True)), adapted
 
-    def adapt(
-        self, weights: Tensors, rates: Tensors, support: tuple[Tensor, Tensor], config: Config
+    @torch.no_grad()
+    def descend(
+        self, rates: Tensors, found: Mapping[str, Tensor | None], adapted: Tensors, step: float
     ) -> Tensors:
+        """Move the model by `step` against the gradients `found`; return the rates moved likewise.
+
+        Buffers become those that the adaptation left.
+        """
+        for name, buffer in self.model.named_buffers():
+            buffer.copy_(adapted[name])
+        for name, p in self.parameters().items():
+            if (gradient := found[name]) is not None:
+                p.sub_(step * gradient)
+        moved = {}
+        for name, rate in rates.items():
+            gradient = found.get(f"rates/{name}")
+            after = rate if gradient is None else rate - step * gradient
+            moved[name] = after.detach().requires_grad_(rate.requires_grad)
+        return moved
+
+    def learnt(self, rates: Tensors, sent: Parameters) -> Arrays:
+        """Return the model's arrays and, where rates were sent, theirs behind them."""
+        state, first = model_arrays(self.model), first_names(self.model)
+        before = dict(zip(weights_of(state), sent, strict=True)) if sent else {}
+        after: Arrays = {}
+        for name, array in before.items():
+            moved = rates.get(first[name])  # None for what is frozen.
+            after[f"rates/{name}"] = array if moved is None else np.asarray(moved.detach().cpu())
+        return state | after
+
+    def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
         """Return theta' and the buffers that the support set left."""
         inputs, targets = support
         buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}

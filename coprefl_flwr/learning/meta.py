@@ -10,10 +10,13 @@ global model (first order: it is taken as a free variable, AAAI text) gives
 
     grad L_meta = sum_j c_j g_j,    c_j = gamma + (1 - gamma) * 2/m * (L_j - mean L)
 
-where m is the number of query replies that came back.
+where m is the number of query replies that came back. Other pairs of terms may take the place of
+the sum and the variance: see `Terms`.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -22,56 +25,118 @@ from coprefl_flwr.arrays import Arrays, cast
 
 Losses = npt.NDArray[np.float64]
 
+EQUAL = 1e-7
+"""Losses whose standard deviation is at most this part of their mean are equal, to float32's
+rounding: a deviation of them has no direction."""
 
-def meta_loss(losses: Losses, gamma: float) -> float:
-    """Return L_meta of the query losses, shape (m,)."""
-    return float(gamma * losses.sum() + (1 - gamma) * losses.var())
+
+@dataclass(frozen=True)
+class Terms:
+    """The two terms of L_meta = gamma * first + (1 - gamma) * second, at some query losses.
+
+    With G1, G2 and r as in `meta_gradient`, the gradient of the first is G1 / `count`, that of the
+    second (G2 - (mean L - r) G1) / `width`; a width of infinity is a gradient of zeros.
+    """
+
+    names: tuple[str, str]
+    first: float
+    second: float
+    count: float
+    width: float
+
+    def loss(self, gamma: float) -> float:
+        """Return L_meta."""
+        return gamma * self.first + (1 - gamma) * self.second
+
+
+Objective = Callable[[Losses], Terms]
+"""Gives the terms of query losses, shape (m,)."""
+
+
+def sum_and_variance(losses: Losses) -> Terms:
+    """Return CoPreFL's terms: the sum of the losses and their variance."""
+    m = len(losses)
+    return Terms(("sum", "variance"), float(losses.sum()), float(losses.var()), 1, m / 2)
+
+
+def mean_and_deviation(losses: Losses) -> Terms:
+    """Return the mean of the losses and their standard deviation (ours: see `CoPreFLStd`).
+
+    c_j = gamma/m + (1 - gamma) (L_j - mean L) / (m sigma); the second part is 0 where the losses
+    are `EQUAL`, as sigma has a kink there.
+    """
+    m, mean, deviation = len(losses), float(losses.mean()), float(losses.std())
+    width = m * deviation if deviation > EQUAL * abs(mean) else math.inf
+    return Terms(("mean", "deviation"), mean, deviation, m, width)
 
 
 def meta_gradient(
-    gradient: Arrays, loss_gradient: Arrays, losses: Losses, gamma: float, reference: float
+    gradient: Arrays,
+    loss_gradient: Arrays,
+    losses: Losses,
+    gamma: float,
+    reference: float,
+    objective: Objective = sum_and_variance,
 ) -> Arrays:
     """Return grad L_meta from the two moments of the clients' gradients, exactly.
 
     With G1 = sum_j g_j and G2 = sum_j (L_j - r) g_j for any reference r,
 
-        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - (mean L - r) G1).
+        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - (mean L - r) G1)
 
-    A reference near the mean loss keeps the difference in the bracket free of cancellation.
-    `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the L_j, shape (m,).
+    for the sum and the variance. A reference near the mean loss keeps the difference in the bracket
+    free of cancellation. `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the
+    L_j, shape (m,).
     """
-    spread = (1 - gamma) * 2 / len(losses)
-    shift = losses.mean() - reference
+    terms, shift = objective(losses), losses.mean() - reference
+    level, spread = gamma / terms.count, (1 - gamma) / terms.width
     return {
-        name: gamma * g1 + spread * (loss_gradient[name] - shift * g1)
+        name: level * g1 + spread * (loss_gradient[name] - shift * g1)
         for name, g1 in gradient.items()
     }
+
+
+def gradient_norms(
+    gradient: Arrays, loss_gradient: Arrays, losses: Losses, reference: float, terms: Terms
+) -> tuple[float, float]:
+    """Return the lengths of both terms' gradients, over all trainable arrays.
+
+    Arguments are as in `meta_gradient`. Tied weights count under each of their names.
+    """
+    shift, first, second = losses.mean() - reference, 0.0, 0.0
+    for name, g1 in gradient.items():
+        first += float(np.square(g1).sum())
+        second += float(np.square(loss_gradient[name] - shift * g1).sum())
+    return math.sqrt(first) / terms.count, math.sqrt(second) / terms.width
 
 
 def meta_step(
     arrays: Arrays,
     sums: Mapping[str, Arrays],
     losses: Losses,
-    *,
     gamma: float,
     reference: float,
     learning_rate: float,
-) -> Arrays:
+    objective: Objective = sum_and_variance,
+) -> tuple[Arrays, dict[str, float]]:
     """Return the meta update arrays - learning_rate * grad L_meta (Algorithm 1 line 17).
 
-    `sums` are those of the rule `LossMoments(reference)`: "gradient" and "loss-gradient".
+    `sums` are those of the rule `LossMoments(reference)`: "gradient" and "loss-gradient". With it
+    what a round reports of its query losses: L_meta, its terms, neither weighted by gamma, as
+    "meta-sum" and "meta-variance", and the lengths of their gradients, "meta-sum-gradient" and
+    "meta-variance-gradient"; another objective's terms have names of their own.
     """
-    gradient = meta_gradient(sums["gradient"], sums["loss-gradient"], losses, gamma, reference)
-    return descend(arrays, gradient, learning_rate)
-
-
-def meta_metrics(losses: Losses, gamma: float) -> dict[str, float]:
-    """Return what a round reports of its query losses, shape (m,)."""
-    return {
+    moments, terms = (sums["gradient"], sums["loss-gradient"]), objective(losses)
+    gradient = meta_gradient(*moments, losses, gamma, reference, objective)
+    lengths = gradient_norms(*moments, losses, reference, terms)
+    metrics = {
         "query-loss": float(losses.mean()),
         "query-loss-variance": float(losses.var()),
-        "meta-loss": meta_loss(losses, gamma),
+        "meta-loss": terms.loss(gamma),
     }
+    for name, value, length in zip(terms.names, (terms.first, terms.second), lengths, strict=True):
+        metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
+    return descend(arrays, gradient, learning_rate), metrics
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:

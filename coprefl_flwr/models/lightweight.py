@@ -11,12 +11,14 @@ WIDTH = 256
 
 
 def projection_head(
-    features: int, norm: str = "none", seed_key: tuple[str | int, ...] = ("head",)
+    features: int, norm: str = "batch", seed_key: tuple[str | int, ...] = ("head",)
 ) -> nn.Module:
-    """Return FedPCL's head: FC(features, 256), ReLU, and BN(256) if `norm` is "batch".
+    """Return FedPCL's head: FC(features, 256), ReLU, and BN(256) unless `norm` is "none".
 
-    Table 7 has the BatchNorm, the authors' code has not. The weights are a function of `seed_key`.
-    Takes (b, features) float32, gives z, (b, 256), which the client scales to length 1.
+    That is the first layer of Table 7 (appendix A.1.3), which the baselines have too (section 5.1).
+    The authors' code is said to have no BatchNorm in it: that is "none". The weights are a function
+    of `seed_key`. Takes (b, features) float32, gives z, (b, 256), which the client scales to length
+    1. Before the first step its statistics are mean 0 and variance 1: z is as without BatchNorm.
     """
     with seeded(seed_key):
         return nn.Sequential(OrderedDict(_projection(features, norm)))

@@ -30,6 +30,7 @@ from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.report.statistics import summarise_task
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import DIAGNOSIS
@@ -66,6 +67,13 @@ def _notes(recipe: Recipe) -> list[str]:
         "Searched values were chosen on the very results that are reported (select: test), which "
         "favours the rows that search more."
     ]
+
+
+def _gamma(stage: Stage) -> float:
+    """Return what weighs the first term of the meta objective, nan for a method without one."""
+    phases = stage.phases if isinstance(stage, Pretraining) else []
+    found = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
+    return float(found[-1]) if found else math.nan
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,7 @@ class _Table:
             switch=runs[0].main.switch,
             landscape=loss_around(self.store, runs[0]) if landscape else None,
             similarity=self._similarity(contest, chosen),
+            gamma=_gamma(runs[0].main),
         )
 
     def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:

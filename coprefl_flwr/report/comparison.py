@@ -1,6 +1,7 @@
 """What a report is made of, as whoever measured hands it over."""
 
 import itertools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from coprefl_flwr.report.figures import Landscape, Similarity
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
-    "diagnostics",
+    *("diagnostics", "objective"),
 )
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
@@ -37,6 +38,7 @@ class Measured:
     switch: int = 0  # the last round of the first of several phases; 0 for one phase
     landscape: Landscape | None = None  # the loss around its model
     similarity: Similarity | None = None  # how much each backbone is in what it fuses
+    gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
 
     @property
     def name(self) -> str:

@@ -14,6 +14,7 @@ from coprefl_flwr.report.comparing import numbers
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.figures.against import PAPER, is_fitted
 from coprefl_flwr.report.figures.curves import ORDER, WINDOW
+from coprefl_flwr.report.figures.objective import weighted
 from coprefl_flwr.report.figures.style import NothingToDrawError
 from coprefl_flwr.report.statistics import summarise
 
@@ -181,6 +182,17 @@ def _diagnostics(comparison: Comparison) -> Drawn:
     return figures.explained_figure(panels), caption
 
 
+def _objective(comparison: Comparison) -> Drawn:
+    found = _together(comparison, lambda one: weighted(one.rounds, one.gamma))
+    caption = (
+        "The terms of the meta objective, each with its weight γ or 1 − γ: the sum of the query "  # noqa: RUF001
+        "losses and their variance, with coprefl-std their mean and standard deviation; and the "
+        "lengths of their gradients over all trainable numbers, weighted alike: the meta step goes "
+        "against the sum of both. Means over the seeds; a weight of 0 has no line."
+    )
+    return figures.objective_figure(found), caption
+
+
 _KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
     "accuracies": ("Histograms of client accuracies", _accuracies),
     "curves": ("Learning curves", _curves),
@@ -189,6 +201,7 @@ _KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
     "landscape": ("Contour plots of the loss around the models", _landscape),
     "gamma": ("Accuracy and variance against gamma", _gamma),
     "diagnostics": ("Accuracy against what was measured at the start", _diagnostics),
+    "objective": ("Terms of the meta objective and their gradients by round", _objective),
     "similarity": ("Heat map of how much each backbone is in the fused prototypes", _similarity),
 }
 """What each kind of figure shows, for those who do not see it, and the function that draws it."""

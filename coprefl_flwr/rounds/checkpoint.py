@@ -106,7 +106,9 @@ def continue_from(
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < kept.round:
         raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
-    for name, value in written.items():
+    # An option added later is in neither, or in one, at its default or not.
+    for name in {**written, **kept.options}:
+        value = written.get(name)
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
         free = name in ("min_nodes", "max_failed_rounds")
         if not free and kept.options.get(name) != value:

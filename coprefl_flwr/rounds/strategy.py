@@ -22,7 +22,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import Option, Value, check_declared, option
+from coprefl_flwr.options import Option, Value, check_declared, declared, option, without_added
 from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing, Rule
 from coprefl_flwr.rounds.engine import Asked, Engine, EvaluateFn, Hook, Round, RoundReport
@@ -190,9 +190,11 @@ class RoundStrategy(Strategy, ABC):
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
-        return {"strategy": type(self).__name__} | {
+        own = {one.name: one for one in declared(type(self)).values()}
+        values = {
             f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
         }
+        return {"strategy": type(self).__name__} | without_added(values, own)
 
     def enough(self, participants: int) -> None:
         """Raise a SettingsError if so many participants cannot give `min_replies`."""

@@ -11,6 +11,7 @@ from coprefl_flwr.rounds.strategy import RoundStrategy as RoundStrategy
 from coprefl_flwr.strategies.centralised import Centralised as Centralised
 from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL
+from coprefl_flwr.strategies.coprefl_std import CoPreFLStd as CoPreFLStd
 from coprefl_flwr.strategies.cyclic import Cyclic as Cyclic
 from coprefl_flwr.strategies.fedadam import FedAdam as FedAdam
 from coprefl_flwr.strategies.fedavg import FedAvg as FedAvg

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.learning.meta import meta_metrics, meta_step
+from coprefl_flwr.learning.meta import Losses, Terms, meta_step, sum_and_variance
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Exchange, LossMoments, Mean, Round, RoundStrategy
 
@@ -37,13 +37,18 @@ class CoPreFL(RoundStrategy):
         )
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
-        updated = meta_step(
+        updated, metrics = meta_step(
             temporary,
             query.sums,
             losses,
             gamma=self.gamma,
             reference=reference,
             learning_rate=self.meta_learning_rate,
+            objective=self.terms,
         )
         self.state["query-loss"] = float(losses.mean())
-        return updated, support.mean_metrics() | meta_metrics(losses, self.gamma)
+        return updated, support.mean_metrics() | metrics
+
+    def terms(self, losses: Losses) -> Terms:
+        """Return the two terms of the meta objective, which gamma balances."""
+        return sum_and_variance(losses)

@@ -16,6 +16,10 @@ class FedMeta(RoundStrategy):
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
     set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
     travel behind the weights, as arrays "rates/NAME".
+
+    With `local_steps` above 1 they take so many meta steps and answer with their models, whose
+    plain mean is the new one, since CoPreFL compares methods with as many local iterations each;
+    one such step is the gradient form, to rounding.
     """
 
     variant: str = option(
@@ -31,6 +35,14 @@ class FedMeta(RoundStrategy):
         1, "steps of the adaptation, each on the whole support set", minimum=1
     )
     meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
+    local_steps: int = option(
+        1,
+        "meta steps of a participation, each on the whole support and query set; set behind "
+        "fedmeta alone, which does not heed the setting of this name",
+        unit="steps",
+        minimum=1,
+        added=True,
+    )
 
     name = "fedmeta"
     client = "coprefl_flwr.clients:FedMetaClient"
@@ -38,16 +50,20 @@ class FedMeta(RoundStrategy):
     actions = ("train.query",)
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
-        """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), the rates likewise."""
+        """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean; rates likewise."""
         clients, learnt = self.sample(server_round), self.learnt(arrays)
+        steps, beta = self.local_steps, self.meta_learning_rate
         config: MessageConfig = {
             "meta-variant": self.variant,
             "inner-learning-rate": self.inner_learning_rate,
             "inner-steps": self.inner_steps,
         }
+        if steps > 1:
+            config |= {"local-steps": steps, "meta-learning-rate": beta}
         replies = yield Exchange("train.query", learnt, clients, Mean(""), config=config)
-        gradient = weights_of(replies.arrays)
-        moved = {n: learnt[n] - self.meta_learning_rate * g for n, g in gradient.items()}
+        moved: Arrays = {}
+        if steps == 1:
+            moved = {n: learnt[n] - beta * g for n, g in weights_of(replies.arrays).items()}
         model, rates = taken_apart(replies.arrays | moved, "rates")
         if rates:
             self.state["rates"] = rates

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.learning.meta import meta_metrics, meta_step
+from coprefl_flwr.learning.meta import meta_step
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Accumulator, Exchange, LossMoments, Mean, Round, RoundStrategy
 
@@ -61,10 +61,12 @@ class HybridCoPreFL(RoundStrategy):
             losses.append(result.loss)
         # The same meta update as in scenario I.
         query_losses = np.array(losses)
-        options = {"gamma": self.gamma, "learning_rate": self.meta_learning_rate}
-        updated = meta_step(temporary, moments.sums, query_losses, reference=reference, **options)
+        gamma, zeta = self.gamma, self.meta_learning_rate
+        updated, metrics = meta_step(
+            temporary, moments.sums, query_losses, gamma, reference, learning_rate=zeta
+        )
         self.state["query-loss"] = float(query_losses.mean())
-        return updated, local.mean_metrics() | meta_metrics(query_losses, self.gamma)
+        return updated, local.mean_metrics() | metrics
 
     def parts(self, server_round: int, number: int) -> list[npt.NDArray[np.int64]]:
         """Split D^s at random, anew each round, into parts whose sizes differ by at most one."""

@@ -58,7 +58,8 @@ class PersonalSettings:
     )
     head_norm: str | None = option(
         None,
-        "normalisation in its heads; not set: FedPCL none, all others batch",
+        "normalisation in its heads; not set: batch, as FedPCL's Table 7 has it for all; `none`: "
+        "none, as its authors' code is said to have it for FedPCL",
         choices=("none", "batch"),
     )
     noise_on: str | None = option(

@@ -80,15 +80,15 @@ class Personalised(Study):
     def _network(self, name: str) -> Network:
         """Return what a method's clients train, which all clients of a process share."""
         classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
-        model, norm = self.model.model, self.personal.head_norm
+        model, norm = self.model.model, self.personal.head_norm or "batch"
         if self.personal.from_scratch:
             head = head_names(model, classes, shape, self.model.norm)
             module = build_model(model, classes, shape, self.model.norm, key)
         elif self.phases[name].method.strategy_class.network == "projection":
-            head, module = frozenset(), projection_head(shape[0], norm or "none", key)
+            head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
             head = frozenset({"classifier.weight", "classifier.bias"})
-            module = lightweight_model(shape[0], classes, norm or "batch", key)
+            module = lightweight_model(shape[0], classes, norm, key)
         return Network(model, module, classes, shape, head)
 
     def first_arrays(self, name: str) -> Arrays:

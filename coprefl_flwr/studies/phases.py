@@ -22,7 +22,7 @@ from coprefl_flwr.methods import (
     with_role,
 )
 from coprefl_flwr.models.origin import comes_from_elsewhere
-from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.options import Value, declared, option, without_added
 from coprefl_flwr.places import parsed
 from coprefl_flwr.studies.identity import values_of
 
@@ -87,7 +87,8 @@ class Phase:
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
         own = {"text": self.method.text} if self.method.text else {}
-        return self.about() | {"version": self.method.strategy_class.version} | own
+        about = without_added(self.about(), self.method.options)
+        return about | {"version": self.method.strategy_class.version} | own
 
 
 def training_keys(method: Method, role: str) -> tuple[str, ...]:

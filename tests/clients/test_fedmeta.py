@@ -52,6 +52,31 @@ def test_an_array_for_everything_sent(federation):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
+    """The answer is the model and its rates; a frozen layer and its rates are as they were sent."""
+    model = double_model()
+    model[2].weight.requires_grad_(False)
+    before = model_arrays(model)
+    names = [name for name in before if "running" not in name and "num_batches" not in name]
+    rates = [np.full_like(before[name], 0.5) for name in names]
+    sent = [*before.values(), *rates]
+    kept = [array.copy() for array in sent]
+    steps = {"meta-variant": "meta-sgd", "local-steps": 2, "meta-learning-rate": 0.3}
+    client, answer, n, metrics = query(model, federation.samples[2], sent, **steps)
+    assert list(answer) == [*before, *(f"rates/{name}" for name in names)]
+    for array, copy in zip(sent, kept, strict=True):
+        np.testing.assert_array_equal(array, copy)
+    np.testing.assert_array_equal(answer["2.weight"], before["2.weight"])
+    np.testing.assert_array_equal(answer["rates/2.weight"], rates[0])
+    for name in ("3.weight", "5.weight", "5.bias"):
+        assert (answer[name] != before[name]).all(), name
+        assert (answer[f"rates/{name}"] != 0.5).all(), name
+    assert answer["3.num_batches_tracked"] == 2
+    _, _, _, first = query(model, federation.samples[2], kept, **{"meta-variant": "meta-sgd"})
+    assert n == len(client.split(CONFIG)[1])
+    assert metrics["loss"] < first["loss"]  # The mean over both steps, of which the first is this.
+
+
 def test_equal_rates_of_meta_sgd_are_maml(federation):
     model = double_model()
     sent = list(model_arrays(model).values())

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.learning.meta import descend, meta_gradient, meta_loss
+from coprefl_flwr.learning.meta import (
+    descend,
+    mean_and_deviation,
+    meta_gradient,
+    meta_step,
+    sum_and_variance,
+)
 from coprefl_flwr.rounds.combine import Accumulator, LossMoments
 
 CENTRES = np.array([[1.0, 0.0, 2.0], [0.5, -1.0, 0.0], [2.0, 1.0, 1.0], [-1.0, 0.0, 0.5]])
@@ -28,16 +34,22 @@ def moments(losses, gradients, reference):
     return accumulator.sums["gradient"], accumulator.sums["loss-gradient"]
 
 
+W = np.array([0.3, -0.2, 0.9])
+
+
+def slopes(value):
+    """Return the derivatives of value(w) at W by central differences."""
+    step = 1e-6
+    return np.array([(value(W + e) - value(W - e)) / (2 * step) for e in step * np.eye(3)])
+
+
+@pytest.mark.parametrize("objective", [sum_and_variance, mean_and_deviation])
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
-def test_meta_gradient_matches_finite_differences(gamma):
-    w, step = np.array([0.3, -0.2, 0.9]), 1e-6
-    expected = [
-        (meta_loss(losses_at(w + e), gamma) - meta_loss(losses_at(w - e), gamma)) / (2 * step)
-        for e in step * np.eye(3)
-    ]
-    losses = losses_at(w)
-    g1, g2 = moments(losses, gradients_at(w), reference=0.7)
-    found = meta_gradient(g1, g2, losses, gamma, reference=0.7)["w"]
+def test_meta_gradient_matches_finite_differences(gamma, objective):
+    expected = slopes(lambda w: objective(losses_at(w)).loss(gamma))
+    losses = losses_at(W)
+    g1, g2 = moments(losses, gradients_at(W), reference=0.7)
+    found = meta_gradient(g1, g2, losses, gamma, 0.7, objective)["w"]
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
 
 
@@ -53,8 +65,51 @@ def test_two_moments_equal_the_direct_sum(gamma, reference):
 
 
 def test_meta_loss_by_hand():
-    """Losses 1, 2, 6: sum 9, mean 3, variance (4 + 1 + 9) / 3 = 14/3; gamma 1/4 gives 5.75."""
-    assert meta_loss(np.array([1.0, 2.0, 6.0]), 0.25) == pytest.approx(0.25 * 9 + 0.75 * 14 / 3)
+    """Losses 1, 2, 6: sum 9, mean 3, variance (4 + 1 + 9) / 3 = 14/3; gamma 1/4 gives 5.75.
+
+    With mean and standard deviation it is 3/4 + 3/4 sqrt(14/3).
+    """
+    losses = np.array([1.0, 2.0, 6.0])
+    assert sum_and_variance(losses).loss(0.25) == pytest.approx(0.25 * 9 + 0.75 * 14 / 3)
+    expected = 0.25 * 3 + 0.75 * np.sqrt(14 / 3)
+    assert mean_and_deviation(losses).loss(0.25) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("objective", "terms"),
+    [
+        (sum_and_variance, {"sum": np.sum, "variance": np.var}),
+        (mean_and_deviation, {"mean": np.mean, "deviation": np.std}),
+    ],
+)
+def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective, terms):
+    """The gradients by finite differences; the model moves by both, weighted by gamma."""
+    losses, names = losses_at(W), list(terms)
+    g1, g2 = moments(losses, gradients_at(W), reference=0.7)
+    sums = {"gradient": g1, "loss-gradient": g2}
+    options = {"gamma": 0.25, "reference": 0.7, "learning_rate": 0.1, "objective": objective}
+    moved, found = meta_step({"w": W, "n": np.array(3)}, sums, losses, **options)
+    gradients = [slopes(lambda w, of=of: of(losses_at(w))) for of in terms.values()]
+    for name, gradient in zip(names, gradients, strict=True):
+        assert found[f"meta-{name}"] == pytest.approx(terms[name](losses))
+        length = np.linalg.norm(gradient)
+        assert found[f"meta-{name}-gradient"] == pytest.approx(length, rel=1e-6)
+    expected = W - 0.1 * (0.25 * gradients[0] + 0.75 * gradients[1])
+    np.testing.assert_allclose(moved["w"], expected, rtol=1e-6)
+    assert found["query-loss"] == pytest.approx(losses.mean())
+    assert found["query-loss-variance"] == pytest.approx(losses.var())
+    assert len(found) == 7
+
+
+@pytest.mark.parametrize("losses", [[0.1] * 3, [2.0], [2.0, 2.0 + 1e-7], [0.0, 0.0]])
+def test_equal_losses_have_no_deviation_to_lessen(losses):
+    """Three times 0.1 is not 0.1 in the mean; what is left of it must not be divided by itself."""
+    losses = np.array(losses)
+    g1, g2 = moments(losses, np.ones((len(losses), 1)), reference=0.0)
+    terms = mean_and_deviation(losses)
+    assert terms.width == np.inf
+    found = meta_gradient(g1, g2, losses, 0.25, 0.0, mean_and_deviation)["w"]
+    np.testing.assert_allclose(found, [0.25])
 
 
 def test_descend_keeps_dtypes_and_buffers():

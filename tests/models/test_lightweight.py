@@ -16,8 +16,8 @@ def test_the_papers_counts_of_weights(backbones):
 
 
 def test_layers():
-    assert list(projection_head(8)._modules) == ["projection", "relu"]
-    assert list(projection_head(8, "batch")._modules) == ["projection", "relu", "norm"]
+    assert list(projection_head(8)._modules) == ["projection", "relu", "norm"]
+    assert list(projection_head(8, "none")._modules) == ["projection", "relu"]
     names = ["projection", "relu", "norm", "classifier"]
     assert list(lightweight_model(8, 5)._modules) == names
     assert "norm" not in lightweight_model(8, 5, "none")._modules

@@ -234,6 +234,22 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
     assert not any(first.startswith("random") for first, _ in pairwise(asked))
 
 
+def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of):
+    methods = [
+        "fedavg",
+        "coprefl",
+        {"ours": {"method": "coprefl-std", "gamma": 0.2}},
+        {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
+    ]
+    recipe = pretraining(recipe_of, methods=methods)
+    for contest in contests(recipe):
+        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=(1, 2))
+    (found,) = collect(recipe, store, {}).comparisons
+    none, *gammas = [row.gamma for row in found.measured]
+    assert math.isnan(none)
+    assert gammas == [0.5, 0.2, 1.0]
+
+
 def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 50)

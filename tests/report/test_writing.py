@@ -48,7 +48,9 @@ class Page(HTMLParser):
 def rounds(label: str) -> pd.DataFrame:
     rows = [
         {"phase": "pretraining", "start": label, "task": None, "round": number, "seed": seed,
-         "loss": 4 / number, "server-accuracy": 40 + number + seed}
+         "loss": 4 / number, "server-accuracy": 40 + number + seed,
+         "meta-sum": 80 / number, "meta-variance": 0.01, "meta-sum-gradient": 20.0,
+         "meta-variance-gradient": 0.1}
         for seed in (0, 1)
         for number in range(1, 13)
     ]  # fmt: skip
@@ -73,6 +75,7 @@ def with_everything() -> Report:
             switch,
             grid,
             heat,
+            float(gamma),
         )
         for gamma, switch in (("0", 3), ("1", 6))
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import CoPreFL, Replies
+from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
 from tests.refusals import refused
 from tests.tiny import SIZES, tiny_model
 
@@ -26,7 +26,20 @@ def full_batch_sgd(model, inputs, targets, steps, learning_rate):
                 parameter -= learning_rate * gradient
 
 
-def one_round_by_hand(federation, start, participants, server_round, gamma, zeta, seed=0):
+def printed(losses, gamma):
+    """Return L_meta as the paper has it."""
+    return gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
+
+
+def ours(losses, gamma):
+    """Return CoPreFLStd's L_meta."""
+    deviation = ((losses - losses.mean()) ** 2).mean().sqrt()
+    return gamma * losses.mean() + (1 - gamma) * deviation
+
+
+def one_round_by_hand(
+    federation, start, participants, server_round, gamma, zeta, seed=0, objective=printed
+):
     """Algorithm 1 in float64, in the order of its lines, without any code of the strategies.
 
     The meta gradient comes from autograd through L_meta itself, not from the formula
@@ -54,7 +67,7 @@ def one_round_by_hand(federation, start, participants, server_round, gamma, zeta
     losses = torch.stack(
         [functional.cross_entropy(model(sets[j][0]), sets[j][1]) for j in participants]
     )
-    meta = gamma * losses.sum() + (1 - gamma) * ((losses - losses.mean()) ** 2).mean()
+    meta = objective(losses, gamma)
     gradients = torch.autograd.grad(meta, list(model.parameters()))
     with torch.no_grad():
         for parameter, gradient in zip(model.parameters(), gradients, strict=True):
@@ -62,11 +75,12 @@ def one_round_by_hand(federation, start, participants, server_round, gamma, zeta
     return {name: value.numpy() for name, value in model.state_dict().items()}, losses.detach()
 
 
+@pytest.mark.parametrize(("strategy_class", "objective"), [(CoPreFL, printed), (CoPreFLStd, ours)])
 @pytest.mark.parametrize("gamma", [0.0, 0.25, 1.0])
 @pytest.mark.parametrize("nodes", [1, 3])
-def test_a_round_is_algorithm_1(federation, gamma, nodes):
+def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, objective):
     """Two rounds (the second has a nonzero reference loss) agree with plain autograd to 1e-5."""
-    strategy = CoPreFL(gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0)
+    strategy = strategy_class(gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0)
     grid = LocalGrid(federation.coprefl_app(), nodes=nodes)
     asked = []
     sample = strategy.sample
@@ -76,7 +90,7 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes):
     expected = federation.arrays()
     for server_round, participants in enumerate(asked, start=1):
         expected, losses = one_round_by_hand(
-            federation, expected, participants, server_round, gamma, zeta=0.5
+            federation, expected, participants, server_round, gamma, zeta=0.5, objective=objective
         )
     assert [len(participants) for participants in asked] == [3, 3]
     found = from_record(result.arrays)
@@ -89,6 +103,7 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes):
     assert metrics["query-loss-variance"] == pytest.approx(
         float(losses.var(unbiased=False)), abs=1e-5
     )
+    assert metrics["meta-loss"] == pytest.approx(float(objective(losses, gamma)), abs=1e-5)
     # The counter of BatchNorm: 2 steps a round at every client, so 4 after two rounds.
     assert found["2.num_batches_tracked"] == 4
 

@@ -12,7 +12,7 @@ from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedMeta
-from tests.strategies.by_hand import assert_equal, is_statistic, mean, run
+from tests.strategies.by_hand import assert_equal, is_statistic, mean, run, run_on
 from tests.tiny import SIZES, Federation
 
 
@@ -84,6 +84,22 @@ def round_by_hand(federation, start, rates, clients, server_round, beta, **adapt
     return arrays, dict(zip(names, after[len(names) :], strict=True))
 
 
+def local_steps_by_hand(federation, start, rates, learn_rates, clients, server_round, **adaptation):
+    """Return the mean of models, and of rates, after three rounds that a client has alone."""
+    ends = []
+    for client in clients:
+        arrays, own = start, rates
+        for _ in range(3):
+            arrays, moved = round_by_hand(
+                federation, arrays, own, [client], server_round, 0.4, **adaptation
+            )
+            own = moved if learn_rates else own
+        ends.append((arrays, own))
+    queries = [len(sets(federation, client, server_round)[1][1]) for client in clients]
+    model = mean([arrays for arrays, _ in ends], [1] * len(clients), clients, queries)
+    return model, {name: np.mean([own[name] for _, own in ends], 0) for name in rates}
+
+
 def rates_of(arrays, rate):
     return {name: np.full_like(a, rate) for name, a in arrays.items() if not is_statistic(name)}
 
@@ -131,6 +147,52 @@ def test_meta_sgd_learns_its_rates(exact_federation):
     assert_equal(found, expected)
     assert_equal(strategy.state["rates"], rates)
     assert abs(rates["5.weight"] - 0.7).max() > 0.01
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, "meta-sgd"])
+@pytest.mark.parametrize("hosting", ["1", "2"])
+def test_three_local_steps_by_hand(exact_federation, name, hosting):
+    """Two rounds: three meta steps each on the same sets, then the plain mean of the models."""
+    start, adaptation = exact_federation.arrays(), VARIANTS.get(name, {})
+    strategy = FedMeta(
+        variant=name.partition(",")[0],
+        inner_learning_rate=0.7,
+        inner_steps=adaptation.get("inner_steps", 1),
+        meta_learning_rate=0.4,
+        local_steps=3,
+        participants=3,
+    )
+    grid = exact_federation.grid(hosting, FedMetaClient)
+    found, asked = run_on(strategy, grid, start)
+    expected, rates = start, rates_of(start, 0.7)
+    for number, clients in enumerate(asked, start=1):
+        expected, rates = local_steps_by_hand(
+            exact_federation, expected, rates, name == "meta-sgd", clients, number, **adaptation
+        )
+    assert_equal(found, expected)
+    if name == "meta-sgd":
+        assert_equal(strategy.state["rates"], rates)
+
+
+@pytest.mark.parametrize("variant", ["maml", "fomaml", "meta-sgd"])
+def test_one_local_step_is_the_gradient_form(exact_federation, variant):
+    """The mean of models that took one step each is one step against the mean gradient."""
+    ends = []
+    for form in ({}, {"local-steps": 1, "meta-learning-rate": 0.4}):
+
+        class Answers(FedMetaClient):
+            def query(self, parameters, config, form=form):
+                return super().query(parameters, {**config, **form})
+
+        strategy = FedMeta(
+            variant=variant, inner_learning_rate=0.7, meta_learning_rate=0.4, participants=3
+        )
+        if form:  # Take the models for what they are.
+            strategy.local_steps = 2
+        ends.append(run(strategy, exact_federation.app(Answers), exact_federation.arrays()))
+    (gradients, clients), (models, same) = ends
+    assert clients == same
+    assert_equal(models, gradients)
 
 
 def objective(federation, theta, template, clients):
@@ -207,6 +269,7 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
     [
         ({"variant": "MAML"}, "variant: unknown value 'MAML': did you mean 'maml'."),
         ({"inner_steps": 0}, "inner_steps = 0: must be at least 1"),
+        ({"local_steps": 0}, "local_steps = 0: must be at least 1"),
         ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be at least 0"),
         ({"meta_learning_rate": float("nan")}, "meta_learning_rate = nan: must be a finite number"),
     ],

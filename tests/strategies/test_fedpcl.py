@@ -21,10 +21,11 @@ from tests.tiny import CLASSES, HOSTINGS, ToDouble
 SIZE, TAU = 6, 0.5
 
 
-def head():
+def head(norm=False):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(4)
-        return nn.Sequential(ToDouble(), nn.Flatten(), nn.Linear(16, SIZE), nn.ReLU()).double()
+        layers = [ToDouble(), nn.Flatten(), nn.Linear(16, SIZE), nn.ReLU()]
+        return nn.Sequential(*layers, *([nn.BatchNorm1d(SIZE)] if norm else [])).double()
 
 
 @pytest.fixture
@@ -38,8 +39,8 @@ def federation(exact_federation):
     return found
 
 
-def options(folder):
-    return {"states": folder, "initial": model_arrays(head())}
+def options(folder, norm=False):
+    return {"states": folder, "initial": model_arrays(head(norm))}
 
 
 def start():
@@ -53,7 +54,7 @@ def unit(row):
 def own_prototypes(model, samples):
     """Return {class: (unit prototype, count)} of one client."""
     inputs, targets = samples.batch(slice(None), torch.device("cpu"))
-    z = normalize(model(inputs)).detach().numpy()
+    z = normalize(model.eval()(inputs)).detach().numpy()
     labels = targets.numpy()
     return {j: (unit(z[labels == j].mean(axis=0)), (labels == j).sum()) for j in set(labels)}
 
@@ -73,9 +74,9 @@ def loss_by_hand(model, samples, sets):
     return terms[0] + sum(terms[1:]) / len(terms[1:])
 
 
-def by_hand(federation, rounds):
+def by_hand(federation, rounds, norm=False):
     """Return the global set and every client's head after rounds with these participants."""
-    heads = {client: head() for client in range(4)}
+    heads = {client: head(norm) for client in range(4)}
     shared, local = {}, []
     for clients in rounds:
         if local:
@@ -113,6 +114,29 @@ def test_three_rounds_by_hand(federation, tmp_path, hosting):
     for client, state in states.items():
         weights = {name: t.numpy() for name, t in heads[client].state_dict().items()}
         assert_equal(state, dict(sorted(weights.items())), 1e-11)
+
+
+def test_three_rounds_with_batchnorm_in_the_head_by_hand(federation, tmp_path):
+    """Trained by a batch's statistics, prototypes by the running ones: at first mean 0, variance 1.
+
+    So the prototypes of round 1, of untrained heads, are those of a head without BatchNorm.
+    """
+    federation.model, ends = head(norm=True), {}
+    for rounds in (1, 3):
+        grid = federation.grid("2", FedPCLClient, **options(tmp_path / str(rounds), norm=True))
+        strategy = FedPCL(temperature=TAU)
+        ends[rounds], _ = run_on(strategy, grid, start(), rounds)
+    expected, heads = by_hand(federation, [range(4)] * 3, norm=True)
+    assert_equal(ends[3], expected, 1e-11)
+    for client, state in states_of(strategy, tmp_path / "3").items():
+        weights = {name: t.numpy() for name, t in heads[client].state_dict().items()}
+        assert_equal(state, dict(sorted(weights.items())), 1e-11)
+        assert state["4.num_batches_tracked"] == 2 * (client + 1)
+    assert_equal(ends[1], by_hand(federation, [range(4)])[0], 1e-5)
+    assert (
+        abs(ends[3]["prototypes"] - by_hand(federation, [range(4)] * 3)[0]["prototypes"]).max()
+        > 0.1
+    )
 
 
 def test_heads_stay_with_their_clients_who_take_part_now_and_then(federation, tmp_path):

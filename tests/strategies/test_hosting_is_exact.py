@@ -224,6 +224,7 @@ METHODS = {
     "qffl": (QFFLClient, QFFL, {"q": 2.0}),
     "maml": (FedMetaClient, FedMeta, {"variant": "maml"}),
     "meta-sgd": (FedMetaClient, FedMeta, {"variant": "meta-sgd", "meta_learning_rate": 0.5}),
+    "maml, local steps": (FedMetaClient, FedMeta, {"meta_learning_rate": 0.5, "local_steps": 3}),
     "per-fedavg": (PerFedAvgClient, PerFedAvg, {"variant": "hf", "inner_learning_rate": 0.5}),
     "coprefl": (CoPreFLClient, CoPreFL, {"meta_learning_rate": 0.1}),
 }

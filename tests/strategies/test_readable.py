@@ -9,7 +9,7 @@ import coprefl_flwr.strategies
 from coprefl_flwr.strategies import RoundStrategy
 
 FOLDER = Path(coprefl_flwr.strategies.__file__).parent
-VARIANTS = {"fedyogi.py", "ncm.py", "ridge.py"}
+VARIANTS = {"coprefl_std.py", "fedyogi.py", "ncm.py", "ridge.py"}
 """Files of a method that changes one line of another's round."""
 INFRASTRUCTURE = {"__init__"}
 ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not in INFRASTRUCTURE)

@@ -44,3 +44,19 @@ def test_another_text_of_a_users_module_is_another_model(
     assert not set(first) & set(other)
     assert [key.partition("-")[0] for key in first] == [key.partition("-")[0] for key in other]
     assert keys("ReLU") == first
+
+
+def test_local_steps_of_fedmeta_are_its_own_and_1_is_as_before_there_were_any(tiny_settings):
+    """The setting local-steps is no meta step; behind the method it makes other results."""
+
+    def identity(method, **settings):
+        (stage, *_) = Starts(replace(tiny_settings, method=method, **settings)).stages
+        return stage.phases[0].identity(), stage.key()
+
+    before, key = identity("fedmeta")
+    assert "local-steps" not in before
+    assert identity("fedmeta:local-steps=1") == (before, key)
+    assert identity("fedmeta", local_steps=7) == (before, key)
+    five, other = identity("fedmeta:local-steps=5")
+    assert five == before | {"local-steps": 5}
+    assert other != key

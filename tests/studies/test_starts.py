@@ -172,7 +172,7 @@ KNOWN = ", ".join(["random", *TRAINED])
             "fedmeta:learning-rate=0.1",
             "method, fedmeta:learning-rate=0.1: fedmeta has no 'learning-rate' here, did you mean "
             "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
-            "meta-learning-rate, support-fraction, resplit, rounds, participants",
+            "meta-learning-rate, local-steps, support-fraction, resplit, rounds, participants",
         ),
         (
             "scaffold:clip-norm=1",
@@ -270,6 +270,7 @@ OTHER = {
     "max-local-steps": 9,
     "batch-size": 11,
     "server-steps": 13,
+    "local-steps": 4,
 }
 """Values that are no default; of settings not here, 0.321."""
 FOUND_AS = {
@@ -304,7 +305,8 @@ def test_every_option_of_a_method_arrives(name, federation, tmp_path):
     for key, value in values.items():
         field = FOUND_AS.get(key, key.replace("-", "_"))
         refining = key in ("server-steps", "server-learning-rate")
-        holders = [made.training] if refining else [inner, client, training]
+        heeded = [training] if method.trains_locally else []
+        holders = [made.training] if refining else [inner, client, *heeded]
         arrived = [getattr(holder, field) for holder in holders if hasattr(holder, field)]
         assert arrived, key
         assert all(one == value for one in arrived), key

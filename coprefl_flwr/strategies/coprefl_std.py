@@ -1,0 +1,33 @@
+"""CoPreFL with the mean and the standard deviation of the query losses: a variant of ours."""
+
+from dataclasses import dataclass
+
+from coprefl_flwr.learning.meta import Losses, Terms, mean_and_deviation
+from coprefl_flwr.options import option
+from coprefl_flwr.strategies.coprefl import CoPreFL
+
+
+@dataclass(kw_only=True, eq=False)
+class CoPreFLStd(CoPreFL):
+    """CoPreFL whose meta objective is gamma * mean_j L_j + (1 - gamma) * std_j L_j.
+
+    In no paper: it is ours, to see what gamma could do. In the printed objective (ICLR text eq. 5)
+    the variance of the query losses is some hundredths where their sum over 20 participants is some
+    tens, and its gradient shrinks with it, so that gamma sets the length of the step and hardly
+    balances anything. The gradient of the deviation is the mean of the g_j, each times how many
+    deviations L_j lies off the mean: it is as long as the g_j differ, however close the losses are.
+    """
+
+    gamma: float = option(
+        0.5,
+        "balance: 1 the mean of the query losses, 0 their standard deviation",
+        minimum=0,
+        maximum=1,
+    )
+
+    name = "coprefl-std"
+    refined_name = "coprefl-std-sgd"
+
+    def terms(self, losses: Losses) -> Terms:
+        """Return the mean of the query losses and their standard deviation."""
+        return mean_and_deviation(losses)

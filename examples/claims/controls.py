@@ -1,0 +1,53 @@
+"""Two controls that take CoPreFL apart: its split without its step, and a step without the rest."""
+
+from dataclasses import dataclass
+
+from coprefl_flwr.clients import CoPreFLClient
+from coprefl_flwr.learning.meta import descend
+from coprefl_flwr.options import option
+from coprefl_flwr.rounds import Exchange, Mean, Total
+from coprefl_flwr.strategies import FedAvg
+
+
+class OnAllSamples(CoPreFLClient):
+    """Trains on all samples; its query set is CoPreFL's, which it has then trained on too."""
+
+    def training_samples(self, config):
+        """Return all samples."""
+        return self.train
+
+
+class FedAvgOnSupport(FedAvg):
+    """FedAvg on CoPreFL's support sets: what it does without its meta step (zeta = 0)."""
+
+    client = CoPreFLClient
+    roles = ("pretraining",)
+
+
+@dataclass(kw_only=True, eq=False)
+class FedAvgThenStep(FedAvg):
+    """A FedAvg round on all samples, then a FedSGD step at the averaged model on the query sets.
+
+    Summed, with `step_learning_rate` as zeta, it is CoPreFL with gamma = 1 (whose second term has
+    no weight) but for what the clients train on: no support split, no meta objective.
+    """
+
+    step_learning_rate: float = option(1e-3, "step size of the server's step", minimum=0)
+    step_along: str = option(
+        "sum", "of the gradients of the query losses: their sum or mean", choices=("sum", "mean")
+    )
+
+    client = OnAllSamples
+    roles = ("pretraining",)
+    actions = ("train", "train.query")
+    wrappable = False
+
+    def round(self, server_round, arrays):
+        """Return w - rate x sum_j grad L_j(w), w the mean of the participants' models."""
+        local = yield from self.train(server_round, arrays, Mean("num-examples"))
+        query = yield Exchange("train.query", local.arrays, local.clients, Total())
+        rate = self.step_learning_rate
+        if self.step_along == "mean":
+            rate /= len(query.clients)
+        metrics = local.mean_metrics() | {"query-loss": float(query.metrics["loss"].mean())}
+        return descend(local.arrays, query.sums["sum"], rate), metrics
