@@ -73,7 +73,7 @@ class DataSettings:
     task_reserve: float = option(
         0.0,
         "part of the samples of each class of both phases that the tasks alone have, the "
-        "pre-training the rest; 0: the tasks have all, the pre-training too, as in the paper",
+        "pre-training the rest; 0: the tasks have all, the pre-training too",
         minimum=0,
         maximum=0.9,
     )
