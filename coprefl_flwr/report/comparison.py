@@ -10,11 +10,11 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.report.figures import Landscape, Similarity
+from coprefl_flwr.report.figures import Landscape, Noised, Similarity
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
-    "diagnostics",
+    *("diagnostics", "noise"),
 )
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
@@ -37,6 +37,7 @@ class Measured:
     switch: int = 0  # the last round of the first of several phases; 0 for one phase
     landscape: Landscape | None = None  # the loss around its model
     similarity: Similarity | None = None  # how much each backbone is in what it fuses
+    noised: Noised | None = None  # an image that it is trained on, without and with noise
 
     @property
     def name(self) -> str:
