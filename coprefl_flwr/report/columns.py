@@ -53,7 +53,7 @@ COLUMNS = {
 """What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
-round; `seconds` are the median round's, of a personalised method or a task, on whatever made it.
+round; `seconds` are a personalised method's in its median round, on whatever made it.
 """
 
 

@@ -6,7 +6,7 @@ result is there. Files are written in one step: a stage that was interrupted goe
 checkpoint, and ends with the very bytes of one that was not.
 
     FOLDER/result.json               {"rows": ..., "rounds": ...}
-    FOLDER/seconds.json              how long each round took, of the last process alone
+    FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
     FOLDER/checkpoint.safetensors    while it is under way
     FOLDER/client-state/             what its clients keep, where they keep something
 """
@@ -102,6 +102,8 @@ class Stage(ABC):
     """What its rounds say that it is."""
     measures: ClassVar[bool] = True
     """Whether it leaves a row per client."""
+    timed: ClassVar[bool] = False
+    """Whether it leaves how long its rounds took."""
     task: int | None = None
     before: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
@@ -183,8 +185,8 @@ def _train(
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
-            # Not in the result, which is the same however long it took.
-            write_atomically(folder / SECONDS, json.dumps(seconds).encode())
+            if stage.timed:  # Not in the result, which is the same however long it took.
+                write_atomically(folder / SECONDS, json.dumps(seconds).encode())
             more = stage.keep(folder, report.arrays, strategy)
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, strategy, more))
