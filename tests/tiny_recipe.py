@@ -98,11 +98,11 @@ class Witness:
 
 
 def files(folder):
-    """Return {path in the folder: bytes} of every file, but for the one that names a folder."""
+    """Return {path: bytes} of every file in a folder, but for a folder's name and for times."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != "models.txt"
+        if path.is_file() and path.name not in ("models.txt", "seconds.json")
     }
 
 

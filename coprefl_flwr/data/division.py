@@ -34,7 +34,7 @@ class DataSettings:
         "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
         "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
         "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, or a .txt of "
-        "speeches",
+        "speeches (windows 10 characters apart; `FILE:1`: as many as there are)",
     )
     data_dir: str = option("", "where torchvision datasets are, or are downloaded to")
     samples_per_class: int = option(
@@ -73,7 +73,7 @@ class DataSettings:
     task_reserve: float = option(
         0.0,
         "part of the samples of each class of both phases that the tasks alone have, the "
-        "pre-training the rest; 0: the tasks have all, the pre-training too, as in the paper",
+        "pre-training the rest; 0: the tasks have all, the pre-training too",
         minimum=0,
         maximum=0.9,
     )

@@ -85,15 +85,25 @@ def _stored(file: Path) -> npt.NDArray[np.float32]:
     return values
 
 
-def _computed(
-    samples: Samples, encoders: Sequence[Encoder], device: torch.device, change: Change | None
-) -> npt.NDArray[np.float32]:
+def _images(samples: Samples) -> Tensor:
+    """Return the images, uint8 (b, C, H, W)."""
     source = samples.dataset
     if not isinstance(source, ImageDataset):
         raise SettingsError(f"features are made of images, not of a {type(source).__name__}")
-    images = source.images[torch.from_numpy(samples.indices)]
+    return source.images[torch.from_numpy(samples.indices)]
+
+
+def plain_images(samples: Samples) -> npt.NDArray[np.float32]:
+    """Return images with pixels from 0 to 1, (b, C, H, W), as a `Change` is given them."""
+    return np.asarray(_images(samples).numpy().astype(np.float32) / np.float32(255))
+
+
+def _computed(
+    samples: Samples, encoders: Sequence[Encoder], device: torch.device, change: Change | None
+) -> npt.NDArray[np.float32]:
+    images = _images(samples)
     if change is not None:
-        images = torch.from_numpy(change(images.numpy().astype(np.float32) / np.float32(255)))
+        images = torch.from_numpy(change(plain_images(samples)))
     parts = []
     for part in batch_slices(len(images), ENCODING_BATCH):
         batch = images[part].to(device)

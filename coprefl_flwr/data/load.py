@@ -36,7 +36,8 @@ def load_dataset(
         dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
         USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
         - an .npz file; PATH.npz:NAME reads other labels of it
-        - a .txt file of what people say, for predicting its next character (`text.load_text`)
+        - a .txt file of what people say, for predicting its next character (`text.load_text`), with
+          a window at every tenth character; PATH.txt:1 has one at each, as LEAF has
         - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
@@ -91,6 +92,14 @@ def _load(name: str, data_dir: Path, reduction: Reduction, own: str) -> Dataset:
     return reduction.of(f"dataset '{name}'", whole)
 
 
+def _stride(name: str, text: str) -> int:
+    """Return how many characters apart windows begin, as the name of a text says."""
+    if not text.isdecimal() or not int(text):
+        line = "after the colon stands how many characters apart windows begin, 1 or more"
+        raise SettingsError(f"dataset '{name}': {line}")
+    return int(text)
+
+
 @functools.lru_cache(maxsize=2)
 def _whole(name: str, data_dir: Path, own: str) -> Dataset:
     if own:
@@ -105,9 +114,11 @@ def _whole(name: str, data_dir: Path, own: str) -> Dataset:
         return load_npz(path)
     if path.is_file() and path.suffix == ".txt":
         return load_text(path)
-    file, _, labels = name.rpartition(":")
+    file, _, part = name.rpartition(":")
     if file.endswith(".npz") and Path(file).expanduser().is_file():
-        return load_npz(Path(file).expanduser(), labels)
+        return load_npz(Path(file).expanduser(), part)
+    if file.endswith(".txt") and Path(file).expanduser().is_file():
+        return load_text(Path(file).expanduser(), _stride(name, part))
     paths = "the path of an .npz or a .txt file, or of a folder"
     if path.is_file():
         raise SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")

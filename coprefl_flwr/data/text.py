@@ -88,8 +88,8 @@ class TextDataset:
         return torch.from_numpy(windows[self.starts[rows]]).to(device).long()
 
 
-def load_text(path: Path) -> TextDataset:
-    """Read a text of several speakers, with windows of 80 characters, 10 apart.
+def load_text(path: Path, stride: int = _STRIDE) -> TextDataset:
+    """Read a text of several speakers, with windows of 80 characters, `stride` characters apart.
 
     Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
@@ -97,7 +97,7 @@ def load_text(path: Path) -> TextDataset:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not readable as UTF-8 text ({error})") from error
-    return TextDataset.of(str(path), text, stride=_STRIDE)
+    return TextDataset.of(str(path), text, stride=stride)
 
 
 def _speeches(source: str, text: str) -> list[str]:

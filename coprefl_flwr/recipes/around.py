@@ -1,16 +1,21 @@
-"""The loss landscape around a starting model of the store, measured once."""
+"""What a figure shows around a run of the store besides its results; made once, and kept there."""
 
 import io
 import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.report.figures import Landscape, landscape
+from coprefl_flwr.report.figures import Landscape, Noised, landscape
+from coprefl_flwr.studies.personal_data import noised_image
+from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.starts import Starts
 
 logger = logging.getLogger("flwr.coprefl")
@@ -38,7 +43,26 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
     data = ServerData(study.network(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
-    content = io.BytesIO()
-    np.savez(content, steps=found.steps, losses=found.losses)
-    write_atomically(file, content.getvalue())
+    _save(file, steps=found.steps, losses=found.losses)
     return found
+
+
+def image_with_noise(store: ModelStore, run: Run) -> Noised | None:
+    """Return an image that a personalised method is trained on, without and with its noise."""
+    study, file = run.study, store.folder(run.main) / "noised.npz"
+    if not isinstance(study, Personalised):
+        return None
+    if file.exists():
+        with np.load(file) as kept:
+            return Noised(kept["before"], kept["after"])
+    found = noised_image(study.data)
+    if not found:
+        return None
+    _save(file, before=found[0], after=found[1])
+    return Noised(*found)
+
+
+def _save(file: Path, **arrays: npt.NDArray[Any]) -> None:
+    content = io.BytesIO()
+    np.savez(content, **arrays)  # type: ignore[arg-type]
+    write_atomically(file, content.getvalue())

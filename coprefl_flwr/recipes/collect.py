@@ -13,7 +13,7 @@ import pandas as pd
 
 from coprefl_flwr.options import Value
 from coprefl_flwr.places import METRIC
-from coprefl_flwr.recipes.around import loss_around
+from coprefl_flwr.recipes.around import image_with_noise, loss_around
 from coprefl_flwr.recipes.recipe import VALIDATION, Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, contests
@@ -21,6 +21,7 @@ from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
     DIAGNOSTICS,
+    SECONDS,
     SENT,
     STD_CLIENTS,
     TO_REACH,
@@ -145,7 +146,7 @@ class _Table:
 
     def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
         label = contest.entrant.label
-        landscape = "landscape" in self.recipe.figures and self.store.done(runs[0])
+        asked = self.recipe.figures if self.store.done(runs[0]) else ()
         rounds = [
             {**row, "seed": run.settings.seed}
             for run in runs
@@ -159,7 +160,8 @@ class _Table:
             rounds=frame(rounds),
             curves=self._of_tasks(runs, label, "rounds"),
             switch=runs[0].main.switch,
-            landscape=loss_around(self.store, runs[0]) if landscape else None,
+            landscape=loss_around(self.store, runs[0]) if "landscape" in asked else None,
+            noised=image_with_noise(self.store, runs[0]) if "noise" in asked else None,
             similarity=self._similarity(contest, chosen),
             gamma=_gamma(runs[0].main),
         )
@@ -191,7 +193,7 @@ class _Table:
         result = self.store.result(stage)
         rows, last = accuracies(frame(result["rows"])), result["rounds"][-1]
         found = summarise_task(rows["accuracy"])
-        found[STD_CLIENTS] = math.sqrt(found["variance"])
+        found |= {STD_CLIENTS: math.sqrt(found["variance"]), SECONDS: self.store.seconds(stage)}
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}

@@ -11,7 +11,10 @@ recipe that needs one finds it, and none is made twice:
 """
 
 import functools
+import json
 import logging
+import math
+import statistics
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +28,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import RESULT, Stage, read_result
+from coprefl_flwr.studies.stage import RESULT, SECONDS, Stage, read_result
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -111,6 +114,15 @@ class ModelStore:
     def result(self, stage: Stage) -> dict[str, list[dict[str, Any]]]:
         """Return {"rows", "rounds"} of a stage, both empty if it is not there."""
         return read_result(self.folder(stage)) if self.has(stage) else {"rows": [], "rounds": []}
+
+    def seconds(self, stage: Stage) -> float:
+        """Return the median time of a stage's round in seconds; nan if it was not taken.
+
+        The first round of its last process is left out: there features are made.
+        """
+        file = self.folder(stage) / SECONDS
+        taken = json.loads(file.read_text()) if file.exists() else []
+        return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
     @contextmanager
     def held(self, run: Run) -> Iterator[None]:

@@ -22,6 +22,7 @@ class Heading:
 STD_CLIENTS = "std-clients"
 SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
+SECONDS = "seconds"
 
 TO_REACH = re.compile(r"(rounds|megabytes)-to-(\d+(?:\.\d+)?)%")
 DIAGNOSTICS = {
@@ -46,12 +47,13 @@ COLUMNS = {
     "megabytes": Heading("MB sent", "lower", 1, tested=False),
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
+    SECONDS: Heading("Seconds a round", "lower", tested=False),
     **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
 """What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
-round.
+round; `seconds` are a personalised method's in its median round, on whatever made it.
 """
 
 

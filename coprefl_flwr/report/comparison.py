@@ -11,11 +11,11 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.report.figures import Landscape, Similarity
+from coprefl_flwr.report.figures import Landscape, Noised, Similarity
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
-    *("diagnostics", "objective"),
+    *("diagnostics", "objective", "noise"),
 )
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
 
@@ -39,6 +39,7 @@ class Measured:
     landscape: Landscape | None = None  # the loss around its model
     similarity: Similarity | None = None  # how much each backbone is in what it fuses
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
+    noised: Noised | None = None  # an image that it is trained on, without and with noise
 
     @property
     def name(self) -> str:

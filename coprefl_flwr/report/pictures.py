@@ -163,6 +163,17 @@ def _similarity(comparison: Comparison) -> Drawn:
     return figures.similarity_figure(found[0]), caption
 
 
+def _noise(comparison: Comparison) -> Drawn:
+    found = [one.noised for one in comparison.measured if one.noised]
+    if not found:
+        raise NothingToDrawError("a row with noise on images")
+    caption = (
+        "The first image that the first client trains on, of the first seed, without and with the "
+        "noise that is laid over it (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
+    )
+    return figures.noised_figure(found[0]), caption
+
+
 def _diagnostics(comparison: Comparison) -> Drawn:
     metrics = [one for one in DIAGNOSTICS if one in comparison.metrics]
     panels = {}
@@ -202,6 +213,7 @@ _KINDS: dict[str, tuple[str, Callable[[Comparison], Drawn]]] = {
     "gamma": ("Accuracy and variance against gamma", _gamma),
     "diagnostics": ("Accuracy against what was measured at the start", _diagnostics),
     "objective": ("Terms of the meta objective and their gradients by round", _objective),
+    "noise": ("An image without and with noise", _noise),
     "similarity": ("Heat map of how much each backbone is in the fused prototypes", _similarity),
 }
 """What each kind of figure shows, for those who do not see it, and the function that draws it."""

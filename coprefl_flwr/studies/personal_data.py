@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.data.features import Encoder, features_of
+from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
@@ -19,6 +20,8 @@ from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
+
+Floats = npt.NDArray[np.float64]
 
 PERSONAL = "personal"
 """The population of a personalised study."""
@@ -227,12 +230,31 @@ def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
         raise TypeError("a client of a personalised study has test samples")
     backbones = _loaded(data.settings.backbones)
     make: list[Encoder] = [backbone.features for backbone in backbones] or [data.pixels]
-    change, noise = None, data.settings.noise("images")
-    if noise:
-        rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")
-        change = functools.partial(noise.on, rng=rng)
-    train = features_of(held.train, make, device, folder / f"{client}-train.npy", change)
+    train = features_of(
+        held.train, make, device, folder / f"{client}-train.npy", _noise_of(data, client)
+    )
     return ClientData(train, features_of(held.test, make, device, folder / f"{client}-test.npy"))
+
+
+def _noise_of(data: PersonalData, client: int) -> Change | None:
+    """Return what lays noise over all images that a client trains on, if anything does."""
+    noise = data.settings.noise("images")
+    if not noise:
+        return None
+    rng = seeds.generator(data.seed, PERSONAL, client, "image-noise")
+    return functools.partial(noise.on, rng=rng)
+
+
+def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
+    """Return the first client's first image to train on, (C, H, W), without and with its noise.
+
+    Without noise its pixels are from 0 to 1. None where no noise is laid over images.
+    """
+    change = _noise_of(data, 0)
+    if not change:
+        return None
+    images = plain_images(data.images[0].train)
+    return images[0].astype(np.float64), change(images)[0].astype(np.float64)
 
 
 def personal_data(settings: PersonalSettings, data: DataSettings, seed: int) -> PersonalData:

@@ -124,7 +124,7 @@ class Personalised(Study):
 class PersonalStage(Stage):
     """A method that gives every client a model of its own."""
 
-    kind, phase = PERSONAL_KIND, "personalised"
+    kind, phase, timed = PERSONAL_KIND, "personalised", True
 
     def __init__(self, study: Personalised, name: str) -> None:
         self.study, self.of = study, study.phases[name]

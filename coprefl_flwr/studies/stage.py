@@ -6,6 +6,7 @@ result is there. Files are written in one step: a stage that was interrupted goe
 checkpoint, and ends with the very bytes of one that was not.
 
     FOLDER/result.json               {"rows": ..., "rounds": ...}
+    FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
     FOLDER/checkpoint.safetensors    while it is under way
     FOLDER/client-state/             what its clients keep, where they keep something
 """
@@ -36,7 +37,7 @@ from coprefl_flwr.studies.phases import folder_of
 logger = logging.getLogger("flwr.coprefl")
 
 RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
-CHECKPOINT = "checkpoint.safetensors"
+CHECKPOINT, SECONDS = "checkpoint.safetensors", "seconds.json"
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -101,6 +102,8 @@ class Stage(ABC):
     """What its rounds say that it is."""
     measures: ClassVar[bool] = True
     """Whether it leaves a row per client."""
+    timed: ClassVar[bool] = False
+    """Whether it leaves how long its rounds took."""
     task: int | None = None
     before: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
@@ -170,7 +173,7 @@ def _train(
     stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook]
 ) -> None:
     folder, strategy = store.folder(stage), stage.strategy()
-    checkpoint = folder / CHECKPOINT
+    checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
         shutil.rmtree(folder / STATES, ignore_errors=True)
 
@@ -180,7 +183,10 @@ def _train(
             found = report.evaluation.metrics
             mean = float((100 * found["correct"] / found["num-examples"]).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
+        seconds.append(report.seconds)
         if report.round == report.num_rounds:
+            if stage.timed:  # Not in the result, which is the same however long it took.
+                write_atomically(folder / SECONDS, json.dumps(seconds).encode())
             more = stage.keep(folder, report.arrays, strategy)
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, strategy, more))

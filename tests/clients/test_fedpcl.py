@@ -55,6 +55,25 @@ def test_a_loss_may_be_negative_as_the_denominator_has_the_other_classes_only():
     assert float(loss) == pytest.approx(-1 / TAU)
 
 
+def test_the_loss_of_what_no_relu_makes_negative_has_a_bound():
+    """-1/tau + ln(C - 1), where classes are at right angles: -24.2 / 2 with 10 classes and 0.07."""
+    bound = -1 / 0.07 + math.log(9)
+    assert 2 * bound == pytest.approx(-24.18, abs=0.01)
+    classes, exists = torch.arange(10), torch.ones(10, dtype=torch.bool)
+    apart = torch.eye(10, 256, dtype=torch.float64)
+    reached = prototype_contrast(apart, classes, apart[None], exists, 0.07)
+    assert reached.item() == pytest.approx(bound)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        z, sets = (
+            torch.nn.functional.normalize(
+                torch.rand(*shape, 256, generator=rng).double() ** 9, dim=-1
+            )
+            for shape in ((10,), (3, 10))
+        )
+        assert prototype_contrast(z, classes, sets, exists, 0.07).item() > bound
+
+
 def test_the_supervised_contrastive_loss_by_loops():
     """Samples 0, 1, 4 are of class 0, 2 and 3 of class 1; 5 is alone and no anchor."""
     z, targets = unit(np.random.default_rng(5), 6, 4), torch.tensor([0, 0, 1, 1, 0, 2])

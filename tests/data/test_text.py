@@ -141,3 +141,16 @@ def test_a_file_is_read_with_windows_ten_apart(tmp_path):
     assert data.shape == (80,)
     assert data.starts.tolist() == [0, 10, 20, 30]
     assert load_dataset(str(tmp_path / "play.txt")) is data
+
+
+def test_a_file_says_how_far_apart_windows_are(tmp_path):
+    path = tmp_path / "play.txt"
+    path.write_text("ANN:\n" + "x" * 90 + "\n\nBEN:\n" + "y" * 83)
+    every = load_dataset(f"{path}:1")
+    # A speaker of n characters has n - 80 windows; of 3, none is for testing, of 10 the last two
+    # share characters with the training windows and are left out.
+    assert every.starts.tolist() == [*range(8), 90, 91, 92]
+    assert load_dataset(f"{path}:4").starts.tolist() == [0, 4, 8, 90]
+    for wrong in ("0", "every", "-1", ""):
+        with pytest.raises(SettingsError, match="how many characters apart windows begin, 1 or"):
+            load_dataset(f"{path}:{wrong}")

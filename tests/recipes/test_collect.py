@@ -259,3 +259,19 @@ def test_a_choice_among_fewer_values_is_said(store, recipe_of):
         file.unlink()
     (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
     assert found.failed == [f"{lost.name}, on validation tasks: no memory"]
+
+
+def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
+    metrics = ["accuracy", "seconds"]
+    recipe = recipe_of(methods=["fedavg"], reference="fedavg", metrics=metrics)
+    keep_all(store, recipe, lambda *_: 50)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    # Seconds 1, 2 and 6: 2 in the middle. A task of one round has none after the first.
+    for stage, taken in zip(run.measured, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
+        (store.folder(stage) / "seconds.json").write_text(taken)
+    found = collect(recipe, store, {}).comparisons[0].measured[0].values["seconds"]
+    assert found == [2.0, pytest.approx(math.nan, nan_ok=True)]
+    for stage in run.measured:
+        (store.folder(stage) / "seconds.json").unlink()
+    found = collect(recipe, store, {}).comparisons[0].measured[0].values["seconds"]
+    assert np.isnan(found).all()

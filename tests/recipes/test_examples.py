@@ -3,13 +3,14 @@
 import pytest
 
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, contests, make
 from coprefl_flwr.rounds.progress import Progress
 from tests.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "recipes"
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+PAGE = (FOLDER / "README.md").read_text()
 PERSONALISED = [name for name in RECIPES if name.startswith("fedpcl")]
 ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
 """Recipes whose rows together are most methods."""
@@ -34,7 +35,44 @@ def test_it_can_be_read(name):
     if "backbones" in full.compared:
         printed = printed[: max(1, len(small.paper))] if printed else []
     assert [table.table for table in small.paper] == printed
-    assert name in (FOLDER / "README.md").read_text()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_page_says_how_many_runs_it_makes(name):
+    """Counted by settings: a pre-training by those that are not of tasks, a task by all."""
+    recipe = read_recipe(FOLDER / name)
+    deciding, reported = Counted(), Counted()
+    for contest in contests(recipe):
+        candidates = contest.entrant.candidates()
+        if contest.validated:
+            of_validation = contest.combination | {"tasks": recipe.validation_tasks}
+            for one in candidates:
+                deciding.add(Run.of(of_validation, one.start, recipe.validation_seed))
+        # Of a row that is searched on validation tasks one value is reported.
+        for one in candidates[:1] if contest.validated else candidates:
+            for run in contest.reported(one):
+                reported.add(run)
+    pairs = [(len(deciding.models), len(reported.models))]
+    if reported.tasks:
+        pairs.append((len(deciding.tasks), len(reported.tasks)))
+    counted = [f"{before} + {then}" if before else f"{then}" for before, then in pairs]
+    (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| [{name[:-5]}](")]
+    assert [cell.strip() for cell in line.split("|")[5:-1]] == counted
+
+
+class Counted:
+    """The different models and tasks of some runs."""
+
+    def __init__(self):
+        self.models, self.tasks = set(), set()
+
+    def add(self, run):
+        """Count a run; a random start is not trained, and a personalised study has no tasks."""
+        found = {key: str(value) for key, value in run.settings.to_config().items()}
+        if found["method"] != "random":
+            self.models.add(frozenset(i for i in found.items() if not i[0].startswith("task")))
+        for task in range(run.settings.tasks if found["study"] == "starts" else 0):
+            self.tasks.add((frozenset(found.items()), task))
 
 
 @pytest.mark.parametrize("name", PERSONALISED)

@@ -90,6 +90,13 @@ def test_the_table_is_that_of_the_clients_rows(whole):
     assert shown["numbers-sent"] == 36 * 256 + 256 * 4 + 256 + 4 * 256 + 1 + 4
 
 
+def test_each_method_leaves_how_long_its_rounds_took(whole):
+    folder, _ = whole
+    taken = [json.loads(path.read_text()) for path in folder.glob("models/*/seconds.json")]
+    assert len(taken) == len(results(folder))
+    assert all(len(seconds) == 3 and min(seconds) > 0 for seconds in taken)
+
+
 def test_the_value_is_chosen_by_the_clients_accuracy(whole):
     folder, _ = whole
     scores: dict[str, list[float]] = {}
@@ -246,3 +253,28 @@ def test_the_heat_map_is_drawn_where_each_backbone_was_run_alone(settings, tmp_p
     assert list(figure.parent.glob("*curves.png"))
     assert figure.read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "models" / "features").iterdir())) == 3
+
+
+def test_the_image_with_noise_is_what_is_trained_on(settings, tmp_path, monkeypatch):
+    noise = {"noise-on": "images", "noise-kind": "gaussian", "noise-scale": 0.1, "noise-share": 0.2}
+    content = {
+        "title": "Noise",
+        "settings": settings | noise | {"rounds": 2},
+        "methods": ["solo"],
+        "metrics": ["accuracy"],
+        "figures": ["noise"],
+    }
+    path = write_recipe(tmp_path / "noise.yaml", content)
+    assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
+    (figure,) = (tmp_path / "out" / "report" / "figures").glob("*noise.png")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    (kept,) = (tmp_path / "models").glob("*/noised.npz")
+    with np.load(kept) as images:
+        before, after = images["before"], images["after"]
+    assert 0 <= before.min() < before.max() <= 1
+    rest = after - 0.8 * before
+    assert 0.05 < rest.std() < 0.15
+    # The features of "pixels" are the noised pixels, normalised alike: a linear map of them.
+    (features,) = (tmp_path / "models" / "features").glob("*/0-train.npy")
+    slope, level = np.polyfit(after.ravel(), np.load(features)[0], 1)
+    np.testing.assert_allclose(np.load(features)[0], slope * after.ravel() + level, atol=1e-4)

@@ -15,7 +15,8 @@ from tests.report.made_up import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
 
-FIGURES = tuple(kind for kind in EVERY_FIGURE if kind != "diagnostics")  # It has none.
+# It has no diagnostics and no noise.
+FIGURES = tuple(kind for kind in EVERY_FIGURE if kind not in ("diagnostics", "noise"))
 
 
 class Page(HTMLParser):

@@ -14,6 +14,8 @@ from coprefl_flwr.report.figures.explained import explained_figure as explained_
 from coprefl_flwr.report.figures.landscapes import Landscape as Landscape
 from coprefl_flwr.report.figures.landscapes import landscape as landscape
 from coprefl_flwr.report.figures.landscapes import landscape_figure as landscape_figure
+from coprefl_flwr.report.figures.noised import Noised as Noised
+from coprefl_flwr.report.figures.noised import noised_figure as noised_figure
 from coprefl_flwr.report.figures.objective import objective_figure as objective_figure
 from coprefl_flwr.report.figures.similarity import Similarity as Similarity
 from coprefl_flwr.report.figures.similarity import similarity_figure as similarity_figure
