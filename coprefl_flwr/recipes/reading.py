@@ -181,7 +181,7 @@ def _seeds(entry: Located) -> tuple[int, ...]:
 def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
-    return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+    return ("accuracy", "variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
 
 
 # ---- checks between the parts -------------------------------------------------------------------

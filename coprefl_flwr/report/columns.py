@@ -35,6 +35,7 @@ DIAGNOSTICS = {
 COLUMNS = {
     "accuracy": Heading("Accuracy %"),
     "variance": Heading("Variance %²", "lower"),
+    "variance-beyond": Heading("Variance beyond sampling %²", "lower"),
     **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
     "best-10%": Heading("Best 10 %"),
     STD_CLIENTS: Heading("Std over clients %", "lower"),
@@ -48,7 +49,7 @@ COLUMNS = {
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
     **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
-"""What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
+"""What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
 round.
