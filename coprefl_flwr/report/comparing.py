@@ -58,10 +58,10 @@ def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]
 def _over_seeds(comparison: Comparison, metric: str, row: Measured) -> tuple[Summary, float]:
     """Return a line less the reference, and p: of the means per seed of the units both have."""
     reference = comparison.tested_against.values[metric]
-    pairs = zip(row.values[metric], reference, comparison.seeds, strict=True)
-    both = [pair for pair in pairs if math.isfinite(pair[0]) and math.isfinite(pair[1])]
-    seeds = [seed for *_, seed in both]
-    here, there = (seed_means([pair[side] for pair in both], seeds) for side in (0, 1))
+    pairs = list(zip(row.values[metric], reference, strict=True))
+    both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
+    seeds = [comparison.seeds[at] for at in both]
+    here, there = (seed_means([pairs[at][side] for at in both], seeds) for side in (0, 1))
     return paired(list(here.values()), list(there.values()))
 
 
