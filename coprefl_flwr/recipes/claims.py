@@ -12,8 +12,8 @@ claims:
     printed: 83.29 78.96       # what the paper has of both
     margin: 0.5                # what is no difference, in the metric's unit
     cause: One sentence, or one by protocol.
-  - claim: The same holds on ImageNet
-    source: CoPreFL, AAAI text, Section 5
+  - claim: The same holds on Tiny-ImageNet
+    source: CoPreFL, AAAI text, Table 1(a)
     open: what it would need
 ```
 """

@@ -111,23 +111,24 @@ def _rows(claim: Claim, values: pd.DataFrame) -> list[Row]:
 
 
 def _row(claim: Claim, protocol: str, question: Question | None, needs: str = "") -> Row:
-    asked = claim.asked
+    sides = (claim.asked.of, claim.asked.against) if claim.asked else ()
+    settings = [where_of(side.where.items()) for side in sides]
+    alike = len(set(settings)) == 1
+    called = [
+        side.row if alike else f"{side.row} ({setting})"
+        for side, setting in zip(sides, settings, strict=True)
+    ]
     return Row(
         claim=claim.claim,
         source=claim.source,
         printed=claim.printed,
         protocol=protocol,
-        sides=(_called(asked.of, asked), _called(asked.against, asked)) if asked else ("", ""),
+        setting=settings[0] if alike else "",
+        sides=called,
         question=question,
         cause=claim.causes.get(protocol, claim.causes.get("", "")),
         needs=needs,
     )
-
-
-def _called(side: Side, asked: Asked) -> str:
-    """Return what a row is called: with its compared settings where the two differ in them."""
-    differ = asked.of.where != asked.against.where
-    return f"{side.row} ({where_of(side.where.items())})" if differ else side.row
 
 
 def _question(asked: Asked, values: pd.DataFrame) -> Question:

@@ -32,7 +32,8 @@ class Row:
     source: str  # where the paper says so: "CoPreFL, AAAI text, Table 1(a)"
     printed: Printed  # its figures "of" and "against"
     protocol: str  # "" where nothing was measured
-    sides: tuple[str, str]  # what the rows are called that are compared
+    setting: str  # the compared settings of both rows, "participants=30"; "" for none
+    sides: Sequence[str]  # what the two rows are called; none where nothing is to be measured
     question: Question | None  # None where nothing was measured
     cause: str
     needs: str = ""  # of what was not measured: what it would need
@@ -99,7 +100,7 @@ def _introduction(command: str, judged: Mapping[Row, Verdict]) -> str:
         "the difference is taken seed by seed, first row less second.",
         f"Intervals are corrected over all {tested} rows of this page that can be tested (Holm's "
         "step-down over the p-values of paired t-tests; each interval is the t interval at the "
-        f"level of its step). Where nothing differs, {ERROR:.0%} of such pages have a false "
+        f"level of its step). Where nothing differs, {100 * ERROR:g} % of such pages have a false "
         "verdict.",
     ]
     text = [_wrapped(one) for one in paragraphs]
@@ -135,7 +136,11 @@ def _section(section: Section, paper: str, judged: Mapping[Row, Verdict]) -> str
     for row in rows:
         # A claim is written once, above its protocols.
         told = [row.claim, _printed(row)] if (row.claim, row.source) != before else ["", ""]
-        text.append(bars(map(_cell, [*told, row.protocol, *_found(row, judged.get(row))])))
+        text.append(
+            bars(
+                map(_cell, [*told, f"{row.protocol}\n{row.setting}", *_found(row, judged.get(row))])
+            )
+        )
         before = (row.claim, row.source)
     return "\n".join([*text, ""])
 
