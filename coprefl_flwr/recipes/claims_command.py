@@ -1,6 +1,6 @@
 """`coprefl claims`: from the results of a folder of recipes to a page of verdicts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +18,7 @@ from coprefl_flwr.recipes.gathering import (
 )
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.yaml_file import part_of, read_yaml
 from coprefl_flwr.report.claims_page import Page, Row, Section
 from coprefl_flwr.report.columns import is_column
 from coprefl_flwr.report.figures import budgets
@@ -79,13 +80,23 @@ def _needed(path: Path, recipe: Recipe) -> list[str]:
 
 def _section(path: Path, recipe: Recipe, values: pd.DataFrame) -> Section:
     of_recipe = values[values["recipe"] == path.stem]
-    protocols = list(dict.fromkeys(of_recipe["protocol"]))
-    rows = [row for claim in recipe.claims for row in _rows(claim, of_recipe)]
+    reasons = _protocols(path)
+    measured = list(dict.fromkeys(of_recipe["protocol"]))
+    protocols = list(dict.fromkeys([*reasons, *measured])) or [AS_SET]
+    rows = [row for claim in recipe.claims for row in _rows(claim, of_recipe, protocols)]
     commands = [
-        f"coprefl run {path}" + (f" --protocol {name}" if name != AS_SET else "")
-        for name in protocols or [AS_SET]
+        f"coprefl run {path}"
+        + (f" --protocol {name}" if name != AS_SET else "")
+        + (f"  # {reasons[name]}" if name in reasons else "")
+        for name in protocols
     ]
     return Section(recipe.title, _note(path), commands, rows)
+
+
+def _protocols(path: Path) -> dict[str, str]:
+    """Return the protocols of a recipe's file, in its order, each with its reason."""
+    given = part_of(read_yaml(path).mapping("a recipe"), "protocols")
+    return {name: str(one.mapping(name)["because"].value) for name, one in given.items()}
 
 
 def _note(path: Path) -> str:
@@ -98,14 +109,11 @@ def _note(path: Path) -> str:
     return " ".join(lines)
 
 
-def _rows(claim: Claim, values: pd.DataFrame) -> list[Row]:
-    """Return a row for each protocol that has values of a claim, or one that has none."""
+def _rows(claim: Claim, values: pd.DataFrame, protocols: Sequence[str]) -> list[Row]:
+    """Return a row for each protocol that has values of a claim, or one where none has."""
     if claim.asked is None:
         return [_row(claim, "", None, claim.needs)]
-    asked = {
-        str(name): _question(claim.asked, of_protocol)
-        for name, of_protocol in values.groupby("protocol", sort=False)
-    }
+    asked = {name: _question(claim.asked, values[values["protocol"] == name]) for name in protocols}
     found = [_row(claim, name, question) for name, question in asked.items() if question.of]
     return found or [_row(claim, "", None, "to be run: it was not yet")]
 

@@ -1,6 +1,7 @@
 """What the claims of a recipe need of its results: a small table, kept where these are not."""
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest
 from coprefl_flwr.recipes.yaml_file import read_yaml
+from coprefl_flwr.report.columns import is_column
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.results import write_csv
 
@@ -27,6 +29,8 @@ for the compared settings "where"."""
 _KEY = ["recipe", "protocol"]
 AS_SET = "as set"
 """The protocol of a run that names none."""
+STOPPED = "stopped-at"
+"""The column that is infinite for a start that never came to the loss at which it was to stop."""
 
 
 def read_values(path: Path) -> pd.DataFrame:
@@ -123,7 +127,9 @@ def _by_name(value: Any) -> Any:
 
 def _rows(recipe: Recipe, store: ModelStore, metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row of the table for each value of the seeds that are done."""
-    recipe = replace(recipe, metrics=tuple(metrics), figures=(), paper=())
+    besides = [STOPPED] if is_column(STOPPED) else []
+    columns = tuple(dict.fromkeys([*metrics, *besides]))
+    recipe = replace(recipe, metrics=columns, figures=(), paper=())
     found = []
     tables = collect(recipe, store, {}).comparisons
     for combination, table in zip(recipe.combinations(), tables, strict=True):
@@ -135,16 +141,21 @@ def _rows(recipe: Recipe, store: ModelStore, metrics: Sequence[str]) -> list[dic
             runs: list[Run] = contest.reported(chosen) if chosen else []
             seeds = [run.settings.seed for run in runs if store.done(run)]
             found += [about | one for seed in seeds for one in _of_seed(table, row, seed)]
-    return found
+    return [one for one in found if one["metric"] in metrics]
 
 
 def _of_seed(table: Comparison, row: Measured, seed: int) -> list[dict[str, Any]]:
-    """Return the mean of each metric over a seed's tasks, and how many of them have it."""
+    """Return the mean of each metric over a seed's tasks, and how many of them have it.
+
+    Of a start that was to be compared at a loss to which it never came, each is infinite.
+    """
+    of_seed = [at for at, name in enumerate(table.seeds) if name == f"seed {seed}"]
+    never = math.inf in [row.values[STOPPED][at] for at in of_seed if STOPPED in row.values]
     found = []
     for metric in table.metrics:
-        pairs = zip(row.values[metric], table.seeds, strict=True)
-        values = [one for one, of in pairs if of == f"seed {seed}" and one == one]
+        values = [row.values[metric][at] for at in of_seed]
+        values = [value for value in values if not math.isnan(value)]
         if values:
-            about = {"metric": metric, "seed": seed, "tasks": len(values)}
-            found.append(about | {"value": sum(values) / len(values)})
+            mean = math.inf if never else sum(values) / len(values)
+            found.append({"metric": metric, "seed": seed, "value": mean, "tasks": len(values)})
     return found

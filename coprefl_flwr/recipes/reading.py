@@ -53,6 +53,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
         One line with the file and the line in it.
     """
     tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -194,6 +195,17 @@ def _default_metrics(settings: Choices) -> tuple[str, ...]:
 
 
 # ---- checks between the parts -------------------------------------------------------------------
+
+
+def _check_claims(tree: Mapping[str, Located]) -> None:
+    """Raise a SettingsError for a claim that a recipe has no rows, table or column of."""
+    if not {"claims", "settings", "methods"} <= tree.keys():
+        return
+    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
+    select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
+    metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
+    names = _names(_entrants(tree, role), str(select))
+    claims.read_claims(tree["claims"], settings, names, metrics or _default_metrics(settings))
 
 
 def _check_searched(recipe: Recipe) -> None:

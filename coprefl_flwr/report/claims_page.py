@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.report.forms import bars, escaped
+from coprefl_flwr.report.table import shown
 from coprefl_flwr.report.verdicts import (
     ERROR,
     FAILS,
@@ -165,7 +166,7 @@ def _ours(row: Row, question: Question, verdict: Verdict) -> str:
     """Return the difference with its corrected interval, and both rows' means over seeds."""
     heading = column(question.metric)
     means = [
-        f"{name} {sum(values) / len(values):,.{heading.decimals}f}"
+        f"{name} {shown(sum(values) / len(values), f',.{heading.decimals}f')}"
         for name, values in zip(row.sides, (question.of, question.against), strict=True)
     ]
     seeds = f"{verdict.seeds} seed{'s' * (verdict.seeds != 1)}"

@@ -134,6 +134,12 @@ def test_a_changed_recipe_keeps_the_claims_that_it_has_the_rows_of(read):
     assert "claims" not in yaml.safe_load(read(without, ["methods=[random]"]).to_yaml())
 
 
+def test_a_change_hides_no_mistake(read):
+    """A claim that the file itself has no row of is no claim that the change left without one."""
+    with pytest.raises(SettingsError, match="unknown row 'copref'"):
+        read(TEXT.replace("of: coprefl\n", "of: copref\n"), ["participants=4"])
+
+
 def test_where_each_value_is_a_row_a_claim_names_one(read):
     text = TEXT.replace("select: test", "select: all").replace(
         "of: coprefl\n", "of: coprefl:gamma=1.0\n"

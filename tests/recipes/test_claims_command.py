@@ -1,12 +1,14 @@
 """`coprefl claims`: from runs of recipes to a table of values, verdicts and a page."""
 
 import csv
+import math
 
 import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from coprefl_flwr.recipes import reading
+from coprefl_flwr.recipes import gathering, reading
+from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
@@ -213,6 +215,27 @@ def test_what_is_refused(recipe, tmp_path, capsys):
     assert "its columns must be recipe, protocol, where" in refused(tmp_path, capsys)
     (recipe.parent / "again.yaml").write_text(recipe.read_text())
     assert "has the title too" in refused(tmp_path, capsys)
+
+
+def test_a_start_that_never_came_to_its_loss_is_no_verdict(recipe, tmp_path, monkeypatch):
+    """As `collect` says it of seed 3: the first task has the figure of the pre-training."""
+    run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
+
+    def collected(recipe, store, failed):
+        report = collect(recipe, store, failed)
+        stopped = [math.nan] * 10
+        stopped[0], stopped[6] = 12.0, math.inf
+        report.comparisons[0].measured[1].values["stopped-at"] = stopped
+        return report
+
+    monkeypatch.setattr(gathering, "collect", collected)
+    text, values = made(tmp_path)
+    assert [one["value"] for one in values if one["row"] == "fedavg"] == [
+        "47", "50", "44", "inf", "46",
+    ]  # fmt: skip
+    more, _, _ = rows_of(text)
+    assert more[3] == "Accuracy %<br>fedavg never, random 40.20; 5 seeds"
+    assert more[5].endswith("Would need: a value that every seed reaches: 1 of 5 never did.")
 
 
 def test_two_tables_of_a_recipe_can_be_compared(recipe, tmp_path):
