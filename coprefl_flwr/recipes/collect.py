@@ -28,9 +28,8 @@ from coprefl_flwr.report.columns import (
 )
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.figures.similarity import LOCAL, similarity
-from coprefl_flwr.report.results import accuracies, frame
+from coprefl_flwr.report.results import accuracies, frame, one_task
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
-from coprefl_flwr.report.statistics import summarise_task
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -192,7 +191,7 @@ class _Table:
             return {}
         result = self.store.result(stage)
         rows, last = accuracies(frame(result["rows"])), result["rounds"][-1]
-        found = summarise_task(rows["accuracy"])
+        found = one_task(rows)
         found |= {STD_CLIENTS: math.sqrt(found["variance"]), SECONDS: self.store.seconds(stage)}
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]

@@ -2,6 +2,7 @@
 
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--set KEY=VALUE] [--workers N]
     coprefl report DIR
+    coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
@@ -23,6 +24,7 @@ from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
@@ -73,6 +75,11 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
     report.set_defaults(run=_report)
+    claims = commands.add_parser("claims", help="write a page of verdicts on recipes' claims")
+    claims.add_argument("folder", type=Path, help="recipes with claims, such as examples/claims")
+    claims.add_argument("--outputs", type=Path, default=Path("outputs"), help="the recipes' runs")
+    claims.add_argument("--page", type=Path, default=Path("docs/claims.md"), help="where it goes")
+    claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
     listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
     listed.set_defaults(run=_list)

@@ -128,16 +128,16 @@ def paper_tables(entry: Located, settings: Choices, names: Sequence[str]) -> tup
         parts = table.mapping("a table", ("table", "where", "rows"))
         if "rows" not in parts:
             raise table.error("a table of the paper needs 'rows'")
-        where = {key: _compared(key, one, settings) for key, one in part_of(parts, "where").items()}
+        where = {key: compared(key, one, settings) for key, one in part_of(parts, "where").items()}
         rows = parts["rows"].mapping("rows", names, "row")
         title = str(parts["table"].value) if "table" in parts else ""
-        printed = {name: _printed(row, columns) for name, row in rows.items()}
+        printed = {name: printed_figures(row, columns) for name, row in rows.items()}
         found.append(PaperTable(title, where, printed))
     return tuple(found)
 
 
-def _compared(key: str, entry: Located, settings: Choices) -> Value:
-    """Read the value of a setting that a table is about, which the recipe must have."""
+def compared(key: str, entry: Located, settings: Choices) -> Value:
+    """Read a value of a setting by which a table is told, which the recipe must have."""
     value, has = values_of(key, entry)[0], settings.get(key, ())
     if value not in has:
         values = ", ".join(map(str, has)) or "not set"
@@ -145,7 +145,7 @@ def _compared(key: str, entry: Located, settings: Choices) -> Value:
     return value
 
 
-def _printed(entry: Located, columns: Sequence[str]) -> Printed:
+def printed_figures(entry: Located, columns: Sequence[str]) -> Printed:
     """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
     words = str(entry.value).replace(" ± ", "±").split()
     if len(words) != len(columns):

@@ -6,7 +6,7 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
 from coprefl_flwr.options import Option
-from coprefl_flwr.recipes import entries
+from coprefl_flwr.recipes import claims, entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
@@ -28,6 +28,7 @@ DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100,
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
     *("small", "paper", "scale", *DEFAULTS),
+    "claims",
 )
 ELSEWHERE = {
     "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
@@ -52,6 +53,7 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
         One line with the file and the line in it.
     """
     tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -92,7 +94,12 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if not tree["paper"].value:
             del tree["paper"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
+    metrics = list(dict.fromkeys(metrics)) or list(_default_metrics(settings))
     figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
+    if changed and "claims" in tree:
+        tree["claims"] = claims.without_others(tree["claims"], settings, names, metrics)
+        if not tree["claims"].value:
+            del tree["claims"]
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
@@ -103,9 +110,12 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
         seeds=_seeds(given["seeds"]),
-        metrics=tuple(dict.fromkeys(metrics)) or _default_metrics(settings),
+        metrics=tuple(metrics),
         figures=tuple(dict.fromkeys(figures)),
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
+        claims=(
+            claims.read_claims(tree["claims"], settings, names, metrics) if "claims" in tree else ()
+        ),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
         effective={key: entry.plain() for key, entry in tree.items()},
         places={k: one.place for k, one in (tree | dict(part_of(tree, "settings"))).items()},
@@ -181,10 +191,21 @@ def _seeds(entry: Located) -> tuple[int, ...]:
 def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
-    return ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+    return ("accuracy", "variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
 
 
 # ---- checks between the parts -------------------------------------------------------------------
+
+
+def _check_claims(tree: Mapping[str, Located]) -> None:
+    """Raise a SettingsError for a claim that a recipe has no rows, table or column of."""
+    if not {"claims", "settings", "methods"} <= tree.keys():
+        return
+    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
+    select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
+    metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
+    names = _names(_entrants(tree, role), str(select))
+    claims.read_claims(tree["claims"], settings, names, metrics or _default_metrics(settings))
 
 
 def _check_searched(recipe: Recipe) -> None:

@@ -36,6 +36,7 @@ DIAGNOSTICS = {
 COLUMNS = {
     "accuracy": Heading("Accuracy %"),
     "variance": Heading("Variance %²", "lower"),
+    "variance-beyond": Heading("Variance beyond sampling %²", "lower"),
     **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
     "best-10%": Heading("Best 10 %"),
     STD_CLIENTS: Heading("Std over clients %", "lower"),
@@ -50,7 +51,7 @@ COLUMNS = {
     SECONDS: Heading("Seconds a round", "lower", tested=False),
     **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
-"""What can be shown of the tasks (`statistics.METRICS`), of the pre-training, and of what is sent.
+"""What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
 round; `seconds` are a personalised method's in its median round, on whatever made it.

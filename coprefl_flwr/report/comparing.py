@@ -10,7 +10,8 @@ import pandas as pd
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.statistics import METRICS, holm, paired, summarise
+from coprefl_flwr.report.results import TASK_METRICS
+from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
 from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Table, best_of
 
 
@@ -22,9 +23,10 @@ def text_tables(comparison: Comparison) -> str:
 def numbers(comparison: Comparison) -> pd.DataFrame:
     """Return a row per line and metric: first what was measured, then what only the paper has.
 
-    Its columns are those of `results.csv`. "difference" is the line less the comparison's
-    reference over the "pairs" of units that both have, "p" that of the paired t-test, "p-holm" the
-    same corrected for the lines of the metric's column (Holm). Missing numbers are nan.
+    Its columns are those of `results.csv`. "mean" and "std" are over units. "difference" is the
+    line less the comparison's reference, over the "pairs" of seeds' means (of the tasks that both
+    have), "p" that of the paired t-test, "p-holm" the same corrected for the lines of the metric's
+    column (Holm). Missing numbers are nan.
     """
     known = {name for row in comparison.measured for name in (row.name, row.label)}
     nothing = dict.fromkeys(comparison.metrics, [math.nan] * len(comparison.units))
@@ -40,7 +42,7 @@ def numbers(comparison: Comparison) -> pd.DataFrame:
 def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]:
     printed = comparison.paper_of(row)
     mean, std, n = summarise(row.values[metric])
-    less, p = paired(row.values[metric], comparison.tested_against.values[metric])
+    less, p = _over_seeds(comparison, metric, row)
     paper_mean, paper_std = printed.get(metric, (math.nan, None))
     return {
         "comparison": comparison.name, "row": row.name, "label": row.label, "chosen": row.chosen,
@@ -51,6 +53,16 @@ def _entry(comparison: Comparison, metric: str, row: Measured) -> dict[str, Any]
         "paper-std": math.nan if paper_std is None else float(paper_std),
         "source": comparison.source if metric in printed else "",
     }  # fmt: skip
+
+
+def _over_seeds(comparison: Comparison, metric: str, row: Measured) -> tuple[Summary, float]:
+    """Return a line less the reference, and p: of the means per seed of the units both have."""
+    reference = comparison.tested_against.values[metric]
+    pairs = list(zip(row.values[metric], reference, strict=True))
+    both = [at for at, pair in enumerate(pairs) if math.isfinite(pair[0] + pair[1])]
+    seeds = [comparison.seeds[at] for at in both]
+    here, there = (seed_means([pairs[at][side] for at in both], seeds) for side in (0, 1))
+    return paired(list(here.values()), list(there.values()))
 
 
 def units(comparison: Comparison) -> pd.DataFrame:
@@ -146,6 +158,8 @@ def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list
         notes.append(Note(_test(comparison), "p"))
     elif len(comparison.units) < 2:
         notes.append(Note("One unit: no standard deviation and no test."))
+    elif len(set(comparison.seeds)) < 2:
+        notes.append(Note("One seed, and its tasks share a pre-trained model: no test."))
     if comparison.paper:
         notes.append(Note(f"paper: {comparison.source or 'as printed'}.", "paper"))
     return notes
@@ -190,7 +204,7 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
     ]
     for row, n in counts.iterrows():
         # A row that is not pre-trained has none of the pre-training's metrics.
-        fewer = n[(n < most) & ((n > 0) | n.index.isin(list(METRICS)))]
+        fewer = n[(n < most) & ((n > 0) | n.index.isin(TASK_METRICS))]
         if len(fewer):
             of = most[fewer.index].max()
             notes.append(f"{row} has {fewer.min()} of {of} values, and is not marked best.")
@@ -199,11 +213,11 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
 
 def _test(comparison: Comparison) -> str:
     kind, reference = _kind(comparison.units), comparison.tested_against.name
-    shared = (
-        " The tasks of one seed share a pre-trained model, so p speaks of other tasks for these "
-        "models, not of other pre-trainings."
-    )
+    over = {
+        "task": "seeds, each by its mean over the tasks that both rows have (the tasks of one seed "
+        "share a pre-trained model)",
+    }.get(kind, f"{kind}s that both rows have")
     return (
-        f"p: two-sided paired t-test against {reference} over the {kind}s that both rows have, "
-        f"Holm-corrected for the rows of its column.{shared if kind == 'task' else ''}"
+        f"p: two-sided paired t-test against {reference} over the {over}, "
+        "Holm-corrected for the rows of its column."
     )

@@ -99,6 +99,12 @@ class Comparison:
         exact = [row for row in self.measured if row.name == self.reference]
         return (exact or [row for row in self.measured if row.label == self.reference])[0]
 
+    @property
+    def seeds(self) -> list[str]:
+        """The seed of each unit, e.g. "seed 0"; units that are named otherwise are alone."""
+        named = all(unit.startswith("seed ") for unit in self.units)
+        return [unit.partition(",")[0] if named else unit for unit in self.units]
+
     def short_name(self, row: Measured) -> str:
         """Return a row's label, but its name where other rows have that label too."""
         labels = [other.label for other in self.measured]

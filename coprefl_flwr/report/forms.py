@@ -61,26 +61,27 @@ def markdown(*tables: Table) -> str:
     for table in tables:
         parts = [(one.title, *item) for one in table.columns for item in one.parts.items()]
         titles = [title if part == "here" else part for title, part, _ in parts]
-        lines += [f"## {_escaped(table.title)}", ""] if table.title else []
-        lines += [_bars(map(_escaped, [*table.names, *titles]))]
+        lines += [f"## {escaped(table.title)}", ""] if table.title else []
+        lines += [bars(map(escaped, [*table.names, *titles]))]
         lines += ["|" + ":--|" * len(table.names) + "--:|" * len(titles)]
         for at, names in enumerate(table.lines):
             found = [numbers[at] for _, _, numbers in parts]
-            cells = [f"**{_escaped(n.text)}**" if n.best else _escaped(n.text) for n in found]
-            lines.append(_bars([*map(_escaped, names), *cells]))
+            cells = [f"**{escaped(n.text)}**" if n.best else escaped(n.text) for n in found]
+            lines.append(bars([*map(escaped, names), *cells]))
         if table.notes:
-            lines += ["", _escaped(table.note("bold"))]
+            lines += ["", escaped(table.note("bold"))]
         if table.failed:
-            lines += ["", "Failed:", "", *(f"- {_escaped(line)}" for line in table.failed)]
+            lines += ["", "Failed:", "", *(f"- {escaped(line)}" for line in table.failed)]
         lines.append("")
     return "\n".join(lines)
 
 
-def _bars(cells: Iterable[str]) -> str:
+def bars(cells: Iterable[str]) -> str:
+    """Return a line of a table in Markdown."""
     return "| " + " | ".join(cells) + " |"
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return a text that Markdown shows as it is, in a table too."""
     return text.translate({ord(character): f"\\{character}" for character in "\\`*_[]<>&|~#"})
 

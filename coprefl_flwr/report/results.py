@@ -19,7 +19,16 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.places import METRIC
-from coprefl_flwr.report.statistics import METRICS, summarise, summarise_task
+from coprefl_flwr.report.statistics import (
+    BEYOND,
+    METRICS,
+    summarise,
+    summarise_task,
+    variance_beyond_sampling,
+)
+
+TASK_METRICS = (*METRICS, BEYOND)
+"""What `one_task` returns, by name."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
@@ -89,26 +98,29 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
 
 
+def one_task(rows: pd.DataFrame) -> dict[str, float]:
+    """Return every metric of `TASK_METRICS` of one task, from its `accuracies`."""
+    beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
+    return {**summarise_task(rows["accuracy"]), BEYOND: beyond}
+
+
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per start and task, as they first appear: start, task, `statistics.METRICS`."""
+    """Return a row per start and task, as they first appear: start, task, `TASK_METRICS`."""
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
-    found = [
-        {"start": start, "task": task, **summarise_task(part["accuracy"])}
-        for (start, task), part in groups
-    ]
+    found = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
     return pd.DataFrame(found)
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    Its columns are "start", "tasks" (how many) and, for each metric of `statistics.METRICS`, the
+    Its columns are "start", "tasks" (how many) and, for each metric of `TASK_METRICS`, the
     metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
     deviation they report: this is the sample one (ddof=1), nan when there is one task only.
     """
     tasks = task_metrics(rows).groupby("start", sort=False)
     found = tasks.size().rename("tasks").reset_index()
-    for metric in METRICS:
+    for metric in TASK_METRICS:
         over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
         found[metric] = [one.mean for one in over_tasks]
         found[f"{metric} std"] = [one.std for one in over_tasks]

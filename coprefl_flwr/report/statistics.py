@@ -7,14 +7,14 @@ clients.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr
 
 from coprefl_flwr.errors import SettingsError
 
@@ -51,6 +51,26 @@ def summarise_task(accuracies: npt.ArrayLike) -> dict[str, float]:
     for outside in values[~((values >= 0) & (values <= 100))]:
         raise SettingsError(f"an accuracy is {outside}; allowed: percentages from 0 to 100")
     return {name: measure(values) for name, measure in METRICS.items()}
+
+
+BEYOND = "variance-beyond"  # of a task too, and needs to know its clients' numbers of samples
+
+
+def variance_beyond_sampling(accuracies: npt.ArrayLike, samples: npt.ArrayLike) -> float:
+    """Return the clients' variance less what the sampling of their test sets alone gives, in %².
+
+    Client j has n_j test samples and a_j = 100 X_j / n_j %, where X_j is binomial(n_j, p_j), so
+    that Var a_j = s_j = 100² p_j (1 - p_j) / n_j. The expected population variance of G accuracies
+    is that of the 100 p_j, plus the mean of s_j, less Var mean(a) = sum s_j / G²: sampling adds
+    (G - 1) / G times the mean of s_j. E[a_j (100 - a_j)] = (n_j - 1) s_j, so a_j (100 - a_j) /
+    (n_j - 1) is s_j without bias, and what is returned is the variance of the 100 p_j without bias.
+    It can be below 0, and is nan where a client has one sample only.
+    """
+    a, n = np.asarray(accuracies, dtype=np.float64), np.asarray(samples, dtype=np.float64)
+    if (n < 2).any():
+        return math.nan
+    sampling = float(np.mean(a * (100 - a) / (n - 1)))
+    return float(np.var(a)) - (a.size - 1) / a.size * sampling
 
 
 def _count(share: float, clients: int) -> int:
@@ -90,7 +110,20 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
     difference = summarise((pairs[0] - pairs[1]).tolist())
     if difference.n < 2 or difference.std <= 1e-12 * float(np.max(np.abs(pairs))):
         return difference, math.nan
-    return difference, float(stats.ttest_rel(*pairs).pvalue)
+    t = difference.mean / (difference.std / math.sqrt(difference.n))
+    return difference, 2 * float(stdtr(difference.n - 1, -abs(t)))
+
+
+def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float]:
+    """Return the mean of each seed's values that are not nan, nan where a seed has none.
+
+    The tasks of a seed share a pre-training: what they have in common is one draw, not several, so
+    that differences are tested over these means.
+    """
+    found: dict[str, list[float]] = {}
+    for value, seed in zip(values, seeds, strict=True):
+        found.setdefault(seed, []).append(value)
+    return {seed: summarise(of_seed).mean for seed, of_seed in found.items()}
 
 
 def holm(p_values: "pd.Series[float]") -> "pd.Series[float]":

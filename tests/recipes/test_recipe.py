@@ -120,7 +120,8 @@ def test_a_table_for_every_combination(read):
 def test_defaults(read):
     recipe = read("title: T\nsettings: {rounds: 1}\nmethods: [fedavg, random]\n")
     assert (recipe.select, recipe.reference, recipe.seeds) == ("validation", "random", (0,))
-    assert recipe.metrics == ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+    clients = ("variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
+    assert recipe.metrics == ("accuracy", *clients)
     assert (recipe.source, recipe.figures, recipe.paper) == ("", (), ())
     untested = read("title: T\nsettings: {tasks: 0}\nmethods: [fedavg]\n")
     assert untested.metrics == ("final", "best", "best-round", "models")

@@ -51,7 +51,8 @@ def test_summary() -> None:
     """Oracle. random: task 0 has 80 and 60 (mean 70, variance 100), task 1 90 and 90 (90, 0).
 
     Over tasks: accuracy (70 + 90) / 2 = 80, sample std = |70 - 90| / √2; variance 50, 100 / √2;
-    every worst-k % is one client: 60 and 90, 75, 30 / √2; best: 80 and 90, 85, 10 / √2.
+    every worst-k % is one client: 60 and 90, 75, 30 / √2; best: 80 and 90, 85, 10 / √2. Sampling
+    gives (80 · 20 + 60 · 40) / 9 / 2 / 2 = 1000 / 9 in task 0, 90 · 10 / 9 / 2 = 50 in task 1.
     """
     random, coprefl = results.summary(pd.DataFrame(two_starts())).to_dict("records")
     root = math.sqrt(2)
@@ -67,6 +68,8 @@ def test_summary() -> None:
             **{f"worst-{k}% std": 30 / root for k in (10, 20, 30, 40)},
             "best-10%": 85.0,
             "best-10% std": 10 / root,
+            "variance-beyond": (100 - 1000 / 9 - 50) / 2,
+            "variance-beyond std": (100 - 1000 / 9 + 50) / root,
         }
     )
     assert (coprefl["start"], coprefl["accuracy"]) == ("coprefl", 85.0)

@@ -1,9 +1,16 @@
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from coprefl_flwr.report.statistics import holm, paired, summarise
+from coprefl_flwr.report.statistics import (
+    holm,
+    paired,
+    seed_means,
+    summarise,
+    variance_beyond_sampling,
+)
 
 
 def test_summary_by_hand() -> None:
@@ -60,3 +67,34 @@ def test_holm_by_hand() -> None:
 
 def test_holm_ends_at_one() -> None:
     assert holm(pd.Series({"a": 0.6, "b": 0.7})).to_dict() == {"a": 1, "b": 1}
+
+
+def test_seed_means_by_hand() -> None:
+    values = [1.0, 3.0, math.nan, 8.0, math.nan]
+    found = seed_means(values, ["a", "a", "b", "b", "c"])
+    assert (found["a"], found["b"]) == (2, 8)
+    assert math.isnan(found["c"])
+
+
+def test_variance_beyond_sampling_by_hand() -> None:
+    """50 % of 5 and 100 % of 3: variance 25² = 625; sampling (50 · 50 / 4 + 0) / 2 · 1 / 2."""
+    assert variance_beyond_sampling([50, 100], [5, 3]) == pytest.approx(625 - 156.25)
+    assert variance_beyond_sampling([50], [5]) == 0  # Of one client there is none, by any count.
+    assert math.isnan(variance_beyond_sampling([50, 100], [5, 1]))
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.12])
+def test_variance_beyond_sampling_is_that_of_the_probabilities(spread: float) -> None:
+    """10,000 draws of test sets of 8 clients, of 15 to 85 samples: right on average.
+
+    The plain variance is not: it has 25 %² or more of sampling in it.
+    """
+    rng = np.random.default_rng(7)
+    n = np.arange(15, 95, 10)
+    p = 0.6 + spread * np.linspace(-1, 1, 8)[[3, 0, 7, 5, 1, 6, 2, 4]]
+    draws = 100 * rng.binomial(n, p, size=(10_000, 8)) / n
+    found = np.array([variance_beyond_sampling(one, n) for one in draws])
+    error = found.std() / 100
+    assert found.mean() == pytest.approx(np.var(100 * p), abs=3 * error)
+    assert np.var(draws, axis=1).mean() > np.var(100 * p) + 25
+    assert error < 1

@@ -15,8 +15,9 @@ from coprefl_flwr.report.table import NONE, Number, Part
 from tests.report.made_up import NASTY, UNITS, comparison, measured, one_unit
 
 METRICS = ["accuracy", "variance"]  # those of the made-up comparison
-# fedavg less coprefl: -5, -3, -6, -6: mean -5, std √2, t = -5 / (√2 / 2) = -7.07 with 3 degrees.
-P_ACCURACY = 0.0058
+# fedavg less coprefl: -5, -3 of seed 0 and -6, -6 of seed 1. Means of seeds -4 and -6: mean -5, std
+# √2, t = -5 with 1 degree of freedom, whose distribution is Cauchy's.
+P_ACCURACY = 1 - 2 / math.pi * math.atan(5)
 
 
 def entry(of: Comparison, row: str, metric: str) -> Any:
@@ -38,10 +39,9 @@ def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
 def test_numbers_of_a_row() -> None:
     """fedavg: 70 to 76, mean 73, std √(20 / 3) = 2.58; p is Holm's over two tested rows.
 
-    The failed row less coprefl is 15, 10, 8: mean 11, variance 13, t = 11 / √(13 / 3), whose
-    distribution with 2 degrees is closed.
+    The failed row less coprefl is 15 in seed 0 (one task is missing), 10 and 8 in seed 1: means 15
+    and 9, mean 12, std √18, t = 12 / 3 = 4 with 1 degree of freedom.
     """
-    t = 11 / (13 / 3) ** 0.5
     fedavg, coprefl, fedmeta = 0, 1, 3
     assert [line[0] for line in table(comparison()).lines] == [
         "fedavg",
@@ -51,10 +51,11 @@ def test_numbers_of_a_row() -> None:
     ]
     of_fedavg = entry(comparison(), "fedavg", "accuracy")
     assert cell(comparison(), fedavg, "accuracy").text == "73.00 ± 2.58"
-    assert of_fedavg["p"] == pytest.approx(P_ACCURACY, abs=5e-5)
+    assert of_fedavg["p"] == pytest.approx(P_ACCURACY)
     failed = entry(comparison(), NASTY, "accuracy")
-    assert failed["p"] == pytest.approx(1 - (t**2 / (t**2 + 2)) ** 0.5)
-    assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY, abs=1e-4)
+    assert (failed["difference"], failed["pairs"]) == (12, 2)
+    assert failed["p"] == pytest.approx(1 - 2 / math.pi * math.atan(4))
+    assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
     assert cell(comparison(), fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
     assert cell(comparison(), fedavg, "variance", "paper").text == "64.80"
     assert cell(comparison(), coprefl, "accuracy", "p").text == ""
@@ -102,7 +103,7 @@ def test_markdown_shows_every_character() -> None:
     assert "<strong>78.00 ± 3.56</strong>" in html
     head, _, fedavg = text.splitlines()[2:5]
     assert head == "| Method | Chosen | Accuracy % | paper | p | Variance %² | paper | p |"
-    assert fedavg.startswith("| fedavg |  | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.012 | 55.00 ± 12.91 |")
+    assert fedavg.startswith("| fedavg |  | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.251 | 55.00 ± 12.91 |")
     assert f"<li>{shown}, seed 0, task 1: client 3 sent a NaN</li>" in html
 
 
@@ -110,9 +111,9 @@ def test_the_note_says_what_was_tested() -> None:
     note = markdown(table(comparison())).splitlines()[9].replace("\\", "")
     assert "over 4 tasks of 2 seeds; accuracies in %" in note
     assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, and is not marked best." in note
-    assert "paired t-test against coprefl:gamma=0.5 over the tasks that both rows have" in note
+    assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
+    assert "over the tasks that both rows have (the tasks of one seed share a pre-trained" in note
     assert "Holm-corrected" in note
-    assert "tasks of one seed share a pre-trained model" in note
     assert "paper: CoPreFL, AAAI text, Table 1(a)." in note
 
 
@@ -140,13 +141,31 @@ def test_one_unit_has_no_deviation_and_no_test() -> None:
     assert numbers(one_unit())["p-holm"].isna().all()
 
 
+def test_tasks_of_one_seed_are_no_test() -> None:
+    """However many there are: they share the pre-training that is compared."""
+    of_one_seed = [f"seed 0, task {task}" for task in range(4)]
+    found = comparison(units=of_one_seed)
+    assert numbers(found)["p"].isna().all()
+    text = markdown(table(found))
+    assert "One seed, and its tasks share a pre-trained model: no test." in text
+    assert "t-test" not in text
+
+
+def test_units_of_another_name_are_tested_each() -> None:
+    """fedavg less coprefl over four runs: mean -5, std √2, t = -5 √2 with 3 degrees of freedom."""
+    found = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
+    of_fedavg = entry(found, "fedavg", "accuracy")
+    assert of_fedavg["pairs"] == 4
+    assert of_fedavg["p"] == pytest.approx(0.0058, abs=5e-5)
+
+
 def test_latex_escapes_everything() -> None:
     text = latex(table(comparison()))
     assert r"a\textbar{}b\_c\%d\&e\textless{}f\textgreater{}\{g\}\#\$\textasciitilde{}" in text
     assert r"\textasciicircum{}\textbackslash{}* &  & 90.00 $\pm$ 0.00 & 1.00 $\pm$ 0.00 \\" in text
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in text
     assert r"\quad paper &  & 78.90 $\pm$ 2.98 & 64.80 \\" in text
-    assert r"\quad p &  & 0.012 &" in text
+    assert r"\quad p &  & 0.251 &" in text
     assert text.isascii()
     cells = [line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")]
     assert set(cells) == {3}
@@ -178,12 +197,12 @@ def test_results_csv() -> None:
     assert len(lines) == 8
     fedavg = lines[0]
     assert [fedavg[key] for key in ("comparison", "row", "metric", "mean", "n", "pairs")] == [
-        "participants-20", "fedavg", "accuracy", "73.0", "4", "4",
+        "participants-20", "fedavg", "accuracy", "73.0", "4", "2",
     ]  # fmt: skip
     assert float(fedavg["std"]) == pytest.approx(math.sqrt(20 / 3))
     assert float(fedavg["difference"]) == -5
-    assert float(fedavg["p"]) == pytest.approx(P_ACCURACY, abs=5e-5)
-    assert float(fedavg["p-holm"]) == pytest.approx(2 * P_ACCURACY, abs=1e-4)
+    assert float(fedavg["p"]) == pytest.approx(P_ACCURACY)
+    assert float(fedavg["p-holm"]) == pytest.approx(2 * P_ACCURACY)
     assert [fedavg[key] for key in ("paper-mean", "paper-std")] == ["78.9", "2.98"]
     assert fedavg["source"] == "CoPreFL, AAAI text, Table 1(a)"
     assert [lines[1][key] for key in ("paper-mean", "paper-std")] == ["64.8", ""]
