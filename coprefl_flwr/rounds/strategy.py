@@ -23,6 +23,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Option, Value, check_declared, option
+from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing, Rule
 from coprefl_flwr.rounds.engine import Asked, Engine, EvaluateFn, Hook, Round, RoundReport
@@ -155,6 +156,15 @@ class RoundStrategy(Strategy, ABC):
         shapes and dtypes) and the round's metrics. What a method carries from round to round
         stands in `self.state` (numbers and arrays), which counts only once the round has returned.
         """
+
+    def budget(self, work: Work) -> Budget:
+        """Return what a round costs: FedAvg's local steps, where clients train as the settings say.
+
+        A method that takes other steps, or computes more gradients, says so here.
+        """
+        if not self.local_training:
+            return UNKNOWN
+        return Budget(work.travel, work.participants * work.visited)
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.meta import meta_metrics, meta_step
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, LossMoments, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Exchange, LossMoments, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -47,3 +47,15 @@ class CoPreFL(RoundStrategy):
         )
         self.state["query-loss"] = float(losses.mean())
         return updated, support.mean_metrics() | meta_metrics(losses, self.gamma)
+
+    def budget(self, work: Work) -> Budget:
+        """Return the steps on the support sets and the meta step; queries count as gradients.
+
+        The meta step's size is zeta gamma |m|: its coefficients c_j sum to gamma |m|, since those
+        of the variance sum to 0.
+        """
+        support = work.on_part(work.options["support-fraction"])
+        local = Budget(support.travel, work.participants * support.visited)
+        queries = work.participants * (work.samples - support.samples)
+        meta = self.meta_learning_rate * self.gamma * work.participants
+        return local.and_server(meta, queries)

@@ -61,13 +61,21 @@ class Pretraining(Stage):
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""
+        made = self.strategies()
+        if len(made) == 1:
+            return made[0]
+        rounds = [phase.training.rounds for phase in self.phases]
+        return Schedule(list(zip(made, rounds, strict=True)))
+
+    def strategies(self) -> list[RoundStrategy]:
+        """Make the strategy of each phase."""
         run = self.run.of_strategy(clients_of.PRETRAINING, run_name=self.study.run_name)
         server, made = self.study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
             strategy = phase.method.strategy(phase.options, phase.training, server, **run)
-            made.append((strategy, phase.training.rounds))
-        return strategy if len(made) == 1 else Schedule(made)
+            made.append(strategy)
+        return made
 
     def initial(self, store: Store) -> Arrays:
         """Return what its first method begins with: the same random weights for every start."""
