@@ -20,9 +20,12 @@ from coprefl_flwr.recipes.sweep import Contest, Failures, contests
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
+    BUDGETS,
     DIAGNOSTICS,
     SENT,
+    START_LOSS,
     STD_CLIENTS,
+    STOPPED,
     TO_REACH,
 )
 from coprefl_flwr.report.figures import Similarity
@@ -30,6 +33,8 @@ from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.report.statistics import summarise_task
+from coprefl_flwr.studies.budgets import cost
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import DIAGNOSIS
@@ -210,7 +215,28 @@ class _Table:
                 for row in self.store.result(run.main)["rounds"]
             ]
             entries = pretraining_summary(frame(rounds)).set_index("start").astype(float)
-            found.append(entries.to_dict("index"))
+            summed = entries.to_dict("index")
+            found.append({s: summed.get(s, {}) | self._of_start(run) for s, run in starts.items()})
+        return found
+
+    def _of_start(self, run: Run) -> dict[str, float]:
+        """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
+        made, found = run.main, {}
+        if not isinstance(made, Pretraining):
+            return {}
+        rounds = self.store.result(made)["rounds"]
+        early = run.settings.stop_at_loss is not None and bool(made.phases)
+        if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
+            step_size, gradients = cost(made, len(rounds) if early else None)
+            found = {"step-size": step_size, "gradients": gradients / 1e6}
+        if early and rounds:
+            loss = rounds[-1][f"server-{START_LOSS}"]
+            reached = loss is not None and made.reached(loss)
+            found[STOPPED] = float(len(rounds)) if reached else math.inf
+        for stage in run.study.stages:
+            if stage.phase == START_LOSS and self.store.has(stage):
+                loss = self.store.result(stage)["rounds"][0][START_LOSS]
+                found[START_LOSS] = math.nan if loss is None else loss
         return found
 
     def _similarity(self, contest: Contest, chosen: Candidate) -> Similarity | None:

@@ -13,6 +13,7 @@ from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
+from coprefl_flwr.report.columns import BUDGETS, STOPPED
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import (
@@ -103,7 +104,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
         seeds=_seeds(given["seeds"]),
-        metrics=tuple(dict.fromkeys(metrics)) or _default_metrics(settings),
+        metrics=_columns(metrics, settings),
         figures=tuple(dict.fromkeys(figures)),
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
@@ -176,6 +177,14 @@ def _seeds(entry: Located) -> tuple[int, ...]:
     if len(set(found)) < len(found):
         raise entry.error("seeds names one twice")
     return tuple(found)
+
+
+def _columns(metrics: Sequence[str], settings: Choices) -> tuple[str, ...]:
+    """Return the columns: those that are named, and of starts what their pre-training costs."""
+    besides = BUDGETS if settings.get("study", (STARTS,)) == (STARTS,) else ()
+    if settings.get("stop-at-loss", ("",)) != ("",):
+        besides = (STOPPED, *besides)
+    return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))
 
 
 def _default_metrics(settings: Choices) -> tuple[str, ...]:

@@ -35,6 +35,7 @@ from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
 
@@ -70,6 +71,8 @@ class Starts(Study):
         of_tasks_too = [phase for phase in (self.task_phase, self.head_phase) if phase]
         check_all_used(self.short, [*phases, *of_tasks_too])
         self.stages: list[Stage] = list(made)
+        if self.tasks.start_loss:
+            self.stages += map(StartLoss, made)
         for task in [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]:
             self.stages += [task, Diagnosis(task)] if self.tasks.diagnostics else [task]
 
