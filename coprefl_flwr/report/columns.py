@@ -23,7 +23,8 @@ STD_CLIENTS = "std-clients"
 SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 
-BUDGETS = ("step-size", "gradients")
+STEP_SIZE = "step-size"
+BUDGETS = (STEP_SIZE, "gradients")
 """What the pre-training of a start costs; in every table of starts."""
 START_LOSS, STOPPED = "start-loss", "stopped-at"
 
@@ -52,7 +53,8 @@ COLUMNS = {
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
     START_LOSS: Heading("Pre-training loss", None, 3, tested=False),
     STOPPED: Heading("Stopped at round", None, 1, tested=False),
-    "step-size": Heading("Summed step size", None, 3, tested=False),
+    "rounds": Heading("Rounds", None, 1, tested=False),
+    STEP_SIZE: Heading("Summed step size", None, 3, tested=False),
     "gradients": Heading("Million gradients", None, 3, tested=False),
     **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
