@@ -71,10 +71,10 @@ class Starts(Study):
         of_tasks_too = [phase for phase in (self.task_phase, self.head_phase) if phase]
         check_all_used(self.short, [*phases, *of_tasks_too])
         self.stages: list[Stage] = list(made)
-        if self.tasks.start_loss:
-            self.stages += map(StartLoss, made)
         for task in [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]:
             self.stages += [task, Diagnosis(task)] if self.tasks.diagnostics else [task]
+        if self.tasks.start_loss:
+            self.stages += map(StartLoss, made)
 
     @property
     def num_classes(self) -> int:
