@@ -61,6 +61,8 @@ def rounds_for(made: Pretraining, step_size: float) -> int:
     before = made.rounds - made.phases[-1].training.rounds
     reached, problem = 0.0, f"the summed step size of {shown(made.start)}"
     for number, one in enumerate(itertools.islice(by_round(made), MOST_ROUNDS), 1):
+        if number > 1 and one.step_size == 0:
+            break  # Of a rate that has decayed.
         if not one.step_size > 0:
             raise SettingsError(f"{problem} is {one.step_size:g} a round: no rounds make it equal")
         farther = reached + one.step_size
@@ -68,4 +70,4 @@ def rounds_for(made: Pretraining, step_size: float) -> int:
             nearest = number - (step_size - reached < farther - step_size)
             return max(nearest - before, 1)
         reached = farther
-    raise SettingsError(f"{problem} does not come to {step_size:g} in {MOST_ROUNDS} rounds")
+    raise SettingsError(f"{problem} never comes to {step_size:g}")
