@@ -1,6 +1,5 @@
 """SCAFFOLD's client: local SGD corrected by control variates."""
 
-import numpy as np
 import torch
 
 from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
@@ -67,8 +66,6 @@ class SCAFFOLDClient(StatefulClient):
 def displacement_per_gradient(training: LocalTraining, n: int, server_round: int) -> float:
     """Return how far SGD on n samples moves against a gradient that does not change.
 
-    Option II divides x - y by it, to have the mean of the gradients. Without momentum it is
-    K eta; with momentum m step k moves by eta (1 + m + ... + m^{k-1}).
+    Option II divides x - y by it, to have the mean of the gradients: K eta, without momentum.
     """
-    velocity = np.cumsum(training.momentum ** np.arange(training.steps(n)))
-    return float(training.rate(server_round) * velocity.sum())
+    return training.rate(server_round) * training.travel(n)

@@ -11,6 +11,7 @@ from coprefl_flwr.data.samples import Samples as Samples
 from coprefl_flwr.data.samples import batch_slices as batch_slices
 from coprefl_flwr.data.splits import choose_classes as choose_classes
 from coprefl_flwr.data.splits import choose_domains as choose_domains
+from coprefl_flwr.data.splits import part_of as part_of
 from coprefl_flwr.data.splits import relabel as relabel
 from coprefl_flwr.data.splits import split_classes as split_classes
 from coprefl_flwr.data.splits import split_in_two as split_in_two

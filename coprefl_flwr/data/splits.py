@@ -117,6 +117,12 @@ def _chosen(
     return tuple(sorted(pool[i] for i in rng.permutation(len(pool))[: int(text)]))
 
 
+def part_of(n: int, fraction: float) -> int:
+    """Return how many of n samples a part is: floor(fraction * n)."""
+    # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
+    return math.floor(fraction * n + 1e-9)
+
+
 def split_in_two(
     n: int, fraction: float, rng: np.random.Generator
 ) -> tuple[_Positions, _Positions]:
@@ -124,8 +130,7 @@ def split_in_two(
 
     Both are int64, sorted and disjoint. Raises a SettingsError if one would be empty.
     """
-    # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
-    first = math.floor(fraction * n + 1e-9)
+    first = part_of(n, fraction)
     if not 0 < first < n:
         line = f"{n} samples cannot be split at {fraction:g}: neither part may be empty"
         raise SettingsError(line)

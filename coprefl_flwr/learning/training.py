@@ -83,6 +83,18 @@ class LocalTraining:
             steps = self.local_epochs * len(batch_slices(n, self.samples_per_step))
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
+    def travel(self, n: int) -> float:
+        """Return how far these steps go along a gradient of length 1, in learning rates.
+
+        Without momentum it is their number; with momentum m, step k moves by 1 + m + ... + m^(k-1).
+        """
+        return float(np.cumsum(self.momentum ** np.arange(self.steps(n))).sum())
+
+    def batch_sizes(self, n: int, count: int) -> list[int]:
+        """Return the sizes of the first `count` batches of n samples, epoch after epoch."""
+        epoch = [part.stop - part.start for part in batch_slices(n, self.samples_per_step)]
+        return list(itertools.islice(itertools.cycle(epoch), count))
+
     def rate(self, server_round: int) -> float:
         """Return the learning rate of round `server_round`, counted from 1."""
         return self.learning_rate * self.learning_rate_decay ** (server_round - 1)

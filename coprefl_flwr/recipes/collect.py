@@ -1,5 +1,6 @@
 """From the store to a report: what a recipe's runs came to, table by table."""
 
+import contextlib
 import functools
 import math
 import re
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
@@ -20,16 +22,21 @@ from coprefl_flwr.recipes.sweep import Contest, Failures, contests
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
+    BUDGETS,
     DIAGNOSTICS,
     SECONDS,
     SENT,
+    START_LOSS,
     STD_CLIENTS,
+    STEP_SIZE,
+    STOPPED,
     TO_REACH,
 )
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.figures.similarity import LOCAL, similarity
 from coprefl_flwr.report.results import accuracies, frame, one_task
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
+from coprefl_flwr.studies.budgets import cost
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -42,7 +49,7 @@ def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
     return Report(
         title=recipe.title,
         source=recipe.source,
-        notes=[*recipe.notes, *_notes(recipe)],
+        notes=[*recipe.notes, *_notes(recipe), *(n for one in tables for n in one.never())],
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
         settings={
@@ -54,18 +61,28 @@ def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
 
 
 def _notes(recipe: Recipe) -> list[str]:
-    """Return how searched values were chosen, if there are any."""
+    """Return which protocol this is, and how searched values were chosen, if there are any."""
+    notes = (
+        [f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}."] if recipe.protocol else []
+    )
+    if recipe.equal == STEP_SIZE:
+        notes.append(
+            "The rounds of each row were changed until its summed step size was nearest to that of "
+            f"{recipe.reference}; of several phases, those of the last."
+        )
     if not any(contest.searched for contest in contests(recipe)):
-        return []
+        return notes
     if recipe.select == VALIDATION:
         return [
+            *notes,
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
             f"validation tasks of a pre-training of their own (seed {recipe.validation_seed}), "
-            "whose classes no reported task has; each row says which."
+            "whose classes no reported task has; each row says which.",
         ]
     return [
+        *notes,
         "Searched values were chosen on the very results that are reported (select: test), which "
-        "favours the rows that search more."
+        "favours the rows that search more.",
     ]
 
 
@@ -141,6 +158,17 @@ class _Table:
             f"{run.name}, {which}: {self.failed.get(run.key, 'not run yet')}"
             for run, which in deciding + reported
             if not self.store.done(run)
+        ]
+
+    def never(self) -> list[str]:
+        """Return a line for each start that did not come to the loss that it was to stop at."""
+        wanted = self.combination.get("stop-at-loss")
+        return [
+            f"{row.entrant.label}, seed {seed}: a loss of {wanted} was not reached in "
+            f"{run.main.rounds} rounds; its figures are those after all of them."
+            for row, one, runs in self._rows
+            for seed, run, starts in zip(self.recipe.seeds, runs, self._pretraining, strict=False)
+            if one and starts.get(one.start, {}).get(STOPPED) == math.inf
         ]
 
     def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
@@ -220,7 +248,30 @@ class _Table:
                 for row in self.store.result(run.main)["rounds"]
             ]
             entries = pretraining_summary(frame(rounds)).set_index("start").astype(float)
-            found.append(entries.to_dict("index"))
+            summed = entries.to_dict("index")
+            found.append({s: summed.get(s, {}) | self._of_start(run) for s, run in starts.items()})
+        return found
+
+    def _of_start(self, run: Run) -> dict[str, float]:
+        """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
+        made, found = run.main, {}
+        if not isinstance(made, Pretraining):
+            return {}
+        rounds = self.store.result(made)["rounds"]
+        early = run.settings.stop_at_loss is not None and bool(made.phases)
+        if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
+            # Results that were kept are reported also where their clients cannot be had any more.
+            with contextlib.suppress(SettingsError):
+                step_size, gradients = cost(made, len(rounds) if early else None)
+                found = {"step-size": step_size, "gradients": gradients / 1e6}
+        if early and rounds:
+            loss = rounds[-1][f"server-{START_LOSS}"]
+            reached = loss is not None and made.reached(loss)
+            found[STOPPED] = float(len(rounds)) if reached else math.inf
+        for stage in run.study.stages:
+            if stage.phase == START_LOSS and self.store.has(stage):
+                loss = self.store.result(stage)["rounds"][0][START_LOSS]
+                found[START_LOSS] = math.nan if loss is None else loss
         return found
 
     def _similarity(self, contest: Contest, chosen: Candidate) -> Similarity | None:

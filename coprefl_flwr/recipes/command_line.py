@@ -1,6 +1,7 @@
 """`coprefl`: run a recipe, report what it came to, and show what is there.
 
-    coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--set KEY=VALUE] [--workers N]
+    coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
+               [--set KEY=VALUE] [--workers N]
     coprefl report DIR
     coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
@@ -64,9 +65,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
     run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
-    run.add_argument("--out", type=Path, help="its folder (default: outputs/RECIPE)")
+    run.add_argument("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
     run.add_argument("--models", type=Path, help="where results lie (default: models beside --out)")
     run.add_argument("--scale", choices=(FULL, SMALL), default=FULL, help="small: minutes on a CPU")
+    run.add_argument(
+        "--protocol", default="", metavar="NAME", help="of its own (default: the first)"
+    )
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     run.add_argument("--workers", type=int, default=0, help="runs at once, on Ray (default: none)")
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
@@ -95,8 +99,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(given: argparse.Namespace) -> int:
-    recipe = read_recipe(given.recipe, given.changes, given.scale)
-    suffix = "" if given.scale == FULL else f"-{given.scale}"
+    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
+    marks = [recipe.protocol, "" if given.scale == FULL else given.scale]
+    suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
     models = given.models or out.parent / "models"
     if given.workers < 0:
@@ -143,6 +148,10 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
         raise SettingsError(
             f"{out} holds the results of '{title}'{scale}; give another folder with --out"
         )
+    protocol = str(kept["protocol"].value) if "protocol" in kept else ""
+    if protocol != recipe.protocol:
+        of = f"of the protocol {protocol}" if protocol else "of no protocol"
+        raise SettingsError(f"{out} holds results {of}; give another folder with --out")
 
 
 def _report(given: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
-from coprefl_flwr.report.columns import DIAGNOSTICS
+from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
 
 PARTS = ("settings", "metrics", "search", "small")
 """The keys of a recipe that can name something of a user's own."""
@@ -69,6 +69,8 @@ def with_what_columns_need(tree: dict[str, Located]) -> None:
     settings = dict(part_of(tree, "settings"))
     if any(name in DIAGNOSTICS for name in named):
         settings.setdefault("diagnostics", Located(True, tree["metrics"].place))
+    if START_LOSS in named:
+        settings.setdefault("start-loss", Located(True, tree["metrics"].place))
     own = [n for n in named if not n.startswith(METRIC) and places.is_place("metric", n)]
     if own:
         given = str(settings[METRICS].value).split() if METRICS in settings else []

@@ -9,10 +9,12 @@ from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import claims, entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
+from coprefl_flwr.recipes.protocols import PROTOCOL, PROTOCOLS, applied, chosen
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
+from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STEP_SIZE, STOPPED
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import (
@@ -27,8 +29,7 @@ from coprefl_flwr.studies.settings import STARTS, Settings
 DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
-    *("small", "paper", "scale", *DEFAULTS),
-    "claims",
+    *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
 )
 ELSEWHERE = {
     "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
@@ -37,7 +38,9 @@ ELSEWHERE = {
 """Settings that a recipe says in another way."""
 
 
-def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> Recipe:
+def read_recipe(
+    path: Path, changes: Sequence[str] = (), scale: str = FULL, protocol: str = ""
+) -> Recipe:
     """Read and check a recipe.
 
     Parameters
@@ -46,6 +49,8 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
         "KEY=VALUE", a setting or a key of the recipe, with a value as in YAML; they come last.
     scale : str
         "full", or "small": rounds, clients, model and data cut to minutes on two cores.
+    protocol : str
+        Which of its protocols is applied, before anything is cut; "" is the first.
 
     Raises
     ------
@@ -53,12 +58,14 @@ def read_recipe(path: Path, changes: Sequence[str] = (), scale: str = FULL) -> R
         One line with the file and the line in it.
     """
     tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    before, tree = tree, applied(tree, protocol, path)
+    new = tree.get(PROTOCOL) is not before.get(PROTOCOL)
     _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
         _change(tree, change)
-    return _recipe(tree, str(path), changed=bool(changes) or scale == SMALL)
+    return _recipe(tree, str(path), changed=bool(changes) or new or scale == SMALL)
 
 
 def _change(tree: dict[str, Located], change: str) -> None:
@@ -69,6 +76,8 @@ def _change(tree: dict[str, Located], change: str) -> None:
     place = f"--set {change}"
     value = Located(parse_yaml(text, place).value if text else "", place)
     value = resolved(value, Path.cwd())
+    if key in (PROTOCOL, PROTOCOLS):
+        raise SettingsError(f"--set {change}: use --protocol")
     if key in KEYS:
         tree[key] = value
     else:
@@ -94,10 +103,11 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if not tree["paper"].value:
             del tree["paper"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    metrics = list(dict.fromkeys(metrics)) or list(_default_metrics(settings))
     figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
+    protocol, because, equal = chosen(tree)
+    columns = _columns(metrics, settings, equal)
     if changed and "claims" in tree:
-        tree["claims"] = claims.without_others(tree["claims"], settings, names, metrics)
+        tree["claims"] = claims.without_others(tree["claims"], settings, names, columns)
         if not tree["claims"].value:
             del tree["claims"]
     recipe = Recipe(
@@ -110,18 +120,22 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
         seeds=_seeds(given["seeds"]),
-        metrics=tuple(metrics),
+        metrics=columns,
         figures=tuple(dict.fromkeys(figures)),
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         claims=(
-            claims.read_claims(tree["claims"], settings, names, metrics) if "claims" in tree else ()
+            claims.read_claims(tree["claims"], settings, names, columns) if "claims" in tree else ()
         ),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
+        protocol=protocol,
+        because=because,
+        equal=equal,
         effective={key: entry.plain() for key, entry in tree.items()},
         places={k: one.place for k, one in (tree | dict(part_of(tree, "settings"))).items()},
     )
     _check_searched(recipe)
     _check_heeded(recipe, tree)
+    _check_equal(recipe)
     _check_studies(recipe)
     return recipe
 
@@ -188,6 +202,18 @@ def _seeds(entry: Located) -> tuple[int, ...]:
     return tuple(found)
 
 
+def _columns(metrics: Sequence[str], settings: Choices, equal: str) -> tuple[str, ...]:
+    """Return the columns: those that are named, and of starts what their pre-training costs."""
+    besides = list(BUDGETS) if settings.get("study", (STARTS,)) == (STARTS,) else []
+    if equal == STEP_SIZE:
+        besides.insert(0, "rounds")
+    if settings.get("stop-at-loss", ("",)) != ("",):
+        besides.insert(0, STOPPED)
+    if settings.get("start-loss", (False,)) != (False,):
+        besides.insert(0, START_LOSS)
+    return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))
+
+
 def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
@@ -205,7 +231,8 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
     select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
     names = _names(_entrants(tree, role), str(select))
-    claims.read_claims(tree["claims"], settings, names, metrics or _default_metrics(settings))
+    columns = _columns(metrics, settings, chosen(tree)[2])
+    claims.read_claims(tree["claims"], settings, names, columns)
 
 
 def _check_searched(recipe: Recipe) -> None:
@@ -237,6 +264,18 @@ def _check_heeded(recipe: Recipe, tree: Mapping[str, Located]) -> None:
     for key, entry in part_of(tree, "search").items():
         if key not in trained:
             raise entry.error(f"search: {key}: no method here has this setting")
+
+
+def _check_equal(recipe: Recipe) -> None:
+    """Raise a SettingsError if rows cannot be made equal to the reference's."""
+    if not recipe.equal:
+        return
+    with recipe.placing():
+        if recipe.study != STARTS:
+            raise SettingsError(f"equal: {recipe.equal}: only starts have that", PROTOCOL)
+        if recipe.equal == STEP_SIZE and recipe.reference_start is None:
+            problem = f"the reference, {recipe.reference}, is searched: name a row of one value"
+            raise SettingsError(f"equal: {STEP_SIZE}: {problem}", "reference", PROTOCOL)
 
 
 def _check_studies(recipe: Recipe) -> None:

@@ -17,6 +17,8 @@ reference: coprefl            # the row that the others are tested against
 seeds: [0, 1, 2]
 metrics: [accuracy, variance] # the columns
 figures: [accuracies, curves]
+protocols:                    # see `recipes.protocols`; `coprefl run --protocol ratio`
+  ratio: {because: rates that train this network, rates: 100}
 small: {task-classes: 4}      # what --scale small sets besides its own cuts
 paper:                        # what the paper printed
   columns: [accuracy, variance]
@@ -106,6 +108,9 @@ class Recipe:
     paper: tuple[PaperTable, ...]
     claims: tuple[Claim, ...]
     notes: tuple[str, ...]
+    protocol: str  # the protocol that it is of, why there is such, and what that makes equal; or ""
+    because: str
+    equal: str
     effective: Mapping[str, Any] = field(repr=False)  # the file after `--scale` and `--set`
     places: Mapping[str, str] = field(repr=False)  # of each setting and each key of the recipe
 
@@ -113,6 +118,19 @@ class Recipe:
     def study(self) -> str:
         """The kind of study that its runs are."""
         return str(self.settings.get("study", (STARTS,))[0])
+
+    @property
+    def reference_start(self) -> str | None:
+        """The reference as the setting `method` takes it; None if it is yet to be chosen."""
+        for one in self.entrants:
+            candidates = one.candidates()
+            names = {f"{one.label}:{found.chosen}": found.start for found in candidates}
+            if self.reference in names:
+                return names[self.reference]
+            if self.reference == one.label:
+                open_ = len(candidates) > 1 and self.select != ALL
+                return None if open_ else candidates[0].start
+        return None
 
     @property
     def compared(self) -> tuple[str, ...]:

@@ -18,8 +18,10 @@ from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.protocols import with_step_size
 from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import run_stage
@@ -52,8 +54,7 @@ class Contest:
 
     def reported(self, candidate: Candidate) -> list[Run]:
         """Return the runs of a candidate that the table reports, one per seed."""
-        config = dict(self.combination)
-        return [Run.of(config, candidate.start, seed) for seed in self.recipe.seeds]
+        return [self._run(self.combination, candidate, seed) for seed in self.recipe.seeds]
 
     def deciding(self, candidate: Candidate) -> list[Run]:
         """Return the runs that decide whether the table shows a candidate; they are made first.
@@ -68,7 +69,14 @@ class Contest:
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
-        return [Run.of(config, candidate.start, self.recipe.validation_seed)]
+        return [self._run(config, candidate, self.recipe.validation_seed)]
+
+    def _run(self, config: Mapping[str, Value], candidate: Candidate, seed: int) -> Run:
+        """Return a candidate's run, of other rounds where the protocol wants equal step sizes."""
+        run, reference = Run.of(config, candidate.start, seed), self.recipe.reference_start
+        if self.recipe.equal != STEP_SIZE or reference is None:
+            return run
+        return with_step_size(run, Run.of(config, reference, seed))
 
 
 def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:

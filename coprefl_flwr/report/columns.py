@@ -24,6 +24,11 @@ SENT = ("weights-sent", "numbers-sent")
 ACCURACY_OF = "accuracy@"
 SECONDS = "seconds"
 
+STEP_SIZE = "step-size"
+BUDGETS = (STEP_SIZE, "gradients")
+"""What the pre-training of a start costs; in every table of starts."""
+START_LOSS, STOPPED = "start-loss", "stopped-at"
+
 TO_REACH = re.compile(r"(rounds|megabytes)-to-(\d+(?:\.\d+)?)%")
 DIAGNOSTICS = {
     "gradient-diversity": "Gradient diversity",
@@ -49,12 +54,19 @@ COLUMNS = {
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
     SECONDS: Heading("Seconds a round", "lower", tested=False),
+    START_LOSS: Heading("Pre-training loss", None, 3, tested=False),
+    STOPPED: Heading("Stopped at round", None, 1, tested=False),
+    "rounds": Heading("Rounds", None, 1, tested=False),
+    STEP_SIZE: Heading("Summed step size", None, 3, tested=False),
+    "gradients": Heading("Million gradients", None, 3, tested=False),
     **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
 }
 """What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
 
 `std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
-round; `seconds` are a personalised method's in its median round, on whatever made it.
+round; `seconds` are a personalised method's in its median round, on whatever made it. Step sizes
+and gradients are those of the whole pre-training, as `rounds.budget` counts them; the loss is the
+start's, over all training samples of all pre-training clients.
 """
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import task_metrics
 from coprefl_flwr.report.statistics import summarise
 from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
@@ -22,6 +23,8 @@ _PRETRAINING = {
     "Models sent": ("models", ",.0f"),
     "MB sent": ("megabytes", ",.0f"),
 }
+_COSTS = {"Summed step size": (STEP_SIZE, ",.3f"), "Million gradients": ("gradients", ",.3f")}
+"""What no round says: columns that the caller adds to the summary."""
 
 
 def summary_table(rows: pd.DataFrame) -> Table:
@@ -109,7 +112,7 @@ def pretraining_table(entries: pd.DataFrame) -> Table:
     """Return the table of a `pretraining_summary`, without the columns that no start has."""
     columns = [
         Column(title, {"here": [Number(shown(n, spec) if n == n else "") for n in entries[name]]})
-        for title, (name, spec) in _PRETRAINING.items()
-        if entries[name].notna().any()
+        for title, (name, spec) in (_PRETRAINING | _COSTS).items()
+        if name in entries and entries[name].notna().any()
     ]
     return Table(["Start"], entries[["start"]].values.tolist(), columns, marks=False)

@@ -3,6 +3,8 @@
 A method is written with the names below.
 """
 
+from coprefl_flwr.rounds.budget import Budget as Budget
+from coprefl_flwr.rounds.budget import Work as Work
 from coprefl_flwr.rounds.combine import Accumulator as Accumulator
 from coprefl_flwr.rounds.combine import Chain as Chain
 from coprefl_flwr.rounds.combine import LossMoments as LossMoments

@@ -8,7 +8,7 @@ import copy
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,11 @@ class RoundReport:
 
 
 Hook = Callable[[RoundReport], None]
+Stop = Callable[[RoundReport], bool]
+
+
+class Stopped(Exception):  # noqa: N818  It is no error.
+    """Leaves Flower's loop, which knows a fixed number of rounds, after the last that is wanted."""
 
 
 @dataclass(eq=False)
@@ -72,6 +77,7 @@ class Engine:
     checkpoint: str | Path | None = None
     checkpoint_every: int = 1
     hooks: Sequence[Hook] = ()
+    stop: Stop | None = None
 
     def __post_init__(self) -> None:
         """Begin without anything of a run."""
@@ -90,6 +96,8 @@ class Engine:
         self.arrays, self._offset = kept.arrays, kept.round
         self.history, self.state = kept.history, kept.state
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
+        if self._offset and self.stop and self.stop(self._report(self._offset, 0.0)):
+            self.num_rounds = self._offset
 
     @property
     def rounds_left(self) -> int:
@@ -258,11 +266,12 @@ class Engine:
         return self.link.prepare(exchange, {**config, **named}, self.versions)
 
     def _after_round(self, server_round: int) -> None:
-        """Call the hooks, then write the checkpoint if it is due."""
-        metrics, seconds = self.history.of_round(server_round), time.monotonic() - self._round_began
-        report = RoundReport(
-            server_round, self.num_rounds, self.arrays, metrics, self.evaluation, seconds
-        )
+        """Call the hooks, then write the checkpoint if it is due; raise Stopped at an early end."""
+        report = self._report(server_round, time.monotonic() - self._round_began)
+        early = server_round < self.num_rounds and self.stop is not None and self.stop(report)
+        if early:
+            self.num_rounds = server_round
+            report = replace(report, num_rounds=server_round)
         for hook in self.hooks:
             hook(report)
         due = server_round % self.checkpoint_every == 0 or server_round == self.num_rounds
@@ -271,3 +280,10 @@ class Engine:
             kept = (self.arrays, self.state, self.history, options, versions.committed)
             write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
             versions.checkpointed()
+        if early:
+            raise Stopped
+
+    def _report(self, server_round: int, seconds: float) -> RoundReport:
+        """Return what hooks learn after a round."""
+        metrics, evaluation = self.history.of_round(server_round), self.evaluation
+        return RoundReport(server_round, self.num_rounds, self.arrays, metrics, evaluation, seconds)

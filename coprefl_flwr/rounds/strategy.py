@@ -6,6 +6,7 @@ returns the new global arrays with the round's metrics. Flower's own loop drives
 Flower adds to that loop applies here too.
 """
 
+import contextlib
 import logging
 import re
 from abc import ABC, abstractmethod
@@ -23,9 +24,19 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, without_added
+from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing, Rule
-from coprefl_flwr.rounds.engine import Asked, Engine, EvaluateFn, Hook, Round, RoundReport
+from coprefl_flwr.rounds.engine import (
+    Asked,
+    Engine,
+    EvaluateFn,
+    Hook,
+    Round,
+    RoundReport,
+    Stop,
+    Stopped,
+)
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.protocol import check_free
@@ -156,6 +167,15 @@ class RoundStrategy(Strategy, ABC):
         stands in `self.state` (numbers and arrays), which counts only once the round has returned.
         """
 
+    def budget(self, work: Work) -> Budget:
+        """Return what a round costs: FedAvg's local steps, where clients train as the settings say.
+
+        A method that takes other steps, or computes more gradients, says so here.
+        """
+        if not self.local_training:
+            return UNKNOWN
+        return Budget(work.travel, work.participants * work.visited)
+
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
         link, wanted = self._engine.link, self.participants
@@ -272,6 +292,7 @@ class RoundStrategy(Strategy, ABC):
         checkpoint_every: int = 1,
         resume: bool = False,
         hooks: Sequence[Hook] = (),
+        stop: Stop | None = None,
         **more: Any,
     ) -> Result:
         """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
@@ -279,7 +300,9 @@ class RoundStrategy(Strategy, ABC):
         The file `checkpoint` keeps the run's state after every `checkpoint_every` rounds and the
         last; one that exists is not overwritten unless the run resumes from it. `resume` continues
         after the checkpoint's round; without a file, it starts anew and says so. `hooks` are called
-        after every round, evaluations included, before the checkpoint is written.
+        after every round, evaluations included, before the checkpoint is written. A round for which
+        `stop` is true is the last, for the hooks too; what is evaluated after the last round alone
+        is not then.
 
         Raises a RunFailedError if a round failed `max_failed_rounds` times, and a SettingsError if
         the options do not fit the clients, the checkpoint is of another run or model, or a config
@@ -289,19 +312,21 @@ class RoundStrategy(Strategy, ABC):
         check_free("evaluate_config", evaluate_config or {})
         ROUNDS.checked(checkpoint_every, "checkpoint_every")
         engine = self._engine = Engine(
-            self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks
+            self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks, stop
         )
         engine.begin(from_record(initial_arrays), resume)
-        result = super().start(
-            grid,
-            to_record(engine.arrays),
-            engine.rounds_left,
-            timeout,
-            train_config,
-            evaluate_config,
-            engine.evaluate_on_server if evaluate_fn else None,
-            **more,
-        )
+        result = Result()
+        with contextlib.suppress(Stopped):
+            result = super().start(
+                grid,
+                to_record(engine.arrays),
+                engine.rounds_left,
+                timeout,
+                train_config,
+                evaluate_config,
+                engine.evaluate_on_server if evaluate_fn else None,
+                **more,
+            )
         engine.end(result)
         return result
 

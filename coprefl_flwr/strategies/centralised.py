@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Round, RoundStrategy, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning import LocalTraining
@@ -34,6 +34,11 @@ class Centralised(RoundStrategy):
         key = (self.seed, self.population, server_round, "centralised")
         trained, loss = self.server.refine(arrays, self.training, server_round, *key)
         return trained, {"loss": loss}
+
+    def budget(self, work: Work) -> Budget:
+        """Return the steps of a round on all the data."""
+        steps = Work(1, [len(self.server)], self.training)
+        return Budget(steps.travel, steps.visited)
 
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.meta import Losses, Terms, meta_step, sum_and_variance
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, LossMoments, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Exchange, LossMoments, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,3 +52,15 @@ class CoPreFL(RoundStrategy):
     def terms(self, losses: Losses) -> Terms:
         """Return the two terms of the meta objective, which gamma balances."""
         return sum_and_variance(losses)
+
+    def budget(self, work: Work) -> Budget:
+        """Return the steps on the support sets and the meta step; queries count as gradients."""
+        support = work.on_part(work.options["support-fraction"])
+        local = Budget(support.travel, work.participants * support.visited)
+        queries = work.participants * (work.samples - support.samples)
+        meta = self.meta_learning_rate * self.weight_of_gradients(work.participants)
+        return local.and_server(meta, queries)
+
+    def weight_of_gradients(self, participants: int) -> float:
+        """Return the sum of the c_j: that of the variance's is 0."""
+        return self.gamma * participants

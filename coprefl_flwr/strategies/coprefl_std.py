@@ -28,6 +28,10 @@ class CoPreFLStd(CoPreFL):
     name = "coprefl-std"
     refined_name = "coprefl-std-sgd"
 
+    def weight_of_gradients(self, participants: int) -> float:
+        """Return the sum of the c_j: that of the deviation's is 0."""
+        return self.gamma
+
     def terms(self, losses: Losses) -> Terms:
         """Return the mean of the query losses and their standard deviation."""
         return mean_and_deviation(losses)

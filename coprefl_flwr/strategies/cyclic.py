@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError
-from coprefl_flwr.rounds import Chain, Exchange, Round, RoundStrategy, joined
+from coprefl_flwr.rounds import Budget, Chain, Exchange, Round, RoundStrategy, Work, joined
 
 
 class Cyclic(RoundStrategy):
@@ -43,3 +43,7 @@ class Cyclic(RoundStrategy):
         clients = self.sample(server_round)
         order = self.generator(server_round, "order").permutation(len(clients))
         return [clients[position] for position in order]
+
+    def budget(self, work: Work) -> Budget:
+        """Return every link's steps: the model takes them one after the other."""
+        return Budget(work.participants * work.travel, work.participants * work.visited)

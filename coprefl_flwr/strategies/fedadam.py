@@ -1,12 +1,13 @@
 """FedAdam: the mean change of the clients is the gradient of an Adam at the server."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -41,6 +42,13 @@ class FedAdam(RoundStrategy):
         rate, tau = self.global_learning_rate, self.tau
         moved = {n: array + rate * m[n] / (np.sqrt(v[n]) + tau) for n, array in x.items()}
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's gradients; the server's step has no size that can be compared.
+
+        It moves each number of the model by about eta, however far the clients went.
+        """
+        return replace(super().budget(work), travel=math.nan)
 
     def second_moment(self, v: np.ndarray, square: np.ndarray) -> np.ndarray:
         """Return v <- beta2 v + (1 - beta2) Delta^2."""

@@ -1,10 +1,10 @@
 """FedAvgM: FedAvg with momentum at the server."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,3 +33,8 @@ class FedAvgM(RoundStrategy):
         self.state["velocity"] = velocity
         moved = {n: w + self.global_learning_rate * velocity[n] for n, w in weights.items()}
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's steps times the server's rate, which go on in the rounds behind them."""
+        own, rate = super().budget(work), self.global_learning_rate
+        return replace(own, travel=rate * own.travel, momentum=self.server_momentum)

@@ -6,7 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, MessageConfig, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Exchange, Mean, MessageConfig, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,6 +68,19 @@ class FedMeta(RoundStrategy):
         if rates:
             self.state["rates"] = rates
         return model, replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return the meta steps beta, and the gradients on support and query sets.
+
+        The second order goes back through every step of the adaptation, by a product with the
+        Hessian of the support set's loss: as much as two gradients more.
+        """
+        support = work.on_part(work.options["support-fraction"]).samples
+        each = 1 if self.variant == "fomaml" else 3
+        adaptation = each * self.inner_steps * support
+        steps, beta = self.local_steps, self.meta_learning_rate
+        gradients = steps * work.participants * (adaptation + work.samples - support)
+        return Budget(0.0, gradients, at_server=steps * beta)
 
     def learnt(self, arrays: Arrays) -> Arrays:
         """Return the model and, with "meta-sgd", the inner rates behind it."""

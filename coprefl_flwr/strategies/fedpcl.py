@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes, padded, unit_rows
-from coprefl_flwr.rounds import Network, PerClient, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Network, PerClient, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -63,3 +63,7 @@ class FedPCL(RoundStrategy):
             for client, one in own.items()
         }
         return cast_like(shared, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return a round's gradients, from round 2 on; no weights are everybody's."""
+        return Budget(0.0, work.participants * work.visited)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes
-from coprefl_flwr.rounds import Network, PerClient, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Network, PerClient, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,3 +40,7 @@ class FedProto(RoundStrategy):
         )
         shared = aggregated([replies.sums[str(client)] for client in replies.clients])
         return cast_like(shared, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return the gradients of local training; no weights are everybody's."""
+        return Budget(0.0, work.participants * work.visited)

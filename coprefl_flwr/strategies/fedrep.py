@@ -2,7 +2,7 @@
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import Mean, Network, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Network, Round, RoundStrategy, Work
 
 
 class FedRep(RoundStrategy):
@@ -33,3 +33,7 @@ class FedRep(RoundStrategy):
         """Return the unweighted mean of the participants' bodies."""
         replies = yield from self.train(server_round, arrays, Mean(""), stateful=True)
         return replies.arrays, replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return the body's steps, and the gradients of the head's too."""
+        return Budget(work.travel, 2 * work.participants * work.visited)

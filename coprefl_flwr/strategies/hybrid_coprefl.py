@@ -12,6 +12,7 @@ from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.learning.meta import meta_step
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Accumulator, Exchange, LossMoments, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds.budget import Budget, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -19,17 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False)
 class HybridCoPreFL(RoundStrategy):
-    """CoPreFL with data at the clients and at the server (Algorithm 2). One exchange a round.
-
-    `server` holds the server's dataset D^s, at least a sample for each participant.
-    """
+    """CoPreFL with data at the clients and at the `server`, D^s (Algorithm 2). One exchange."""
 
     server: "ServerData" = field(metadata={"option": False})
     gamma: float = option(
         0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
     )
     meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
-
     name = "coprefl-hybrid"
     server_data = "server"
 
@@ -67,6 +64,11 @@ class HybridCoPreFL(RoundStrategy):
         )
         self.state["query-loss"] = float(query_losses.mean())
         return updated, local.mean_metrics() | metrics
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's, the meta step zeta gamma |m|, and the gradients on D^s."""
+        meta = self.meta_learning_rate * self.gamma * work.participants
+        return super().budget(work).and_server(meta, len(self.server))
 
     def parts(self, server_round: int, number: int) -> list[npt.NDArray[np.int64]]:
         """Split D^s at random, anew each round, into parts whose sizes differ by at most one."""

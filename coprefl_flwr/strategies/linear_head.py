@@ -8,7 +8,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import HeadLayer, Round, RoundStrategy, Total
+from coprefl_flwr.rounds import Budget, HeadLayer, Round, RoundStrategy, Total, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,6 +57,10 @@ class LinearHead(RoundStrategy):
         if self.head.bias:
             new[self.head.bias] = np.where(seen, scale * bias, arrays[self.head.bias])
         return cast_like(arrays | new, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return none: the layer is computed, without a step and without gradients."""
+        return Budget(0.0, 0.0)
 
     @abstractmethod
     def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:

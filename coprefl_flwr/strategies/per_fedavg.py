@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -37,3 +37,16 @@ class PerFedAvg(RoundStrategy):
         """Return the exchange that evaluates the model after each client's own adaptation."""
         exchange = super().evaluation_exchange(arrays, clients)
         return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's steps, each with two batches' gradients; "hf" has a Hessian's product.
+
+        That is the difference of two more, on a third batch.
+        """
+        each = 3 if self.variant == "hf" else 2
+
+        def gradients(n: int) -> int:
+            sizes = work.training.batch_sizes(n, each * work.training.steps(n))
+            return sum(sizes) + sum(sizes[2::3]) * (each == 3)
+
+        return Budget(work.travel, work.participants * work.mean(gradients))

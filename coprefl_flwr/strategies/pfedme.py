@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,3 +42,8 @@ class PFedMe(RoundStrategy):
         mean, beta = replies.arrays, self.global_learning_rate
         moved = {n: (1 - beta) * w + beta * mean[n] for n, w in weights_of(arrays).items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return the steps of w, beta eta on each batch, and theta's K gradients on each."""
+        outer = self.global_learning_rate * self.meta_learning_rate * work.mean(work.training.steps)
+        return Budget(0.0, work.participants * self.inner_steps * work.visited, at_server=outer)

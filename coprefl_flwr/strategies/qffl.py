@@ -18,6 +18,9 @@ class QFFL(RoundStrategy):
 
         Delta_k = F_k^q L (w^t - w_k),  h_k = q F_k^{q-1} ||L (w^t - w_k)||^2 + L F_k^q.
 
+    Its budget is taken to be FedAvg's: the steps are, and how far the mean of models is gone along
+    depends on the losses. F_k is a loss alone.
+
     A client reports `q-weight` = L F_k^q and `q-curvature` = h_k (see `QFFLClient`), so that sums
     of the models are enough.
     """

@@ -7,7 +7,7 @@ from typing import Any
 from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -52,3 +52,9 @@ class SCAFFOLD(RoundStrategy):
         part = len(replies.clients) / self.population_size()
         self.state["control"] = {name: c + part * change[name] for name, c in control.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return eta_g times the local steps; variant I's full gradients are computed besides."""
+        full = work.participants * work.samples if self.variant == "I" else 0.0
+        gradients = work.participants * work.visited + full
+        return Budget(self.global_learning_rate * work.travel, gradients)

@@ -20,6 +20,8 @@ class Schedule(RoundStrategy):
     other options of a run are those of the first.
     """
 
+    local_training = False  # Each phase trains, and has a budget, of its own.
+
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
@@ -59,11 +61,9 @@ class Schedule(RoundStrategy):
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
         """Count the rounds of each phase by themselves; the last of each is evaluated too."""
-        if not self.evaluate_every:
-            return False
-        before = self.phase(server_round)[1]
+        before, every = self.phase(server_round)[1], self.evaluate_every
         ends = [self.phase(server_round + 1)[1], last_round]
-        return (server_round - before) % self.evaluate_every == 0 or server_round in ends
+        return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""

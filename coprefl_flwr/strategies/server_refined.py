@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Exchange, Round, RoundStrategy, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -55,6 +55,11 @@ class ServerRefined(RoundStrategy):
         key = (self.seed, self.population, server_round, "server-refinement")
         refined, loss = self.server.refine(arrays, self.training, 1, *key)
         return refined, metrics | {"server-loss": loss}
+
+    def budget(self, work: Work) -> Budget:
+        """Return the inner method's and that of the steps on D^s."""
+        steps = Work(1, [len(self.server)], self.training)
+        return self.inner.budget(work).and_server(self.learning_rate * steps.travel, steps.visited)
 
     def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
         """Return the inner method's evaluation."""

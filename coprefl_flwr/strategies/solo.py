@@ -1,7 +1,7 @@
 """Solo: every client trains by itself."""
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Network, Nothing, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Network, Nothing, Round, RoundStrategy, Work
 
 
 class Solo(RoundStrategy):
@@ -26,3 +26,7 @@ class Solo(RoundStrategy):
         """Let every client train on what it has."""
         replies = yield from self.train(server_round, arrays, Nothing(), stateful=True)
         return arrays, replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return the gradients of local training; no weights are everybody's."""
+        return Budget(0.0, work.participants * work.visited)

@@ -165,6 +165,14 @@ def name_and_options(text: str) -> tuple[str, str]:
     return (name, written) if name in (RANDOM, *METHODS) else places.split_options(text)
 
 
+def with_rounds(name: str, rounds: int) -> str:
+    """Return an entry of `method` whose last phase has so many rounds."""
+    before, plus, last = name.rpartition("+")
+    method, written = name_and_options(last)
+    others = [pair for pair in written.split(",") if pair and not pair.startswith("rounds=")]
+    return f"{before}{plus}{method}:{','.join([*others, f'rounds={rounds}'])}"
+
+
 def is_made_elsewhere(name: str) -> bool:
     """Return whether an entry of `method` is no method but weights that were made elsewhere."""
     built_in = name.partition(":")[0] in (RANDOM, *METHODS)

@@ -37,6 +37,10 @@ class TaskSettings:
         "measure at each start what explains its worth in a task: diversity of the clients' "
         "gradients, top eigenvalue of the Hessian, barrier between clients' models, linear probe",
     )
+    start_loss: bool = option(
+        False,
+        "measure each start's mean loss over all training samples of all pre-training clients",
+    )
     task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = option(
         "dirichlet",

@@ -1,5 +1,6 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
+from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
-from coprefl_flwr.strategies import RoundStrategy, Schedule
+from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
 from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase, shown
@@ -61,13 +63,21 @@ class Pretraining(Stage):
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""
+        made = self.strategies()
+        if len(made) == 1:
+            return made[0]
+        rounds = [phase.training.rounds for phase in self.phases]
+        return Schedule(list(zip(made, rounds, strict=True)))
+
+    def strategies(self) -> list[RoundStrategy]:
+        """Make the strategy of each phase."""
         run = self.run.of_strategy(clients_of.PRETRAINING, run_name=self.study.run_name)
         server, made = self.study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
             strategy = phase.method.strategy(phase.options, phase.training, server, **run)
-            made.append((strategy, phase.training.rounds))
-        return strategy if len(made) == 1 else Schedule(made)
+            made.append(strategy)
+        return made
 
     def initial(self, store: Store) -> Arrays:
         """Return what its first method begins with: the same random weights for every start."""
@@ -110,19 +120,39 @@ class Pretraining(Stage):
 
     def tester(self) -> EvaluateFn | None:
         """Return what tests the model on the dataset's own test part, when that is due."""
-        every = self.study.data.test_every
-        if not every:
-            return None
-        test = ServerData(self.study.network(), self.study.populations.test_samples())
+        every, checked = self.study.data.test_every, self.run.stop_check_every
+        wanted = self.run.stop_at_loss
+        test = clients = None
+        if every:
+            test = ServerData(self.study.network(), self.study.populations.test_samples())
+        if wanted is not None:
+            clients = self.study.server_data("clients")
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            if server_round % every and server_round != self.rounds:
-                return None
-            found = test.evaluate(from_record(arrays))
-            accuracy = 100 * found["correct"] / found["num-examples"]
-            return MetricRecord({"accuracy": accuracy, "loss": found["loss"]})
+            model, last = from_record(arrays), server_round == self.rounds
+            found: dict[str, float] = {}
+            if clients and server_round and (last or server_round % checked == 0):
+                found[START_LOSS] = clients.evaluate(model)["loss"]
+                last = last or self.reached(found[START_LOSS])
+            if test and (last or server_round % every == 0):
+                of_test = test.evaluate(model)
+                found["accuracy"] = 100 * of_test["correct"] / of_test["num-examples"]
+                found["loss"] = of_test["loss"]
+            return MetricRecord(dict(found)) if found else None
 
-        return measure
+        return measure if test or clients else None
+
+    def loss(self, arrays: Arrays) -> float:
+        """Return the mean loss over all training samples of all clients, in eval mode."""
+        return self.study.server_data("clients").evaluate(arrays)["loss"]
+
+    def reached(self, loss: float) -> bool:
+        """Tell whether a loss is one to stop at."""
+        return self.run.stop_at_loss is not None and loss <= self.run.stop_at_loss
+
+    def ends(self, report: RoundReport) -> bool:
+        """Tell whether the loss to stop at was reached in a round in which it was checked."""
+        return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
 
     def key(self) -> str:
         """Return the model's methods and a hash."""
@@ -143,6 +173,9 @@ class Pretraining(Stage):
             "input-shape": study.input_shape,
             "phases": [phase.identity() for phase in self.phases],
         }
+        if self.run.stop_at_loss is not None and self.phases:
+            found |= {"stop-at-loss": self.run.stop_at_loss}
+            found |= {"stop-check-every": self.run.stop_check_every}
         if self.from_elsewhere:
             found["origin"] = _origin(self.start)
             return f"{folder_of(Path(self.start).name)}-{hash_of(found)}"

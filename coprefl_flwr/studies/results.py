@@ -14,11 +14,13 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.report import figures, results
-from coprefl_flwr.report.columns import SENT
+from coprefl_flwr.report.columns import SENT, STEP_SIZE
 from coprefl_flwr.report.forms import markdown, plain
 from coprefl_flwr.report.personal import PersonalRun, personal_tables
 from coprefl_flwr.report.starts import pretraining_summary, pretraining_table, summary_table
 from coprefl_flwr.report.table import Table
+from coprefl_flwr.studies.budgets import cost
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Store, read_result
 from coprefl_flwr.studies.study import Study
 
@@ -44,16 +46,21 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     if study.config["study"] == PERSONALISED:
         _write(folder / "summary.md", personal_tables([read_personal(folder)]))
     else:
-        _write_starts(folder, rows, rounds)
+        _write_starts(study, folder, rows, rounds)
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", folder)
 
 
-def _write_starts(folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
+def _write_starts(study: Study, folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
     if not rounds.empty:
         figures.save(figures.learning_figure(rounds), folder / "learning_curves.png")
     entries = pretraining_summary(rounds)
     if not entries.empty:
+        made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
+        run = zip(entries["start"], entries["rounds"], strict=True)
+        found = [cost(made[str(start)], int(rounds)) for start, rounds in run]
+        entries[STEP_SIZE] = [one.step_size for one in found]
+        entries["gradients"] = [one.gradients / 1e6 for one in found]
         _write(folder / "pretraining.md", [pretraining_table(entries)])
     if not rows.empty:
         results.write_csv(folder / "summary.csv", results.summary(rows))

@@ -53,6 +53,15 @@ class RunSettings:
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0)
     checkpoint_every: int = option(5, "rounds between checkpoints", unit="rounds", minimum=1)
+    stop_at_loss: float | None = option(
+        None,
+        "end a pre-training at the first round, of those that are checked, at which the global "
+        "model's mean loss over all training samples of all its clients is at most this",
+        above=0,
+    )
+    stop_check_every: int = option(
+        5, "rounds between checks of that loss", unit="rounds", minimum=1
+    )
     client_metrics: str = option(
         "",
         "metrics of your own, module:NAME each, separated by spaces: functions of (logits, labels) "
@@ -143,6 +152,10 @@ class Stage(ABC):
         """Return a hash of what its clients' features depend on, "" where they have none."""
         return ""
 
+    def ends(self, report: RoundReport) -> bool:
+        """Tell whether it ends after a round, before all its rounds were run."""
+        return False
+
     def tester(self) -> EvaluateFn | None:
         """Return what tests the global model on the server, if anything does."""
         return None
@@ -205,6 +218,7 @@ def _train(
         checkpoint=checkpoint,
         checkpoint_every=stage.run.checkpoint_every,
         resume=checkpoint.exists(),
+        stop=stage.ends,
         hooks=[progress, finish, *hooks],
     )
 

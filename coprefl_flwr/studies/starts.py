@@ -35,6 +35,7 @@ from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
 
@@ -72,6 +73,8 @@ class Starts(Study):
         self.stages: list[Stage] = list(made)
         for task in [Task(self, n, start) for n in range(self.tasks.tasks) for start in made]:
             self.stages += [task, Diagnosis(task)] if self.tasks.diagnostics else [task]
+        if self.tasks.start_loss:
+            self.stages += map(StartLoss, made)
 
     @property
     def num_classes(self) -> int:

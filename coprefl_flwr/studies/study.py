@@ -5,6 +5,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     settings.yaml                      the settings as used
     texts.json                         hashes of the user's own files that they name, if any
     starts/START/model.safetensors     a starting model, and model.json: how it was made
+    start-losses/START/                its loss on all pre-training data, if that is asked for
     tasks/NUMBER/START/                a task from a start
     diagnoses/NUMBER/START/            what explains the start's worth in it, if that is asked for
     methods/METHOD/                    a personalised method: its global arrays, its clients' models

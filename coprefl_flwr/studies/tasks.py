@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DIAGNOSIS = "diagnosis"
 """What the row of a diagnosis, in the place of a round's, calls its phase."""
 
-OF_NO_RESULT = ("head-layer", "diagnostics")
+OF_NO_RESULT = ("head-layer", "diagnostics", "start-loss")
 """Settings of the tasks that do not enter their results, or are told apart otherwise."""
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.learning.meta import descend
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Total
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Total
 from coprefl_flwr.strategies import FedAvg
 
 
@@ -22,6 +22,11 @@ class FedAvgOnSupport(FedAvg):
 
     client = CoPreFLClient
     roles = ("pretraining",)
+
+    def budget(self, work):
+        """Return the steps on the support sets."""
+        support = work.on_part(work.options["support-fraction"])
+        return Budget(support.travel, work.participants * support.visited)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,3 +56,10 @@ class FedAvgThenStep(FedAvg):
             rate /= len(query.clients)
         metrics = local.mean_metrics() | {"query-loss": float(query.metrics["loss"].mean())}
         return descend(local.arrays, query.sums["sum"], rate), metrics
+
+    def budget(self, work):
+        """Return FedAvg's, and the step with the gradients on the query sets."""
+        queries = work.samples - work.on_part(work.options["support-fraction"]).samples
+        gradients = work.participants if self.step_along == "sum" else 1
+        step = self.step_learning_rate * gradients
+        return super().budget(work).and_server(step, work.participants * queries)

@@ -5,6 +5,9 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.reading import read_recipe
 
+BUDGETS = ("step-size", "gradients")
+"""Columns of every recipe of starts."""
+
 TEXT = """\
 title: A recipe
 source: A paper, Table 1
@@ -66,7 +69,7 @@ def test_a_recipe_comes_to(read):
     assert [one["participants"] for one in recipe.combinations()] == [2, 4]
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
-    assert recipe.metrics == ("accuracy", "variance")
+    assert recipe.metrics == ("accuracy", "variance", *BUDGETS)
     assert recipe.figures == ("accuracies",)
     assert recipe.notes == ()
 
@@ -121,10 +124,10 @@ def test_defaults(read):
     recipe = read("title: T\nsettings: {rounds: 1}\nmethods: [fedavg, random]\n")
     assert (recipe.select, recipe.reference, recipe.seeds) == ("validation", "random", (0,))
     clients = ("variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
-    assert recipe.metrics == ("accuracy", *clients)
+    assert recipe.metrics == ("accuracy", *clients, *BUDGETS)
     assert (recipe.source, recipe.figures, recipe.paper) == ("", (), ())
     untested = read("title: T\nsettings: {tasks: 0}\nmethods: [fedavg]\n")
-    assert untested.metrics == ("final", "best", "best-round", "models")
+    assert untested.metrics == ("final", "best", "best-round", "models", *BUDGETS)
 
 
 def test_it_is_kept_as_it_was_read(read, tmp_path):

@@ -85,6 +85,9 @@ DECISIONS = {
     "head": ("keep", TASK),
     "head-layer": ("fc", NONE),  # A head that is computed has it in its name.
     "diagnostics": (True, NONE),
+    "start-loss": (True, NONE),
+    "stop-at-loss": (3.0, MODEL),
+    "stop-check-every": (2, NONE),
     "task-clients": (7, TASK),
     "task-partition": ("iid", TASK),
     "task-alpha": (0.3, TASK),

@@ -50,3 +50,13 @@ def test_a_dataset_without_a_test_part_is_refused(cyclic_study, tiny_images):
     )  # fmt: skip
     with pytest.raises(SettingsError, match="test-every: the dataset has no test part of its own"):
         build(settings).check()
+
+
+def test_what_it_cost_is_in_the_table(cyclic_study):
+    """Two rounds of three clients one after the other, then three rounds: 2 steps of 0.05 each."""
+    study = replace(cyclic_study, method="cyclic:rounds=2+fedavg:rounds=3", test_every=0)
+    folder = run_study(LocalGrid(app, 1, study.to_config()), study)
+    text = (folder / "pretraining.md").read_text()
+    assert "| Summed step size | Million gradients |" in text
+    # 2 x 0.3 + 3 x 0.1; five rounds of three clients with two batches of 8.
+    assert "| 0.900 | 0.000 |" in text

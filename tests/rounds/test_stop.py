@@ -1,0 +1,71 @@
+"""A run that stops before its last round: as if no more rounds had been asked for."""
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.checkpoint import read_checkpoint
+from coprefl_flwr.strategies import CoPreFL
+from tests.tiny import Federation
+
+
+def run(folder, rounds=6, resume=False, **more):
+    """Run CoPreFL; return the final arrays, its result and the reports of the hooks."""
+    federation, seen = Federation.stochastic(), []
+    strategy = CoPreFL(participants=2, seed=5)
+    grid = LocalGrid(federation.coprefl_app(), nodes=2)
+    result = strategy.start(
+        grid, to_record(federation.arrays()), rounds, checkpoint=folder / "checkpoint",
+        resume=resume, hooks=[seen.append], **more,
+    )  # fmt: skip
+    return from_record(result.arrays), result, seen
+
+
+def third(report):
+    return report.round == 3
+
+
+def test_it_ends_with_the_bytes_of_a_run_of_as_many_rounds(tmp_path):
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "short").mkdir()
+    stopped, result, seen = run(tmp_path / "stopped", stop=third)
+    short, expected, _ = run(tmp_path / "short", rounds=3)
+    for name, array in short.items():
+        np.testing.assert_array_equal(stopped[name], array)
+    assert [(one.round, one.num_rounds) for one in seen] == [(1, 6), (2, 6), (3, 3)]
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+    assert str(result.train_metrics_clientapp) == str(expected.train_metrics_clientapp)
+    files = [tmp_path / name / "checkpoint" for name in ("stopped", "short")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_one_that_resumes_stops_in_the_same_round_and_then_does_nothing_more(tmp_path):
+    run(tmp_path, rounds=2)
+    stopped, _, seen = run(tmp_path, resume=True, stop=third)
+    assert [one.round for one in seen] == [3]
+    again, _, seen = run(tmp_path, resume=True, stop=third)
+    assert seen == []
+    for name, array in stopped.items():
+        np.testing.assert_array_equal(again[name], array)
+    assert read_checkpoint(tmp_path / "checkpoint").round == 3
+
+
+def test_a_stop_that_is_never_due_changes_nothing(tmp_path):
+    _, result, seen = run(tmp_path, rounds=3, stop=lambda report: False)
+    assert [one.round for one in seen] == list(result.train_metrics_clientapp) == [1, 2, 3]
+
+
+def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
+    """What `evaluate_fn` measures in a round is in the report that decides on that round."""
+
+    def measured(server_round, arrays):
+        return MetricRecord({"loss": 1.0 / (1 + server_round)})
+
+    def low(report):
+        return report.metrics["server-loss"] <= 0.25
+
+    _, result, seen = run(tmp_path, evaluate_fn=measured, stop=low)
+    assert [one.round for one in seen] == [1, 2, 3]
+    assert result.evaluate_metrics_serverapp[3]["loss"] == pytest.approx(0.25)
