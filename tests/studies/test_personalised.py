@@ -63,11 +63,11 @@ def first_arrays(settings, name):
 
 
 def files(folder):
-    """Return {path: bytes} of all that a run leaves, without settings that may be other ones."""
+    """Return {path: bytes} of all that a run leaves, but for other settings and for times."""
     found = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(Path(folder).rglob("*"))
-        if path.is_file() and path.name != "settings.yaml"
+        if path.is_file() and path.name not in ("settings.yaml", "seconds.json")
     }
     for path in [path for path in found if path.endswith("model.json")]:
         about = json.loads(found[path])
