@@ -13,7 +13,7 @@ import pandas as pd
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.verdicts import half_width
+from coprefl_flwr.report.verdicts import MIN_SEEDS, half_width
 
 FIGURES: Mapping[str, tuple[str, str]] = {
     "budget": ("step-size", "Accuracy and variance over the summed step size"),
@@ -32,7 +32,7 @@ def points(values: pd.DataFrame, at: str) -> pd.DataFrame:
     """Return a row per protocol, "where" and row of the table that has the metric `at`.
 
     Its columns are these three, "at" (mean over seeds), and for accuracy and variance the mean and
-    "NAME half": half the plain 95 % t interval over seeds, nan for one seed.
+    "NAME half": half the plain 95 % t interval over seeds, nan for too few seeds.
     """
     found = []
     for (protocol, where, row), of_row in values.groupby(["protocol", "where", "row"], sort=False):
@@ -43,7 +43,8 @@ def points(values: pd.DataFrame, at: str) -> pd.DataFrame:
         entry: dict[str, Any] = {"protocol": protocol, "where": where, "row": row, "at": spent}
         for metric in _WORTH:
             mean, std, n = summarise(by_metric[metric])
-            entry |= {metric: mean, f"{metric} half": half_width(std, n, 0.05)}
+            half = half_width(std, n, 0.05) if n >= MIN_SEEDS else math.nan
+            entry |= {metric: mean, f"{metric} half": half}
         if math.isfinite(spent):
             found.append(entry)
     return pd.DataFrame(found)
