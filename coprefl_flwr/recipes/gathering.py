@@ -17,7 +17,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest
 from coprefl_flwr.recipes.yaml_file import read_yaml
-from coprefl_flwr.report.columns import is_column
+from coprefl_flwr.report.columns import STOPPED
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.results import write_csv
 
@@ -29,8 +29,6 @@ for the compared settings "where"."""
 _KEY = ["recipe", "protocol"]
 AS_SET = "as set"
 """The protocol of a run that names none."""
-STOPPED = "stopped-at"
-"""The column that is infinite for a start that never came to the loss at which it was to stop."""
 
 
 def read_values(path: Path) -> pd.DataFrame:
@@ -75,17 +73,17 @@ def gathered(path: Path, recipe: Recipe, metrics: Sequence[str], outputs: Path) 
         given = read_yaml(file).mapping("a recipe")
         if "title" not in given or given["title"].value != recipe.title:
             continue
-        protocol = str(given["protocol"].value) if "protocol" in given else AS_SET
         try:
             kept = read_recipe(file)
+            as_is = read_recipe(path, protocol=kept.protocol)
         except SettingsError as error:  # Written by another version, or its files were moved.
             logger.warning("%s is left out: %s", file.parent, error)
             continue
-        other = _other(kept, recipe, whole=protocol == AS_SET)
+        other = _other(kept, as_is)
         if other:
             logger.warning("%s is left out: %s", file.parent, other)
             continue
-        about = {"recipe": path.stem, "protocol": protocol}
+        about = {"recipe": path.stem, "protocol": kept.protocol or AS_SET}
         found += [about | row for row in _rows(kept, _store(file.parent), metrics)]
     table = pd.DataFrame(found, columns=list(COLUMNS))
     # The same seed may lie in two folders.
@@ -97,20 +95,19 @@ def _store(out: Path) -> ModelStore:
     return ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
 
 
-def _other(kept: Recipe, recipe: Recipe, whole: bool) -> str:
-    """Say why what was run is not the recipe, "" if it is; `whole`: its settings must be too."""
+def _other(kept: Recipe, recipe: Recipe) -> str:
+    """Say why what was run is not the recipe, "" if it is."""
     if kept.notes:
         return "it was run at a small scale"
-    if whole:
-        pairs = {
-            **{key: (kept.settings.get(key), recipe.settings.get(key)) for key in recipe.settings},
-            **{key: (value, recipe.settings.get(key)) for key, value in kept.settings.items()},
-            "methods": tuple([_method(one) for one in of.entrants] for of in (kept, recipe)),
-            "select": (kept.select, recipe.select),
-        }
-        for key, (here, there) in pairs.items():
-            if key != "data-dir" and _by_name(here) != _by_name(there):
-                return f"it has another value of {key} than the recipe"
+    pairs = {
+        **{key: (kept.settings.get(key), recipe.settings.get(key)) for key in recipe.settings},
+        **{key: (value, recipe.settings.get(key)) for key, value in kept.settings.items()},
+        "methods": tuple([_method(one) for one in of.entrants] for of in (kept, recipe)),
+        "select": (kept.select, recipe.select),
+    }
+    for key, (here, there) in pairs.items():
+        if key != "data-dir" and _by_name(here) != _by_name(there):
+            return f"it has another value of {key} than the recipe"
     return ""
 
 
@@ -127,8 +124,8 @@ def _by_name(value: Any) -> Any:
 
 def _rows(recipe: Recipe, store: ModelStore, metrics: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row of the table for each value of the seeds that are done."""
-    besides = [STOPPED] if is_column(STOPPED) else []
-    columns = tuple(dict.fromkeys([*metrics, *besides]))
+    # Infinite for a start that never came to the loss at which it was to stop.
+    columns = tuple(dict.fromkeys([*metrics, STOPPED]))
     recipe = replace(recipe, metrics=columns, figures=(), paper=())
     found = []
     tables = collect(recipe, store, {}).comparisons

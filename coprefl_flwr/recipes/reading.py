@@ -58,9 +58,9 @@ def read_recipe(
         One line with the file and the line in it.
     """
     tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     before, tree = tree, applied(tree, protocol, path)
     new = tree.get(PROTOCOL) is not before.get(PROTOCOL)
-    _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -231,8 +231,7 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
     select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
     names = _names(_entrants(tree, role), str(select))
-    columns = _columns(metrics, settings, chosen(tree)[2])
-    claims.read_claims(tree["claims"], settings, names, columns)
+    claims.read_claims(tree["claims"], settings, names, _columns(metrics, settings, ""))
 
 
 def _check_searched(recipe: Recipe) -> None:

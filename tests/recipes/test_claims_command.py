@@ -7,7 +7,7 @@ import pytest
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from coprefl_flwr.recipes import gathering, reading
+from coprefl_flwr.recipes import gathering
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
@@ -47,9 +47,9 @@ def recipe(tiny_images, tmp_path):
     return path
 
 
-def run_of(path, out, accuracies, changes=(), extra=""):
+def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
     """Keep results of a recipe as if it had been run: {label: an accuracy a seed}, two tasks."""
-    found = read_recipe(path, changes)
+    found = read_recipe(path, changes, protocol=protocol)
     out.mkdir(parents=True)
     (out / "recipe.yaml").write_text(found.to_yaml() + extra)
     (out / "models.txt").write_text("../models\n")
@@ -170,19 +170,25 @@ def test_seeds_of_several_folders_count_once(recipe, tmp_path):
     assert sorted(int(one["seed"]) for one in values if one["row"] == "fedavg") == SEEDS
 
 
-def test_protocols_are_rows_and_replace_only_themselves(recipe, tmp_path, monkeypatch):
+PROTOCOLS = {
+    "printed": {"because": "as the paper has it"},
+    "ratio": {"because": "rates that train", "rates": 100},
+    "epochs": {"because": "the other reading", "settings": {"local-steps": 4}},
+}
+
+
+def test_protocols_are_rows_and_replace_only_themselves(recipe, tmp_path):
     """What a protocol changed is no other recipe; each has its row, its cause and its command."""
-    monkeypatch.setattr(reading, "KEYS", (*reading.KEYS, "protocol"))
+    causes = {"printed": "Nothing moves.", "ratio": "It learns."}
+    content = {**read_recipe(recipe).effective, "protocols": PROTOCOLS}
+    write_recipe(recipe, content | {"claims": [MORE | {"cause": causes}, LESS, OPEN]})
     worth = {"random": RANDOM, "fedavg": FEDAVG}
     same = {"random": RANDOM, "fedavg": [one + 1 for one in RANDOM]}
-    causes = {"printed": "Nothing moves.", "ratio": "It learns."}
-    recipe.write_text(
-        recipe.read_text().replace("It learns.", "{CAUSE}").replace("'{CAUSE}'", "{CAUSE}")
-    )
-    recipe.write_text(recipe.read_text().replace("{CAUSE}", str(causes)))
     outputs = tmp_path / "outputs"
-    run_of(recipe, outputs / "a", worth, extra="protocol: ratio\n")
-    run_of(recipe, outputs / "b", same, ["learning-rate=0.01"], extra="protocol: printed\n")
+    run_of(recipe, outputs / "a", worth, protocol="ratio")
+    run_of(recipe, outputs / "b", same, protocol="printed")
+    # Not as its protocol has it.
+    run_of(recipe, outputs / "c", worth, ["learning-rate=0.3"], protocol="epochs")
     text, values = made(tmp_path)
     assert [(one["protocol"], one["row"]) for one in values[::5]] == [
         ("printed", "random"), ("printed", "fedavg"), ("ratio", "random"), ("ratio", "fedavg"),
@@ -194,7 +200,8 @@ def test_protocols_are_rows_and_replace_only_themselves(recipe, tmp_path, monkey
         "Nothing moves.",
     )
     assert (second[:3], second[5]) == (["", "", "ratio"], "It learns.")
-    assert f"coprefl run {recipe} --protocol printed\n" in text
+    assert f"coprefl run {recipe} --protocol printed  # as the paper has it\n" in text
+    assert "--protocol epochs  # the other reading\n" in text
     # Without the one's results its values stay.
     (outputs / "b").rename(tmp_path / "b")
     assert made(tmp_path) == (text, values)
