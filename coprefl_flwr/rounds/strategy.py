@@ -210,10 +210,9 @@ class RoundStrategy(Strategy, ABC):
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
+        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
         own = {one.name: one for one in declared(type(self)).values()}
-        values = {
-            f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("option", True)
-        }
+        values = {name: getattr(self, name) for name in kept}
         return {"strategy": type(self).__name__} | without_added(values, own)
 
     def enough(self, participants: int) -> None:

@@ -17,9 +17,8 @@ class FedMeta(RoundStrategy):
     set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
     travel behind the weights, as arrays "rates/NAME".
 
-    With `local_steps` above 1 they take so many meta steps and answer with their models, whose
-    plain mean is the new one, since CoPreFL compares methods with as many local iterations each;
-    one such step is the gradient form, to rounding.
+    With `local_steps` above 1 they take so many meta steps (CoPreFL's equal local iterations) and
+    answer with models, whose plain mean is the new one; one is the gradient form, to rounding.
     """
 
     variant: str = option(
@@ -31,15 +30,11 @@ class FedMeta(RoundStrategy):
     inner_learning_rate: float = option(
         1e-3, "step size alpha of the adaptation; with `meta-sgd` where the rates begin", minimum=0
     )
-    inner_steps: int = option(
-        1, "steps of the adaptation, each on the whole support set", minimum=1
-    )
+    inner_steps: int = option(1, "steps of the adaptation, each on all support data", minimum=1)
     meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
         1,
-        "meta steps of a participation, each on the whole support and query set; set behind "
-        "fedmeta alone, which does not heed the setting of this name",
-        unit="steps",
+        "meta steps of a participation, each on all support and query data; set behind fedmeta",
         minimum=1,
         added=True,
     )
@@ -70,17 +65,11 @@ class FedMeta(RoundStrategy):
         return model, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the meta steps beta, and the gradients on support and query sets.
-
-        The second order goes back through every step of the adaptation, by a product with the
-        Hessian of the support set's loss: as much as two gradients more.
-        """
+        """Return the meta steps; in the second order a support gradient costs two more."""
         support = work.on_part(work.options["support-fraction"]).samples
-        each = 1 if self.variant == "fomaml" else 3
-        adaptation = each * self.inner_steps * support
-        steps, beta = self.local_steps, self.meta_learning_rate
-        gradients = steps * work.participants * (adaptation + work.samples - support)
-        return Budget(0.0, gradients, at_server=steps * beta)
+        adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
+        gradients = self.local_steps * work.participants * (adaptation + work.samples - support)
+        return Budget(0.0, gradients, at_server=self.local_steps * self.meta_learning_rate)
 
     def learnt(self, arrays: Arrays) -> Arrays:
         """Return the model and, with "meta-sgd", the inner rates behind it."""

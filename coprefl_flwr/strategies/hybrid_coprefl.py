@@ -46,22 +46,18 @@ class HybridCoPreFL(RoundStrategy):
         self._check_size(len(participants))
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
-        temporary = local.arrays
         # D^s in |m| random parts stands for the participants' query sets.
         reference = self.kept("query-loss", 0.0)
         moments, losses = Accumulator(LossMoments(reference)), []
         for number, part in enumerate(self.parts(server_round, len(local.clients))):
-            result = self.server.loss_and_gradient(temporary, part)
+            result = self.server.loss_and_gradient(local.arrays, part)
             if not np.isfinite(result.loss):
                 raise RoundFailedError(f"the loss on the server's data is {result.loss}")
             moments.add(number, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
-        # The same meta update as in scenario I.
-        query_losses = np.array(losses)
-        gamma, zeta = self.gamma, self.meta_learning_rate
-        updated, metrics = meta_step(
-            temporary, moments.sums, query_losses, gamma, reference, learning_rate=zeta
-        )
+        query_losses = np.array(losses)  # Then scenario I's meta update.
+        zeta, sums = self.meta_learning_rate, moments.sums
+        updated, metrics = meta_step(local.arrays, sums, query_losses, self.gamma, reference, zeta)
         self.state["query-loss"] = float(query_losses.mean())
         return updated, local.mean_metrics() | metrics
 
@@ -78,5 +74,7 @@ class HybridCoPreFL(RoundStrategy):
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""
         if len(self.server) < self.server_samples_needed(participants):
-            held = f"the server holds {len(self.server)} samples: must be at least the"
-            raise SettingsError(f"{held} {participants} participants, one for each part")
+            held = (
+                f"the server holds {len(self.server)} samples: must be at least the {participants}"
+            )
+            raise SettingsError(f"{held} participants, one for each part")

@@ -66,7 +66,9 @@ BY_HAND = {
     "scaffold": ({"global-learning-rate": 2.0}, 1.0, 71),
     # 5 x 0.1 + zeta gamma |m| = 0.02 x 0.25 x 2; 2 x (36 + 4.25).
     "coprefl": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.51, 80.5),
-    # The same meta step; 71 + 33.
+    # 5 x 0.1 + zeta gamma = 0.02 x 0.25: the mean of the losses, not their sum.
+    "coprefl-std": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.505, 80.5),
+    # The same meta step as coprefl's; 71 + 33.
     "coprefl-hybrid": ({"gamma": 0.25, "meta-learning-rate": 0.02}, 0.51, 104),
     # Two clients one after the other.
     "cyclic": ({}, 1.0, 71),
@@ -123,6 +125,9 @@ def test_variants_compute_more_or_fewer_gradients():
     assert budget("scaffold", variant="I").gradients == 110
     # Without the second order: 2 x (2 x 15.25 + 4.25).
     assert budget("fedmeta", variant="fomaml", **{"inner-steps": 2}).gradients == 69.5
+    thrice = budget("fedmeta", **{"local-steps": 3, "inner-steps": 2, "meta-learning-rate": 0.03})
+    assert rounds(thrice) == pytest.approx([0.09])
+    assert thrice.gradients == 574.5
     assert budget("fedmeta", variant="meta-sgd", **{"inner-steps": 2}).gradients == 191.5
     # 15 batches are on 78, 106, 115 and 117 samples; every third, on 28, 36, 35 and 39, twice.
     assert budget("per-fedavg", variant="hf").gradients == 277
