@@ -85,12 +85,10 @@ def _section(path: Path, recipe: Recipe, values: pd.DataFrame) -> Section:
     protocols = list(dict.fromkeys([*reasons, *measured])) or [AS_SET]
     rows = [row for claim in recipe.claims for row in _rows(claim, of_recipe, protocols)]
     commands = [
-        f"coprefl run {path}"
-        + (f" --protocol {name}" if name != AS_SET else "")
-        + (f"  # {reasons[name]}" if name in reasons else "")
+        f"coprefl run {path}" + (f" --protocol {name}" if name != AS_SET else "")
         for name in protocols
     ]
-    return Section(recipe.title, _note(path), commands, rows)
+    return Section(recipe.title, _note(path), reasons, commands, rows)
 
 
 def _protocols(path: Path) -> dict[str, str]:
@@ -115,7 +113,7 @@ def _rows(claim: Claim, values: pd.DataFrame, protocols: Sequence[str]) -> list[
         return [_row(claim, "", None, claim.needs)]
     asked = {name: _question(claim.asked, values[values["protocol"] == name]) for name in protocols}
     found = [_row(claim, name, question) for name, question in asked.items() if question.of]
-    return found or [_row(claim, "", None, "to be run: it was not yet")]
+    return found or [_row(claim, "", None, "to be run, as it was not yet")]
 
 
 def _row(claim: Claim, protocol: str, question: Question | None, needs: str = "") -> Row:

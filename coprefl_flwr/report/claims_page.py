@@ -51,6 +51,7 @@ class Section:
 
     title: str
     note: str  # what it is, and what was reduced
+    protocols: Mapping[str, str]  # each with its reason
     commands: Sequence[str]  # one for each protocol
     rows: Sequence[Row]
 
@@ -132,6 +133,9 @@ def _section(section: Section, paper: str, judged: Mapping[Row, Verdict]) -> str
         return ""
     text = [f"### {escaped(section.title)}", ""]
     text += [_wrapped(escaped(section.note))] if section.note else []
+    for name, because in section.protocols.items():
+        text += _lines(f"- `{name}`: {escaped(because)}", "  ")
+    text += [""] if section.protocols else []
     text += ["```sh", *section.commands, "```", "", bars(_HEAD), "|:--" * len(_HEAD) + "|"]
     before = ("", "")
     for row in rows:

@@ -121,7 +121,7 @@ def test_what_was_not_run_is_open(recipe, tmp_path):
     text, values = made(tmp_path)
     assert values == []
     assert [row[4] for row in rows_of(text)] == ["open"] * 3
-    assert "Would need: to be run: it was not yet." in text
+    assert "Would need: to be run, as it was not yet." in text
     assert "| CoPreFL | 0 | 0 | 0 | 2 |" in text
 
 
@@ -200,8 +200,9 @@ def test_protocols_are_rows_and_replace_only_themselves(recipe, tmp_path):
         "Nothing moves.",
     )
     assert (second[:3], second[5]) == (["", "", "ratio"], "It learns.")
-    assert f"coprefl run {recipe} --protocol printed  # as the paper has it\n" in text
-    assert "--protocol epochs  # the other reading\n" in text
+    assert f"coprefl run {recipe} --protocol printed\n" in text
+    assert "\n- `printed`: as the paper has it\n" in text
+    assert "\n- `epochs`: the other reading\n" in text
     # Without the one's results its values stay.
     (outputs / "b").rename(tmp_path / "b")
     assert made(tmp_path) == (text, values)
