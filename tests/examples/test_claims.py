@@ -1,0 +1,42 @@
+"""The claims' recipes can be read under each protocol, and the page is what its figures give."""
+
+import shutil
+
+import pytest
+import yaml
+
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.sweep import check_runs
+from tests.simulation import ROOT
+
+FOLDER, DOCS = ROOT / "examples" / "claims", ROOT / "docs"
+RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+
+
+def protocols():
+    """Return each recipe with each of its protocols."""
+    written = {name: yaml.safe_load((FOLDER / name).read_text()) for name in RECIPES}
+    return [(name, protocol) for name, recipe in written.items() for protocol in recipe["protocols"]]
+
+
+@pytest.mark.parametrize(("name", "protocol"), protocols())
+def test_it_can_be_read_and_would_run(name, protocol):
+    recipe = read_recipe(FOLDER / name, protocol=protocol)
+    assert recipe.protocol == protocol
+    assert recipe.claims
+    assert len(recipe.seeds) >= 5
+    small = read_recipe(FOLDER / name, ("seeds=[0]",), "small", protocol)
+    assert check_runs(small)
+
+
+def test_the_page_is_made_of_its_figures(tmp_path, monkeypatch):
+    """Without any results at hand the page is the same, its values being in docs/claims.csv."""
+    shutil.copy(DOCS / "claims.csv", tmp_path)
+    monkeypatch.chdir(ROOT)
+    page = tmp_path / "claims.md"
+    nothing = tmp_path / "outputs"
+    nothing.mkdir()
+    assert main(["claims", "examples/claims", "--outputs", str(nothing), "--page", str(page)]) == 0
+    made, kept = (file.read_text().splitlines() for file in (page, DOCS / "claims.md"))
+    assert [one for one in made if "<!--" not in one] == [one for one in kept if "<!--" not in one]
