@@ -141,20 +141,24 @@ def _section(section: Section, paper: str, judged: Mapping[Row, Verdict]) -> str
     for row in rows:
         # A claim is written once, above its protocols.
         told = [row.claim, _printed(row)] if (row.claim, row.source) != before else ["", ""]
-        text.append(
-            bars(
-                map(_cell, [*told, f"{row.protocol}\n{row.setting}", *_found(row, judged.get(row))])
-            )
-        )
+        under = "\n".join(filter(None, [row.protocol, row.setting]))
+        text.append(bars(map(_cell, [*told, under, *_found(row, judged.get(row))])))
         before = (row.claim, row.source)
     return "\n".join([*text, ""])
 
 
 def _printed(row: Row) -> str:
     """Return where the paper has a claim, and the figures there."""
-    figures = [f"{mean:g}" + (f" ± {std:g}" if std else "") for mean, std in row.printed.values()]
+    figures = [
+        _figure(mean) + (f" ± {_figure(std)}" if std else "") for mean, std in row.printed.values()
+    ]
     place = row.source.partition(",")[2].strip() or row.source
     return f"{place}\n{' against '.join(figures)}" if figures else place
+
+
+def _figure(value: float) -> str:
+    """Return a printed figure: the papers have two decimals, and none of what is counted."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
 
 
 def _found(row: Row, verdict: Verdict | None) -> list[str]:

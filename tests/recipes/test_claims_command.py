@@ -86,7 +86,7 @@ def test_a_page_of_verdicts(recipe, tmp_path):
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.975)
     more, less, imagenet = rows_of(text)
     assert more == [
-        r"FedAvg is better than \| random", r"AAAI text, Table 1(a)<br>78.96 against 75.3",
+        r"FedAvg is better than \| random", r"AAAI text, Table 1(a)<br>78.96 against 75.30",
         "as set", f"Accuracy %: +6.80 \\[+{low:.2f}, +{high:.2f}\\]<br>"
         "fedavg 47.00, random 40.20; 5 seeds", "**holds**", "It learns.",
     ]  # fmt: skip
