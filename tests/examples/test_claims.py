@@ -17,7 +17,9 @@ RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 def protocols():
     """Return each recipe with each of its protocols."""
     written = {name: yaml.safe_load((FOLDER / name).read_text()) for name in RECIPES}
-    return [(name, protocol) for name, recipe in written.items() for protocol in recipe["protocols"]]
+    return [
+        (name, protocol) for name, recipe in written.items() for protocol in recipe["protocols"]
+    ]
 
 
 @pytest.mark.parametrize(("name", "protocol"), protocols())

@@ -32,17 +32,19 @@ def points(values: pd.DataFrame, at: str) -> pd.DataFrame:
     """Return a row per protocol, "where" and row of the table that has the metric `at`.
 
     Its columns are these three, "at" (mean over seeds), and for accuracy and variance the mean and
-    "NAME half": half the plain 95 % t interval over seeds, nan for too few seeds.
+    "NAME half": half the 95 % t interval over seeds, nan for too few seeds. How hard a seed's tasks
+    are for all rows alike is taken off before (see `_without_seeds`), as rows are compared.
     """
-    found = []
+    found, values = [], _without_seeds(values)
     for (protocol, where, row), of_row in values.groupby(["protocol", "where", "row"], sort=False):
         by_metric = {str(name): of["value"].tolist() for name, of in of_row.groupby("metric")}
         if at not in by_metric or not set(_WORTH) <= set(by_metric):
             continue
         spent = summarise(by_metric[at]).mean
+        alone = {str(name): of["alone"].tolist() for name, of in of_row.groupby("metric")}
         entry: dict[str, Any] = {"protocol": protocol, "where": where, "row": row, "at": spent}
         for metric in _WORTH:
-            mean, std, n = summarise(by_metric[metric])
+            mean, (_, std, n) = summarise(by_metric[metric]).mean, summarise(alone[metric])
             half = half_width(std, n, 0.05) if n >= MIN_SEEDS else math.nan
             entry |= {metric: mean, f"{metric} half": half}
         if math.isfinite(spent):
@@ -50,10 +52,29 @@ def points(values: pd.DataFrame, at: str) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
+def _without_seeds(values: pd.DataFrame) -> pd.DataFrame:
+    """Return the values with a column "alone": less the mean of all R rows of the seed.
+
+    What is left of a row's variance is (R - 1) / R of its own (Morey, Confidence intervals from
+    normalized data, 2008), so it is scaled; two rows have then the interval of their difference,
+    over the root of 2. Where there is one row its values stay.
+    """
+    values = values.reset_index(drop=True)
+    finite = values["value"].abs() < math.inf
+    every = values.groupby(["protocol", "where", "row", "metric"])["seed"].transform("nunique")
+    most = every.groupby([values["protocol"], values["where"]]).transform("max")
+    full = (every == most) & finite
+    by_seed = values[full].groupby(["protocol", "where", "metric", "seed"])["value"]
+    rows = by_seed.transform("size").reindex(values.index, fill_value=1)
+    mean = by_seed.transform("mean").reindex(values.index, fill_value=0.0)
+    left = (values["value"] - mean) * (rows / (rows - 1).clip(lower=1)) ** 0.5
+    return values.assign(alone=left.where(rows > 1, values["value"]))
+
+
 def budget_figure(found: pd.DataFrame, at: str) -> "style.Figure":
     """Draw accuracy and variance of `points` over the metric `at`.
 
-    A colour is a row, a marker a protocol; a bar is the 95 % interval over seeds.
+    A colour is a row, a marker a protocol; a bar is the interval of `points`.
     """
     shown = style.colours(found["row"])
     names = list(dict.fromkeys(found["row"]))
@@ -64,7 +85,7 @@ def budget_figure(found: pd.DataFrame, at: str) -> "style.Figure":
         style.plain(
             panel,
             column(metric).title,
-            "mean, 95 % interval over seeds; rows a bit apart",
+            "mean, 95 % interval less the seeds' own part; rows a bit apart",
             _AXES[at],
         )
         for one in found.to_dict("records"):
