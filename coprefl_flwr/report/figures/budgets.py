@@ -85,7 +85,7 @@ def budget_figure(found: pd.DataFrame, at: str) -> "style.Figure":
         style.plain(
             panel,
             column(metric).title,
-            "mean, 95 % interval less the seeds' own part; rows a bit apart",
+            "mean, 95 % interval, paired by seed",
             _AXES[at],
         )
         for one in found.to_dict("records"):
