@@ -56,7 +56,7 @@ tests-on-ray:
 
 other-tests:
 	pytest -m "not ray and not deployment"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/studies/test_every_method.py tests/test_client_state.py
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/test_client_state.py
 
 deployment-test: install
 	pytest -m deployment tests/deployment
