@@ -88,26 +88,25 @@ def meta_gradient(
     free of cancellation. `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the
     L_j, shape (m,).
     """
-    terms, shift = objective(losses), losses.mean() - reference
+    centred = _centred(gradient, loss_gradient, losses, reference)
+    return _weighted(gradient, centred, gamma, objective(losses))
+
+
+def _centred(gradient: Arrays, loss_gradient: Arrays, losses: Losses, reference: float) -> Arrays:
+    """Return sum_j (L_j - mean L) g_j, from the moments about the reference."""
+    shift = losses.mean() - reference
+    return {name: loss_gradient[name] - shift * g1 for name, g1 in gradient.items()}
+
+
+def _weighted(gradient: Arrays, centred: Arrays, gamma: float, terms: Terms) -> Arrays:
+    """Return grad L_meta from sum_j g_j and sum_j (L_j - mean L) g_j."""
     level, spread = gamma / terms.count, (1 - gamma) / terms.width
-    return {
-        name: level * g1 + spread * (loss_gradient[name] - shift * g1)
-        for name, g1 in gradient.items()
-    }
+    return {name: level * g1 + spread * centred[name] for name, g1 in gradient.items()}
 
 
-def gradient_norms(
-    gradient: Arrays, loss_gradient: Arrays, losses: Losses, reference: float, terms: Terms
-) -> tuple[float, float]:
-    """Return the lengths of both terms' gradients, over all trainable arrays.
-
-    Arguments are as in `meta_gradient`. Tied weights count under each of their names.
-    """
-    shift, first, second = losses.mean() - reference, 0.0, 0.0
-    for name, g1 in gradient.items():
-        first += float(np.square(g1).sum())
-        second += float(np.square(loss_gradient[name] - shift * g1).sum())
-    return math.sqrt(first) / terms.count, math.sqrt(second) / terms.width
+def _length(arrays: Arrays) -> float:
+    """Return the length of all arrays together; tied weights count under each of their names."""
+    return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
 
 
 def meta_step(
@@ -123,12 +122,13 @@ def meta_step(
 
     `sums` are those of the rule `LossMoments(reference)`: "gradient" and "loss-gradient". With it
     what a round reports of its query losses: L_meta, its terms, neither weighted by gamma, as
-    "meta-sum" and "meta-variance", and the lengths of their gradients, "meta-sum-gradient" and
-    "meta-variance-gradient"; another objective's terms have names of their own.
+    "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable arrays,
+    "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names of their
+    own.
     """
-    moments, terms = (sums["gradient"], sums["loss-gradient"]), objective(losses)
-    gradient = meta_gradient(*moments, losses, gamma, reference, objective)
-    lengths = gradient_norms(*moments, losses, reference, terms)
+    gradient, terms = sums["gradient"], objective(losses)
+    centred = _centred(gradient, sums["loss-gradient"], losses, reference)
+    lengths = _length(gradient) / terms.count, _length(centred) / terms.width
     metrics = {
         "query-loss": float(losses.mean()),
         "query-loss-variance": float(losses.var()),
@@ -136,7 +136,8 @@ def meta_step(
     }
     for name, value, length in zip(terms.names, (terms.first, terms.second), lengths, strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
-    return descend(arrays, gradient, learning_rate), metrics
+    step = _weighted(gradient, centred, gamma, terms)
+    return descend(arrays, step, learning_rate), metrics
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:

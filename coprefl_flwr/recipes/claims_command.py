@@ -10,6 +10,7 @@ from coprefl_flwr.files import write_atomically
 from coprefl_flwr.recipes.claims import Asked, Claim, Side
 from coprefl_flwr.recipes.gathering import (
     AS_SET,
+    by_title,
     gathered,
     read_values,
     renewed,
@@ -27,6 +28,8 @@ from coprefl_flwr.report.verdicts import FAILS, HOLDS, OPEN, Question
 
 PICTURED = "coprefl-pretraining"
 """The recipe whose rows are drawn over their budgets."""
+PAGE = Path("docs/claims.md")
+"""Where the page goes, if nothing else is said."""
 Recipes = Mapping[Path, Recipe]
 
 
@@ -39,14 +42,15 @@ def write_claims(folder: Path, outputs: Path, page: Path) -> int:
     recipes = _recipes(folder)
     table = page.with_suffix(".csv")
     values = read_values(table)
+    made = by_title(outputs)
     for path, recipe in recipes.items():
         metrics = _needed(path, recipe)
-        if metrics and outputs.is_dir():
-            values = renewed(values, gathered(path, recipe, metrics, outputs))
+        if metrics and recipe.title in made:
+            values = renewed(values, gathered(path, metrics, made[recipe.title]))
     write_values(table, values)
     written = Page(
         sections=[_section(path, recipe, values) for path, recipe in recipes.items()],
-        command=f"coprefl claims {folder} --page {page}",
+        command=f"coprefl claims {folder}" + (f" --page {page}" if page != PAGE else ""),
         figures=_draw(values[values["recipe"] == PICTURED], page),
     )
     write_atomically(page, written.text().encode())

@@ -25,6 +25,7 @@ from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.reading import read_recipe
@@ -82,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     claims = commands.add_parser("claims", help="write a page of verdicts on recipes' claims")
     claims.add_argument("folder", type=Path, help="recipes with claims, such as examples/claims")
     claims.add_argument("--outputs", type=Path, default=Path("outputs"), help="the recipes' runs")
-    claims.add_argument("--page", type=Path, default=Path("docs/claims.md"), help="where it goes")
+    claims.add_argument("--page", type=Path, default=CLAIMS_PAGE, help="where it goes")
     claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
     listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))

@@ -62,17 +62,24 @@ def where_of(where: Iterable[tuple[str, Value]]) -> str:
     return ", ".join(f"{key}={value}" for key, value in sorted(where))
 
 
-def gathered(path: Path, recipe: Recipe, metrics: Sequence[str], outputs: Path) -> pd.DataFrame:
-    """Return the metrics of a recipe's runs under `outputs`, of every seed that is done.
-
-    A folder belongs to the recipe by its title. One that was run at a small scale, or with other
-    settings than the recipe and its protocol have, is left out with a line that says so.
-    """
-    found = []
+def by_title(outputs: Path) -> dict[str, list[Path]]:
+    """Return the recipes that were run into folders of `outputs`, by their titles."""
+    found: dict[str, list[Path]] = {}
     for file in sorted(outputs.glob("*/recipe.yaml")):
         given = read_yaml(file).mapping("a recipe")
-        if "title" not in given or given["title"].value != recipe.title:
-            continue
+        if "title" in given:
+            found.setdefault(str(given["title"].value), []).append(file)
+    return found
+
+
+def gathered(path: Path, metrics: Sequence[str], files: Iterable[Path]) -> pd.DataFrame:
+    """Return the metrics of a recipe's runs, of every seed that is done.
+
+    `files` are the recipes that were run under its title. One that was run at a small scale, or
+    with other settings than the recipe and its protocol have, is left out with a line that says so.
+    """
+    found = []
+    for file in files:
         try:
             kept = read_recipe(file)
             as_is = read_recipe(path, protocol=kept.protocol)

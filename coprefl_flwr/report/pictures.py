@@ -1,9 +1,9 @@
 """The figures of a comparison, by the names that recipes give them, with their captions."""
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -152,26 +152,33 @@ def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
     return pd.concat([points, printed.assign(line=PAPER)])
 
 
+T = TypeVar("T")
+
+
+def _first(found: Iterable[T | None], needed: str) -> T:
+    """Return the first that is not None; raise `NothingToDrawError` if all are."""
+    for one in found:
+        if one is not None:
+            return one
+    raise NothingToDrawError(needed)
+
+
 def _similarity(comparison: Comparison) -> Drawn:
-    found = [one.similarity for one in comparison.measured if one.similarity]
-    if not found:
-        raise NothingToDrawError("a row with several backbones")
+    found = _first((one.similarity for one in comparison.measured), "a row with several backbones")
     caption = (
         "Normalised similarity of each client's prototypes under one backbone and under all "
         "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
     )
-    return figures.similarity_figure(found[0]), caption
+    return figures.similarity_figure(found), caption
 
 
 def _noise(comparison: Comparison) -> Drawn:
-    found = [one.noised for one in comparison.measured if one.noised]
-    if not found:
-        raise NothingToDrawError("a row with noise on images")
+    found = _first((one.noised for one in comparison.measured), "a row with noise on images")
     caption = (
         "The first image that the first client trains on, of the first seed, without and with the "
         "noise that is laid over it (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
     )
-    return figures.noised_figure(found[0]), caption
+    return figures.noised_figure(found), caption
 
 
 def _diagnostics(comparison: Comparison) -> Drawn:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from scipy.special import stdtr
+from scipy import stats
 
 from coprefl_flwr.errors import SettingsError
 
@@ -110,8 +110,7 @@ def paired(values: Sequence[float], reference: Sequence[float]) -> tuple[Summary
     difference = summarise((pairs[0] - pairs[1]).tolist())
     if difference.n < 2 or difference.std <= 1e-12 * float(np.max(np.abs(pairs))):
         return difference, math.nan
-    t = difference.mean / (difference.std / math.sqrt(difference.n))
-    return difference, 2 * float(stdtr(difference.n - 1, -abs(t)))
+    return difference, float(stats.ttest_rel(*pairs).pvalue)
 
 
 def seed_means(values: Iterable[float], seeds: Iterable[str]) -> dict[str, float]:

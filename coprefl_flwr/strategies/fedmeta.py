@@ -34,7 +34,7 @@ class FedMeta(RoundStrategy):
     meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
         1,
-        "meta steps of a participation, each on all support and query data; set behind fedmeta",
+        "meta steps of a participation, each on all its data; as in fedmeta:local-steps=5",
         minimum=1,
         added=True,
     )

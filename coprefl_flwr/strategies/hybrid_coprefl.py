@@ -74,7 +74,5 @@ class HybridCoPreFL(RoundStrategy):
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""
         if len(self.server) < self.server_samples_needed(participants):
-            held = (
-                f"the server holds {len(self.server)} samples: must be at least the {participants}"
-            )
-            raise SettingsError(f"{held} participants, one for each part")
+            held = f"the server holds {len(self.server)} samples: must be at least the"
+            raise SettingsError(f"{held} {participants} participants, one for each part")

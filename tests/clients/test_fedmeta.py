@@ -26,13 +26,18 @@ def query(model, samples, parameters=None, **changes):
     return client, *client.query(sent, {**CONFIG, "meta-variant": "maml", **changes})
 
 
-def test_an_array_for_everything_sent(federation):
-    """Zeros for what is frozen, statistics as the support set left them; the model is as sent."""
+def partly_frozen():
+    """Return a model with one frozen layer, its arrays, the names of weights, a rate for each."""
     model = double_model()
     model[2].weight.requires_grad_(False)
     before = model_arrays(model)
     names = [name for name in before if "running" not in name and "num_batches" not in name]
-    rates = [np.full_like(before[name], 0.5) for name in names]
+    return model, before, names, [np.full_like(before[name], 0.5) for name in names]
+
+
+def test_an_array_for_everything_sent(federation):
+    """Zeros for what is frozen, statistics as the support set left them; the model is as sent."""
+    model, before, names, rates = partly_frozen()
     client, answer, n, metrics = query(
         model, federation.samples[2], [*before.values(), *rates], **{"meta-variant": "meta-sgd"}
     )
@@ -54,11 +59,7 @@ def test_an_array_for_everything_sent(federation):
 
 def test_local_steps_leave_what_is_frozen_and_what_was_sent(federation):
     """The answer is the model and its rates; a frozen layer and its rates are as they were sent."""
-    model = double_model()
-    model[2].weight.requires_grad_(False)
-    before = model_arrays(model)
-    names = [name for name in before if "running" not in name and "num_batches" not in name]
-    rates = [np.full_like(before[name], 0.5) for name in names]
+    model, before, names, rates = partly_frozen()
     sent = [*before.values(), *rates]
     kept = [array.copy() for array in sent]
     steps = {"meta-variant": "meta-sgd", "local-steps": 2, "meta-learning-rate": 0.3}

@@ -5,7 +5,6 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.claims import Side
-from coprefl_flwr.recipes.reading import read_recipe
 
 TEXT = """\
 title: A recipe
@@ -38,16 +37,6 @@ claims:
     source: CoPreFL, AAAI text, Table 1(a)
     open: ImageNet
 """
-
-
-@pytest.fixture
-def read(tmp_path):
-    def from_text(text=TEXT, changes=()):
-        path = tmp_path / "recipe.yaml"
-        path.write_text(text)
-        return read_recipe(path, changes)
-
-    return from_text
 
 
 def test_claims_come_to(read):

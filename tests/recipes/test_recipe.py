@@ -44,18 +44,6 @@ paper:
 """
 
 
-@pytest.fixture
-def read(tmp_path):
-    """Read a text as a recipe."""
-
-    def from_text(text=TEXT, changes=()):
-        path = tmp_path / "recipe.yaml"
-        path.write_text(text)
-        return read_recipe(path, changes)
-
-    return from_text
-
-
 def test_a_recipe_comes_to(read):
     recipe = read()
     assert (recipe.title, recipe.source) == ("A recipe", "A paper, Table 1")

@@ -112,18 +112,23 @@ VARIANTS = {
 }
 
 
+def fedmeta(name, **more):
+    """Return the strategy of a name of `VARIANTS`, or of "meta-sgd", with three participants."""
+    return FedMeta(
+        variant=name.partition(",")[0],
+        inner_learning_rate=0.7,
+        inner_steps=VARIANTS.get(name, {}).get("inner_steps", 1),
+        meta_learning_rate=0.4,
+        participants=3,
+        **more,
+    )
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_two_rounds_by_hand(exact_federation, name):
     """With BatchNorm, whose statistics are no path for gradients; inner rate 0.7, beta 0.4."""
     start, adaptation = exact_federation.arrays(), VARIANTS[name]
-    strategy = FedMeta(
-        variant=name.partition(",")[0],
-        inner_learning_rate=0.7,
-        inner_steps=adaptation.get("inner_steps", 1),
-        meta_learning_rate=0.4,
-        participants=3,
-    )
-    found, asked = run(strategy, exact_federation.app(FedMetaClient), start)
+    found, asked = run(fedmeta(name), exact_federation.app(FedMetaClient), start)
     expected, rates = start, rates_of(start, 0.7)
     for number, clients in enumerate(asked, start=1):
         expected, _ = round_by_hand(
@@ -154,15 +159,8 @@ def test_meta_sgd_learns_its_rates(exact_federation):
 def test_three_local_steps_by_hand(exact_federation, name, hosting):
     """Two rounds: three meta steps each on the same sets, then the plain mean of the models."""
     start, adaptation = exact_federation.arrays(), VARIANTS.get(name, {})
-    strategy = FedMeta(
-        variant=name.partition(",")[0],
-        inner_learning_rate=0.7,
-        inner_steps=adaptation.get("inner_steps", 1),
-        meta_learning_rate=0.4,
-        local_steps=3,
-        participants=3,
-    )
     grid = exact_federation.grid(hosting, FedMetaClient)
+    strategy = fedmeta(name, local_steps=3)
     found, asked = run_on(strategy, grid, start)
     expected, rates = start, rates_of(start, 0.7)
     for number, clients in enumerate(asked, start=1):

@@ -10,9 +10,8 @@ LEVEL, SPREAD = ("sum", "mean"), ("variance", "deviation")
 """What the terms of a meta objective are called (see `learning.meta`): gamma weighs one of the
 first, 1 - gamma one of the second."""
 
-_LEAST = (
-    30.0  # the axis's end over its beginning: below it, a logarithmic axis has no round numbers
-)
+_LEAST = 30.0
+"""The axis's end over its beginning: below it, a logarithmic axis has no round numbers."""
 
 
 def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
