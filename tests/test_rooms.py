@@ -8,6 +8,7 @@ import coprefl_flwr
 PACKAGE = Path(coprefl_flwr.__file__).parent
 
 ABOVE = {
+    "front": {"studies", "report", "methods"},
     "recipes": {"server_app", "client_app", "studies", "report", "methods", "checking"},
     "checking": {"studies", "methods"},
     "experiments": {"studies", "report"},
@@ -28,6 +29,7 @@ ABOVE = {
 """By room what it may import besides the small files at the top."""
 LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models"}
 UPPER = (
+    "front",
     "recipes",
     "checking",
     "experiments",

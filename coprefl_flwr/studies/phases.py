@@ -146,16 +146,27 @@ def read_phase(
     keys = training_keys(method, role)
     given = _given(where, method.label, written, [*method.options, *keys])
     try:
-        chosen = {**short, **given}
-        own = {key: one.read(chosen[key]) for key, one in method.options.items() if key in chosen}
-        options = {key: method.defaults(role).get(key) for key in method.options} | own
-        if keys:
-            own_training = {key: given[key] for key in keys if key in given}
-            training = _training(training, own_training, method)
-        method.strategy_class.check_training(options, training.clip_norm)
+        return made_phase(method, role, given, training, short)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in given]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
+
+
+def made_phase(
+    method: Method,
+    role: str,
+    given: Mapping[str, Any],
+    training: TrainingSettings,
+    short: Mapping[str, Value],
+) -> Phase:
+    """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
+    chosen, keys = {**short, **given}, training_keys(method, role)
+    own = {key: one.read(chosen[key]) for key, one in method.options.items() if key in chosen}
+    options = {key: method.defaults(role).get(key) for key in method.options} | own
+    if keys:
+        own_training = {key: given[key] for key in keys if key in given}
+        training = _training(training, own_training, method)
+    method.strategy_class.check_training(options, training.clip_norm)
     return Phase(method, role, options, training)
 
 

@@ -115,9 +115,11 @@ def task_name(number: int) -> str:
 class Populations:
     """Every group of clients of a study of starting models, made when it is first asked for."""
 
-    def __init__(self, data: DataSettings, tasks: TaskSettings, seed: int) -> None:
+    def __init__(
+        self, data: DataSettings, tasks: TaskSettings, seed: int, datasets: Datasets | None = None
+    ) -> None:
         self.data, self.tasks, self.seed = data, tasks, seed
-        self.datasets = Datasets(data, seed)  # What the clients hold parts of.
+        self.datasets = datasets or Datasets(data, seed)  # What the clients hold parts of.
         self._made: dict[str, Population] = {}
 
     def population(self, name: str) -> Population:
@@ -129,6 +131,11 @@ class Populations:
         if name not in self._made:
             self._made[name] = self._pretraining() if name == PRETRAINING else self._task(name)
         return self._made[name]
+
+    def holding(self, population: Population) -> "Populations":
+        """Return these with one of the groups as it is given."""
+        self._made[population.name] = population
+        return self
 
     @functools.cached_property
     def _reserve(self) -> tuple[Samples, Samples]:

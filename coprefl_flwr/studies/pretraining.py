@@ -1,6 +1,7 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,9 +42,7 @@ class Pretraining(Stage):
 
     def __init__(self, study: "Starts", name: str) -> None:
         self.from_elsewhere = is_made_elsewhere(name)
-        methods = [] if name == RANDOM or self.from_elsewhere else name.split("+")
-        training, short = study.training, study.short
-        self.phases = [read_phase("method", one, PRETRAINING, training, short) for one in methods]
+        self.study, self.phases = study, self.made_phases(study, name)
         for phase in self.phases:
             wanted, most = phase.training.participants, study.data.clients
             if wanted > most:
@@ -54,12 +53,18 @@ class Pretraining(Stage):
         super().__init__(
             study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)
         )
-        self.study, self.switch = study, rounds[0] if len(rounds) > 1 else 0
+        self.switch = rounds[0] if len(rounds) > 1 else 0
+
+    def made_phases(self, study: "Starts", name: str) -> Sequence[Phase]:
+        """Return the phases that a name says, none for a start that is not trained here."""
+        methods = [] if name == RANDOM or self.from_elsewhere else name.split("+")
+        training, short = study.training, study.short
+        return [read_phase("method", one, PRETRAINING, training, short) for one in methods]
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to."""
         ends = np.cumsum([phase.training.rounds for phase in self.phases[:-1]])
-        return self.phases[np.searchsorted(ends, server_round)]
+        return self.phases[int(np.searchsorted(ends, server_round))]
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""

@@ -49,10 +49,9 @@ class Starts(Study):
         super().__init__(settings)
         not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
-        self.populations = clients_of.populations(self.data, self.tasks, self.run.seed)
+        self.populations = self.made_populations()
         self._shared_network = functools.cache(self.network)
-        names = entries(settings.method, [RANDOM, *with_role(PRETRAINING)])
-        self.starts = {name: Pretraining(self, name) for name in names}
+        self.starts = self.made_starts(settings.method)
         of_tasks = TrainingSettings(  # Plain SGD (CoPreFL, appendix B.3).
             rounds=max(self.tasks.task_rounds, 1),
             participants=self.tasks.task_clients,
@@ -75,6 +74,15 @@ class Starts(Study):
             self.stages += [task, Diagnosis(task)] if self.tasks.diagnostics else [task]
         if self.tasks.start_loss:
             self.stages += map(StartLoss, made)
+
+    def made_populations(self) -> clients_of.Populations:
+        """Return the clients of all phases."""
+        return clients_of.populations(self.data, self.tasks, self.run.seed)
+
+    def made_starts(self, method: str) -> Mapping[str, Pretraining]:
+        """Return the stages that make the starting models, by name."""
+        names = entries(method, [RANDOM, *with_role(PRETRAINING)])
+        return {name: Pretraining(self, name) for name in names}
 
     @property
     def num_classes(self) -> int:

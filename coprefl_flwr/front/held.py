@@ -1,0 +1,293 @@
+"""What the clients of a pre-training and of tasks hold, from a dataset that the caller has."""
+
+import functools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch.utils.data import ConcatDataset
+
+from coprefl_flwr.data import Dataset, ImageDataset, Samples
+from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data.of_torch import as_dataset
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.studies.populations import (
+    PRETRAINING,
+    ClientData,
+    Population,
+    Populations,
+    TaskSettings,
+    task_name,
+)
+
+ARGUMENTS = {
+    "task-train-fraction": "train_fraction",
+    "downstream-classes": "only",
+    "task-partition": "scheme",
+    "classes-per-client": "classes_per_client",
+    "task-classes": "classes",
+    "task-clients": "clients",
+    "server-reserve": "server_reserve",
+    "min-samples": "min_samples",
+    "task-alpha": "alpha",
+}
+"""What settings are called in the functions of this room, in messages."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clients:
+    """What each client of a pre-training holds; `len` is their number, `[i]` a client's samples.
+
+    Made by `partition`, or by `pretrain` of a list of datasets, one a client.
+    """
+
+    populations: Populations
+
+    @functools.cached_property
+    def samples(self) -> tuple[Samples, ...]:
+        """Each client's samples, with labels 0..len(classes)-1."""
+        return tuple(one.train for one in self.populations.population(PRETRAINING).clients)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes, in the order of their labels."""
+        datasets = self.populations.datasets
+        return tuple(datasets.pretraining.classes[number] for number in datasets.classes[0])
+
+    @property
+    def server(self) -> Samples:
+        """What no client holds and the server does: scenario II's D^s, `server_reserve` of all."""
+        return self.populations.server_samples()
+
+    def counts(self) -> pd.DataFrame:
+        """Return how many samples of each class (a column) each client (a row) holds."""
+        counted = [np.bincount(one.labels, minlength=len(self.classes)) for one in self.samples]
+        return pd.DataFrame(counted, columns=list(self.classes)).rename_axis("client")
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, client: int) -> Samples:
+        return self.samples[client]
+
+    def __repr__(self) -> str:
+        sizes = [len(one) for one in self.samples]
+        each = f"{min(sizes)} to {max(sizes)} samples each"
+        return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
+
+
+@dataclass(frozen=True, eq=False)
+class Tasks:
+    """Downstream tasks, made by `tasks`: each draws classes, and spreads their samples."""
+
+    populations: Populations
+
+    def __len__(self) -> int:
+        return self.populations.tasks.tasks
+
+    @property
+    def classes(self) -> int:
+        """How many classes a task has."""
+        return self.populations.tasks.task_classes
+
+    def __getitem__(self, number: int) -> Population:
+        """Return a task: its classes, and each client's training and test samples."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"task {number}: there are {len(self)}")
+        return self.populations.population(task_name(number))
+
+    def __repr__(self) -> str:
+        clients = self.populations.tasks.task_clients
+        return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
+
+
+def partition(
+    dataset: Any,
+    clients: int = 100,
+    scheme: str = "dirichlet",
+    *,
+    alpha: float = 0.5,
+    classes_per_client: int = 2,
+    min_samples: int = 10,
+    server_reserve: float = 0.0,
+    only: Sequence[int | str] | None = None,
+    relabel: bool = False,
+    seed: int = 0,
+) -> Clients:
+    """Spread a dataset over the clients of a pre-training.
+
+    Parameters
+    ----------
+    dataset : torch.utils.data.Dataset, DataLoader, or a dataset of this package
+        Read once and kept in memory, so random augmentations are drawn once (see
+        `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
+        torchvision's ToTensor; other values stay as they are.
+    clients : int
+        How many clients.
+    scheme : str
+        "iid", "dirichlet" (proportions of each class drawn from Dirichlet(`alpha`)),
+        "pathological" (`classes_per_client` classes a client), "natural" (a writer or speaker
+        each), and others (see `coprefl_flwr.data.partition`).
+    min_samples : int
+        Fewest samples a client may hold.
+    server_reserve : float
+        Part of the samples, drawn at random, that the server holds in the clients' place.
+    only : sequence of int or str, optional
+        The classes that are used, by number or name; labels are then their positions in it,
+        ascending. Not set: all.
+    relabel : bool
+        Whether labels with gaps, such as 0, 5, 10, are numbered 0, 1, 2.
+    seed : int
+        What the draws depend on; the same one gives the clients that a study of these settings has.
+
+    Raises a SettingsError if the dataset is none, or the partition cannot be had.
+    """
+    with _as_arguments():
+        settings = DataSettings(
+            clients=clients,
+            partition=scheme,
+            alpha=alpha,
+            classes_per_client=classes_per_client,
+            min_samples=min_samples,
+            server_reserve=server_reserve,
+        )
+        datasets = _Given.of(dataset, settings, seed, only, relabel)
+        made = Clients(Populations(settings, TaskSettings(tasks=0), seed, datasets))
+        made.populations.population(PRETRAINING)
+    return made
+
+
+def tasks(
+    dataset: Any,
+    number: int = 3,
+    classes: int = 5,
+    clients: int = 10,
+    scheme: str = "dirichlet",
+    *,
+    alpha: float = 0.5,
+    classes_per_client: int = 2,
+    min_samples: int = 10,
+    train_fraction: float = 0.8,
+    only: Sequence[int | str] | None = None,
+    relabel: bool = False,
+    seed: int = 0,
+) -> Tasks:
+    """Draw downstream tasks from a dataset.
+
+    A task draws so many `classes` of the dataset, or of `only`, spreads their samples over its
+    `clients`, and splits those of each: `train_fraction` to train on, the rest to be tested on. The
+    other parameters are as in `partition`.
+
+    Raises a SettingsError if a task cannot be had so.
+    """
+    with _as_arguments():
+        settings = DataSettings(classes_per_client=classes_per_client, min_samples=min_samples)
+        of_tasks = TaskSettings(
+            tasks=number,
+            task_classes=classes,
+            task_clients=clients,
+            task_partition=scheme,
+            task_alpha=alpha,
+            task_train_fraction=train_fraction,
+        )
+        datasets = _Given.of(dataset, settings, seed, only, relabel)
+        made = Tasks(Populations(settings, of_tasks, seed, datasets))
+        for one in range(number):
+            made.populations.population(task_name(one))
+    return made
+
+
+def clients_of(given: Any) -> Clients:
+    """Return clients as they are given: those of `partition`, or a dataset for each.
+
+    Raises a SettingsError for anything else.
+    """
+    if isinstance(given, Clients):
+        return given
+    if not isinstance(given, Sequence) or isinstance(given, str) or not len(given):
+        kind = type(given).__name__
+        wanted = "those that cp.partition(dataset, clients=N) makes, or a list of datasets"
+        raise SettingsError(f"clients are {kind}; allowed are {wanted}, one a client")
+    # A DataLoader has its dataset.
+    parts: list[Any] = [getattr(one, "dataset", one) for one in given]
+    whole = _in_memory(ConcatDataset(parts), False)
+    ends = np.cumsum([len(part) for part in parts])
+    rows = np.split(np.arange(ends[-1]), ends[:-1])
+    settings = DataSettings(clients=len(parts), server_reserve=0.0)
+    datasets = _Given(settings, 0, whole, tuple(range(len(whole.classes))))
+    populations = Populations(settings, TaskSettings(tasks=0), 0, datasets)
+    held = tuple(ClientData(Samples(whole, part, whole.labels[part])) for part in rows)
+    return Clients(populations.holding(Population(PRETRAINING, datasets.classes[0], held)))
+
+
+@dataclass(frozen=True)
+class _Given(Datasets):
+    """A dataset that is there already, for the one phase that it is given to."""
+
+    source: Dataset
+    only: tuple[int, ...]
+
+    @classmethod
+    def of(
+        cls,
+        given: Any,
+        settings: DataSettings,
+        seed: int,
+        only: Sequence[int | str] | None,
+        relabel: bool,
+    ) -> "_Given":
+        source = _in_memory(given, relabel)
+        return cls(settings, seed, source, _chosen(source.classes, only))
+
+    @property
+    def loaded(self) -> tuple[Dataset, Dataset]:
+        """The dataset, in the place of both phases'."""
+        return self.source, self.source
+
+    @property
+    def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its classes, in the place of both phases'."""
+        return self.only, self.only
+
+
+def _in_memory(given: Any, relabel: bool) -> Dataset:
+    """Return what was given as a dataset of this package, images of bytes as floats in 0..1.
+
+    So a module that was trained here takes what the caller's own loaders give.
+    """
+    found = as_dataset("dataset", given)
+    if found is given or not isinstance(found, ImageDataset):
+        return found
+    return replace(found, mean=torch.zeros_like(found.mean), std=torch.ones_like(found.std))
+
+
+def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int, ...]:
+    """Return numbers of classes, ascending; all if none are named."""
+    if only is None:
+        return tuple(range(len(names)))
+    found = set()
+    for one in only:
+        known = one in names if isinstance(one, str) else 0 <= one < len(names)
+        if not known:
+            line = unknown("class", one, names) if isinstance(one, str) else f"class {one}"
+            raise SettingsError(f"only: {line}; classes are 0..{len(names) - 1}")
+        found.add(names.index(one) if isinstance(one, str) else int(one))
+    if not found:
+        raise SettingsError("only = []: at least one class is needed")
+    return tuple(sorted(found))
+
+
+@contextmanager
+def _as_arguments() -> Iterator[None]:
+    """Have errors call settings as the arguments are called."""
+    try:
+        yield
+    except SettingsError as error:
+        line = str(error)
+        for setting, argument in ARGUMENTS.items():
+            line = line.replace(setting, argument)
+        raise SettingsError(line) from error

@@ -1,0 +1,279 @@
+"""`pretrain`: a method, a module and clients become a starting model."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flwr.clientapp import ClientApp
+from torch import nn
+
+from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.front.held import Clients, clients_of
+from coprefl_flwr.front.running import (
+    folder_for,
+    hash_of_arrays,
+    hash_of_samples,
+    outputs_of,
+    run,
+    shown,
+)
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import PRETRAINING, Method
+from coprefl_flwr.models import load_arrays, load_saved_model, model_arrays, save_model
+from coprefl_flwr.options import declared
+from coprefl_flwr.rounds.progress import PRETRAINING_KIND
+from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
+from coprefl_flwr.studies import populations as of_studies
+from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, made_phase
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.study import versions
+
+OF_RUN = ("rounds", "participants")
+"""Settings of the training that `pretrain` and the strategy have arguments for."""
+
+
+def pretrain(
+    method: RoundStrategy | str,
+    model: nn.Module,
+    clients: Clients | Sequence[Any] | ClientApp,
+    rounds: int = 50,
+    *,
+    nodes: int = 0,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+    **options: Any,
+) -> nn.Module:
+    """Return a copy of `model` that a method has pre-trained across clients.
+
+    Parameters
+    ----------
+    method : RoundStrategy or str
+        Such as `CoPreFL(gamma=0.5, participants=20)`, one of your own, or a text as in recipes:
+        "coprefl:gamma=0.5", "cyclic:rounds=5+fedavg". Its `seed` is that of all random choices
+        (`seed` in `options` for a text).
+    model : nn.Module
+        The network and its first weights; it stays as it is.
+    clients : Clients, a list of datasets (one a client), or a Flower ClientApp
+        The ClientApp of an app of your own runs on `nodes` nodes of this process.
+    rounds : int
+        Pre-training rounds T; of each phase of "A+B". A Schedule has its own.
+    checkpoint : path of a folder, optional
+        Keeps the run's state, so that `resume=True` goes on with it after a stop, with the same
+        numbers. A run that is done there is not done again.
+    quiet : bool
+        Whether nothing is logged but warnings.
+    **options
+        Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`; and
+        options of the method's client, such as MOON's `temperature`.
+
+    Raises a SettingsError, before any work, for what cannot be; a RunFailedError if the clients
+    failed a round too often.
+    """
+    if isinstance(clients, ClientApp):
+        arrays = _with_app(
+            method, model, clients, rounds, nodes, checkpoint, resume, quiet, options
+        )
+    else:
+        study = _Study(method, model, clients_of(clients), rounds, options)
+        with folder_for(checkpoint, resume, study.about()) as folder:
+            store = run(study, study.stages, folder, quiet=quiet)
+            arrays, _ = load_saved_model(store.folder(study.stages[0]))
+    made = copy.deepcopy(model)
+    load_arrays(made, arrays)
+    return made
+
+
+class _Study(Starts):
+    """One pre-training, of a module and clients that are given."""
+
+    def __init__(
+        self,
+        method: RoundStrategy | str,
+        model: nn.Module,
+        clients: Clients,
+        rounds: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.given, self.method, self.clients = copy.deepcopy(model).cpu(), method, clients
+        seed = method.seed if isinstance(method, RoundStrategy) else options.get("seed", 0)
+        of_method = _checked(method, options)
+        training = {key: one for key, one in of_method.items() if key in TRAINING_KEYS}
+        own = {key: one for key, one in of_method.items() if key not in TRAINING_KEYS}
+        settings = Settings.from_config(
+            {
+                "method": "random",
+                "tasks": 0,
+                "rounds": rounds,
+                "seed": seed,
+                "clients": len(clients),
+                "participants": len(clients),
+                "min-samples": 2,
+                "server-reserve": clients.populations.data.server_reserve,
+                **training,
+            }
+        )
+        self.of_method = own
+        super().__init__(settings)
+        self._check_model()
+        self.check()
+
+    def made_populations(self) -> of_studies.Populations:
+        return self.clients.populations
+
+    def made_starts(self, method: str) -> Mapping[str, Pretraining]:
+        start = _Start(self)
+        return {start.start: start}
+
+    def network(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        return copy.deepcopy(self.given)
+
+    @property
+    def head(self) -> frozenset[str]:
+        return frozenset()
+
+    def _check_model(self) -> None:
+        """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
+        outputs, classes = (
+            outputs_of(self.given, "model", self.clients[0]).shape[1],
+            self.num_classes,
+        )
+        if outputs < classes:
+            line = f"model gives {outputs} numbers for a sample, and there are {classes} classes"
+            raise SettingsError(f"{line}: its last layer needs at least as many")
+
+    def about(self) -> dict[str, Any]:
+        """Return what a resumed run must have in common with this."""
+        [stage] = self.starts.values()
+        return {
+            "method": [phase.identity() for phase in stage.phases],
+            "model": hash_of_arrays(model_arrays(self.given)),
+            "clients": hash_of_samples(self.clients.samples),
+            "seed": self.run.seed,
+        }
+
+
+class _Start(Pretraining):
+    """A pre-training by a strategy that is given, or by what a text names."""
+
+    def __init__(self, study: _Study) -> None:
+        self.front, given = study, study.method
+        super().__init__(study, _name(given) if isinstance(given, RoundStrategy) else given)
+
+    def made_phases(self, study: Starts, name: str) -> Sequence[Phase]:
+        given, front = self.front.method, self.front
+        if isinstance(given, RoundStrategy):
+            return [_phase(front, *part) for part in _parts(given, study.training.rounds)]
+        phases = super().made_phases(study, name)
+        if not phases:
+            raise SettingsError(f"method = {name!r}: it trains nothing; use the module as it is")
+        return phases
+
+    def strategy(self) -> RoundStrategy:
+        """Return the strategy that was given, with a study's name for its clients."""
+        if not isinstance(self.front.method, RoundStrategy):
+            return super().strategy()
+        made = copy.deepcopy(self.front.method)
+        made.population = of_studies.PRETRAINING
+        return made
+
+    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+        about = {
+            "start": self.start,
+            "phases": [phase.about() for phase in self.phases],
+            "classes": list(self.front.clients.classes),
+            "versions": versions(),
+        }
+        save_model(folder, arrays, about)
+        return {}
+
+
+def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options by key, or raise a SettingsError for one that nobody here has."""
+    known = [key for key in TRAINING_KEYS if key not in OF_RUN]
+    if isinstance(method, RoundStrategy):
+        if method.evaluate_every:
+            line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
+            raise SettingsError(f"{line}; compare starts with evaluate_starts")
+        for strategy, _ in _parts(method, 1):
+            known += declared(_method(strategy).client_class)
+    else:
+        known.append("seed")
+    found = {name.replace("_", "-"): value for name, value in options.items()}
+    for key in found:
+        if key not in known:
+            names = [one.replace("-", "_") for one in known]
+            raise SettingsError(unknown("option", key.replace("-", "_"), names))
+    found.pop("seed", None)
+    return found
+
+
+def _parts(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
+    """Return the strategies that run one after another, with their rounds."""
+    if not isinstance(strategy, Schedule):
+        return [(strategy, rounds)]
+    return [(one, number) for one, number in strategy.phases]
+
+
+def _method(strategy: RoundStrategy) -> Method:
+    """Return a strategy's class as a method, whose client is asked for."""
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    return Method(inner.name or type(inner).__name__, type(inner))
+
+
+def _name(strategy: RoundStrategy) -> str:
+    """Return what progress calls a strategy."""
+    return "+".join(_method(one).label for one, _ in _parts(strategy, 1))
+
+
+def _phase(study: _Study, strategy: RoundStrategy, rounds: int) -> Phase:
+    """Return the phase of a strategy that is given."""
+    method = _method(strategy)
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    of_client = declared(method.client_class)
+    given = {
+        key: getattr(inner, one.name) for key, one in method.options.items() if key not in of_client
+    }
+    given |= {key: one for key, one in study.of_method.items() if key in of_client}
+    given |= {"rounds": rounds, "participants": strategy.participants or len(study.clients)}
+    return made_phase(method, PRETRAINING, given, study.training, {})
+
+
+def _with_app(
+    method: RoundStrategy | str,
+    model: nn.Module,
+    app: ClientApp,
+    rounds: int,
+    nodes: int,
+    checkpoint: str | Path | None,
+    resume: bool,
+    quiet: bool,
+    options: Mapping[str, Any],
+) -> Arrays:
+    """Return the arrays that a ClientApp of the caller's own has pre-trained."""
+    if not isinstance(method, RoundStrategy):
+        raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
+    if options:
+        line = f"{', '.join(options)}: the ClientApp trains as it is written"
+        raise SettingsError(f"{line}; give these to it")
+    if nodes < 1:
+        raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
+    strategy, first = copy.deepcopy(method), model_arrays(model)
+    about = {"method": strategy.options(), "model": hash_of_arrays(first), "nodes": nodes}
+    with folder_for(checkpoint, resume, about) as folder, shown([], quiet) as progress:
+        progress.add([(PRETRAINING_KIND, rounds)])
+        progress.begin(f"pre-training {_name(strategy)}", PRETRAINING_KIND, rounds)
+        file = folder / "checkpoint.safetensors"
+        result = strategy.start(
+            LocalGrid(app, nodes),
+            to_record(first),
+            rounds,
+            checkpoint=file,
+            resume=file.exists(),
+            hooks=[progress],
+        )
+        return from_record(result.arrays)

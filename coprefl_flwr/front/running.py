@@ -1,0 +1,144 @@
+"""Running the stages of a study in this process, in a folder of its own or the caller's."""
+
+import hashlib
+import io
+import json
+import logging
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import write_atomically
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
+from coprefl_flwr.studies.stage import Stage, run_stage
+from coprefl_flwr.studies.study import Study, StudyFolder, check_place
+
+ABOUT = "run.json"
+"""What a caller's folder was made for, as hashes."""
+
+_FINGERPRINT = 64
+"""Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
+
+
+def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
+    """Run stages in `folder`, but for those that are done there; return it as a store."""
+    store = StudyFolder(folder)
+    app = client_app(
+        lambda _, client_id, config: study.client(client_id, config),
+        clients=lambda _, population: study.hosted(population),
+    )
+    grid = LocalGrid(app, 1)
+    with shown(stages, quiet) as progress:
+        for stage in stages:
+            run_stage(stage, grid, store, progress)
+    return store
+
+
+@contextmanager
+def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
+    """Give the account of progress, which says nothing but warnings if it is to be quiet."""
+    progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
+    log = logging.getLogger("flwr.coprefl")
+
+    def only_warnings(record: logging.LogRecord) -> bool:
+        return record.levelno >= logging.WARNING
+
+    if quiet:
+        progress.stream = io.StringIO()
+        log.addFilter(only_warnings)
+    try:
+        with quiet_flower():
+            yield progress
+    finally:
+        log.removeFilter(only_warnings)
+
+
+@contextmanager
+def folder_for(
+    checkpoint: str | Path | None, resume: bool, about: Mapping[str, Any]
+) -> Iterator[Path]:
+    """Give the folder that a run keeps its state in: the caller's, or one that is deleted after.
+
+    `about` is what a resumed run must have in common with the one that it goes on with.
+
+    Raises a SettingsError if the folder holds a run that is not resumed, or another one.
+    """
+    if checkpoint is None:
+        if resume:
+            raise SettingsError("resume = True: needs the checkpoint folder of the run")
+        with tempfile.TemporaryDirectory(prefix="coprefl-") as temporary:
+            yield Path(temporary)
+        return
+    folder = Path(checkpoint).expanduser().resolve()
+    check_place("checkpoint", folder)
+    kept, text = folder / ABOUT, json.dumps(about, indent=1, sort_keys=True)
+    if kept.exists() and not resume:
+        line = f"checkpoint = {checkpoint}: the folder holds a run"
+        raise SettingsError(f"{line}; set resume=True to go on with it, or name another folder")
+    if kept.exists():
+        before = json.loads(kept.read_text())
+        other = [key for key in about if json.loads(text)[key] != before.get(key)]
+        if other:
+            line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"
+            raise SettingsError(f"{line}; name another folder, or give what it had")
+    write_atomically(kept, text.encode())
+    yield folder
+
+
+# ---- what a run depends on ----------------------------------------------------------------------
+
+
+def hash_of_arrays(arrays: Arrays) -> str:
+    """Return a hash of names, shapes and values."""
+    made = hashlib.sha256()
+    for name, array in arrays.items():
+        made.update(f"{name} {array.dtype} {array.shape}".encode())
+        made.update(np.ascontiguousarray(array).tobytes())
+    return made.hexdigest()
+
+
+def hash_of_samples(held: Sequence[Samples]) -> str:
+    """Return a hash of which samples with which labels are whose, and of some of their inputs."""
+    made = hashlib.sha256()
+    for samples in held:
+        made.update(samples.indices.tobytes() + samples.labels.tobytes())
+        some = np.linspace(0, len(samples) - 1, min(len(samples), _FINGERPRINT)).astype(np.int64)
+        inputs, _ = samples.batch(some, torch.device("cpu"))
+        made.update(inputs.contiguous().numpy().tobytes())
+    return made.hexdigest()
+
+
+# ---- modules ------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def outputs_of(model: nn.Module, name: str, samples: Samples) -> Tensor:
+    """Return what a module gives for two samples, (2, classes), in eval mode.
+
+    Raises a SettingsError in which the module is called `name`, if it does not take them.
+    """
+    inputs, _ = samples.batch(np.zeros(2, np.int64), torch.device("cpu"))
+    was_training = model.training
+    try:
+        found = model.eval()(inputs)
+    except Exception as error:  # Whatever the caller's own code raises.
+        given = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
+        line = f"{name} does not take the samples, a batch of which is {given}"
+        raise SettingsError(f"{line}: {one_line(error)}") from error
+    finally:
+        model.train(was_training)
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 2:
+        what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise SettingsError(f"{name} gives {what} for a batch of 2; (2, classes) is needed")
+    return found
