@@ -19,6 +19,10 @@ from coprefl_flwr.options import check_declared, option
 BATCH_SIZE = 32
 """Samples per step where nobody says otherwise."""
 
+SGD_RATE, ADAM_RATE = 0.05, 1e-3
+"""Learning rates where nobody says otherwise. The first trains small networks in some tens of
+rounds; the papers' own stand in the recipes. The second is FedPCL's (section 5.1)."""
+
 Objective = Callable[[Tensor, Tensor], Tensor]
 """The loss that local training minimises, of a batch (inputs, targets)."""
 
@@ -50,7 +54,9 @@ class LocalTraining:
         unit="samples",
         minimum=1,
     )
-    learning_rate: float = option(1e-3, "local learning rate eta", above=0)
+    learning_rate: float | None = option(
+        None, f"local learning rate eta; not set: {SGD_RATE}, of Adam {ADAM_RATE}", above=0
+    )
     learning_rate_decay: float = option(1.0, "factor on it per round", above=0, maximum=1)
     momentum: float = option(0.0, "momentum of local SGD", minimum=0, maximum=0.9999)
     weight_decay: float | None = option(
@@ -66,6 +72,11 @@ class LocalTraining:
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
+
+    @property
+    def default_rate(self) -> float:
+        """The learning rate where none is set."""
+        return SGD_RATE
 
     @property
     def samples_per_step(self) -> int:
@@ -97,7 +108,8 @@ class LocalTraining:
 
     def rate(self, server_round: int) -> float:
         """Return the learning rate of round `server_round`, counted from 1."""
-        return self.learning_rate * self.learning_rate_decay ** (server_round - 1)
+        rate = self.default_rate if self.learning_rate is None else self.learning_rate
+        return rate * self.learning_rate_decay ** (server_round - 1)
 
     def clip(self, model: nn.Module) -> None:
         """Scale the gradients down to the largest norm, if one is set."""
@@ -123,6 +135,11 @@ class AdamTraining(LocalTraining):
         super().__post_init__()
         if self.momentum:
             raise SettingsError(f"momentum = {self.momentum}: Adam has its own, leave it 0")
+
+    @property
+    def default_rate(self) -> float:
+        """The learning rate where none is set."""
+        return ADAM_RATE
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a fresh Adam for round `server_round`."""

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import HEAD, PERSONALISED, TASK, find_method
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.entries import named_method, study_of
@@ -156,7 +157,7 @@ def _with_rates(tree: Tree, factor: float) -> dict[str, Located]:
     settings, search = part_of(tree, "settings"), part_of(tree, "search")
     times = functools.partial(_times, factor)
     place = tree["settings"] if "settings" in tree else Located({}, "")
-    defaults = {key: place.holding(declared(Settings)[key].default) for key in _of_settings(role)}
+    defaults = {key: place.holding(one) for key, one in _of_settings(role).items()}
     rated = {
         key: _each(one, times) for key, one in {**defaults, **settings}.items() if key in RATES
     }
@@ -176,9 +177,12 @@ def _with_rates(tree: Tree, factor: float) -> dict[str, Located]:
     return changed
 
 
-def _of_settings(role: str) -> tuple[str, ...]:
-    """Return the rates that are settings of a study, whatever its methods are."""
-    return ("learning-rate",) if role == PERSONALISED else ("learning-rate", "task-learning-rate")
+def _of_settings(role: str) -> dict[str, Any]:
+    """Return the rates that are settings of a study, whatever its methods are: their defaults."""
+    if role == PERSONALISED:
+        return {"learning-rate": ADAM_RATE}
+    of_tasks = declared(Settings)["task-learning-rate"].default
+    return {"learning-rate": SGD_RATE, "task-learning-rate": of_tasks}
 
 
 def _method(

@@ -15,7 +15,7 @@ class CoPreFL(RoundStrategy):
     gamma: float = option(
         0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
     )
-    meta_learning_rate: float = option(1e-3, "step size zeta of the meta update", minimum=0)
+    meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
 
     name = "coprefl"
     refined_name = "coprefl-sgd"

@@ -28,10 +28,10 @@ class FedMeta(RoundStrategy):
         choices=("maml", "fomaml", "meta-sgd"),
     )
     inner_learning_rate: float = option(
-        1e-3, "step size alpha of the adaptation; with `meta-sgd` where the rates begin", minimum=0
+        0.05, "step size alpha of the adaptation; with `meta-sgd` where the rates begin", minimum=0
     )
     inner_steps: int = option(1, "steps of the adaptation, each on all support data", minimum=1)
-    meta_learning_rate: float = option(1e-3, "step size beta of the meta update", minimum=0)
+    meta_learning_rate: float = option(0.05, "step size beta of the meta update", minimum=0)
     local_steps: int = option(
         1,
         "meta steps of a participation, each on all its data; as in fedmeta:local-steps=5",

@@ -18,7 +18,7 @@ class PerFedAvg(RoundStrategy):
         "difference in its place",
         choices=("fo", "hf"),
     )
-    inner_learning_rate: float = option(1e-3, "step size alpha of the adaptation", minimum=0)
+    inner_learning_rate: float = option(0.05, "step size alpha of the adaptation", minimum=0)
 
     name = "per-fedavg"
     client = "coprefl_flwr.clients:PerFedAvgClient"

@@ -24,7 +24,7 @@ class ServerRefined(RoundStrategy):
         5, "SGD steps on the server's data per round", unit="steps", minimum=0, key="server-steps"
     )
     learning_rate: float = option(
-        1e-3, "learning rate of these steps", above=0, key="server-learning-rate"
+        0.05, "learning rate of these steps", above=0, key="server-learning-rate"
     )
 
     server_data = "server"
@@ -36,7 +36,7 @@ class ServerRefined(RoundStrategy):
         *,
         steps: int = 5,
         batch_size: int = 32,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 0.05,
     ) -> None:
         from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
 

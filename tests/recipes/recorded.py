@@ -23,14 +23,10 @@ RECIPES = sorted(str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml
 
 
 def of_recipe(name):
-    """Return {"SCALE PROTOCOL": hash of all runs} of a recipe."""
+    """Return {PROTOCOL: hash of all runs} of a recipe."""
     path = FOLDER / name
     protocols = yaml.safe_load(path.read_text()).get("protocols") or [""]
-    return {
-        f"{scale} {protocol}".strip(): _hash(read_recipe(path, (), scale, protocol))
-        for scale in ("full", "small")
-        for protocol in protocols
-    }
+    return {one: _hash(read_recipe(path, protocol=one)) for one in protocols}
 
 
 def _hash(recipe):
