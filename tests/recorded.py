@@ -17,6 +17,7 @@ from coprefl_flwr import client_app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.study import StudyFolder
@@ -44,6 +45,11 @@ TINY = {
     "task-local-steps": 2,
     "task-learning-rate": 0.05,
 }
+OF_METHODS = dict.fromkeys(
+    ("meta-learning-rate", "inner-learning-rate", "server-learning-rate"), 0.001
+)
+"""Set for those that have them, as they were recorded: a default is no part of a version."""
+
 PERSONAL = {"study": "personalised", "personal-clients": 3, "train-per-class": 4}
 
 
@@ -59,7 +65,9 @@ def settings(name, role, folder):
     elif role == "task":
         config = TINY | {"method": "random", "task-method": name, "tasks": 1}
     else:
-        config = TINY | {"method": name, "tasks": 0}
+        has = keys_of(name, role)
+        own = {key: rate for key, rate in OF_METHODS.items() if key in has}
+        config = TINY | own | {"method": name, "tasks": 0}
     return Settings.from_config(config | places)
 
 

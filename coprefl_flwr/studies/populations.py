@@ -67,7 +67,7 @@ class TaskSettings:
     task_local_epochs: int | None = option(
         None, "as local-epochs, in the tasks", unit="epochs", minimum=1
     )
-    task_learning_rate: float = option(0.05, "local learning rate in the tasks", above=0)
+    task_learning_rate: float = option(0.01, "local learning rate in the tasks", above=0)
     task_evaluate_every: int = option(
         1, "rounds between evaluations in a task; 0: after the last only", unit="rounds", minimum=0
     )

@@ -211,7 +211,7 @@ def test_the_papers_training_is_the_default(settings, tmp_path):
 
     paper = AdamTraining(local_epochs=1)
     assert training() == paper
-    assert (paper.samples_per_step, paper.learning_rate) == (32, 1e-3)
+    assert (paper.samples_per_step, paper.rate(1)) == (32, 1e-3)
     (group,) = paper.optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
     assert group["weight_decay"] == 1e-4
     own = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}

@@ -73,7 +73,7 @@ def test_starts_in_their_order_with_settings_of_their_own():
     assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
     assert coprefl.phases[0].options == {
         "gamma": 0.25,
-        "meta-learning-rate": 1e-3,
+        "meta-learning-rate": 0.05,
         "support-fraction": 0.8,
         "resplit": True,
     }
