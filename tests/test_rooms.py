@@ -42,6 +42,7 @@ FOUNDATION = {
     "arrays",
     "client_state",
     "errors",
+    "failures",
     "files",
     "flower",
     "options",
