@@ -37,6 +37,12 @@ PROGRAM_ERRORS = frozenset(
 NOT_REGISTERED = r"No \w+ function registered"
 """What Flower's ClientApp says of a message that it has no function for."""
 
+OLD_STYLE = {
+    "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
+    "client_app(client_fn), imported from coprefl_flwr.clients"
+}
+"""What to do about errors that say it to nobody."""
+
 _PACKAGE = str(Path(__file__).parent)
 _LIBRARIES = sysconfig.get_path("stdlib")
 _FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in .*$', re.MULTILINE)
@@ -58,7 +64,12 @@ def place(error: BaseException) -> str:
 
 def reason(message: Message) -> str:
     """Return why a node sent no answer, of an error reply."""
-    text = (message.error.reason or "").strip() or f"error {message.error.code}"
+    line = _line((message.error.reason or "").strip() or f"error {message.error.code}")
+    return f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line
+
+
+def _line(text: str) -> str:
+    """Return what was raised and its place, of a traceback or what else Flower says."""
     parts = text.split(_CAUSED)
     # Ray's worker wraps what an app raised in an exception of Flower's.
     wrapped = len(parts) > 1 and "ClientAppException" in parts[-1]

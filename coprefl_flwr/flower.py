@@ -5,7 +5,8 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 """
 
 import logging
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -35,21 +36,38 @@ def name_message(message: Message, message_id: str) -> None:
     message.metadata.__dict__["_message_id"] = message_id
 
 
+class _Ending:
+    """The filter of Flower's log that `end_log_with` sets."""
+
+    def __init__(self) -> None:
+        # Weak, as an error holds everything that its traceback saw.
+        self.error: Callable[[], Exception | None] = lambda: None
+        self.text = ""
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Take away the error's traceback, and put the error behind what Flower says of its end."""
+        if record.exc_info and record.exc_info[1] is not None:
+            self.text = ""
+            if record.exc_info[1] is self.error():
+                self.text = str(record.exc_info[1])
+                record.exc_info = None
+        if str(record.msg).startswith("Exit Code:") and self.text:
+            record.msg = f"{record.msg}\n\n{self.text}"
+            self.text = ""
+        return True
+
+
+_ENDING = _Ending()
+
+
 def end_log_with(error: Exception) -> None:
     """Make `error` the last line of Flower's log of a run that it ends, without a traceback.
 
     Flower logs the traceback of what a ServerApp raises and then a paragraph on its exit code; the
     line that says what the user can do about it would be lost between them.
     """
-
-    def edit(record: logging.LogRecord) -> bool:
-        if record.exc_info and record.exc_info[1] is error:
-            record.exc_info = None
-        if str(record.msg).startswith("Exit Code:") and not str(record.msg).endswith(f"{error}"):
-            record.msg = f"{record.msg}\n\n{error}"
-        return True
-
-    logging.getLogger("flwr").addFilter(edit)
+    _ENDING.error = weakref.ref(error)
+    logging.getLogger("flwr").addFilter(_ENDING)
 
 
 @contextmanager

@@ -111,8 +111,8 @@ def query_reply(
     """Answer the query exchange from an app written with functions.
 
     Register it as `@app.train("query")`, load the message's arrays into `model`, and pass the
-    batches of the query set; the reply holds the mean loss over all of them and its gradient. `batch` is
-    what makes (inputs, labels) of a batch; not set: it is that pair.
+    batches of the query set; the reply holds the mean loss over all of them and its gradient.
+    `batch` is what makes (inputs, labels) of a batch; not set: it is that pair.
     """
     if batch is not None:
         batches = map(batch, batches)
