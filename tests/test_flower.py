@@ -3,6 +3,7 @@
 These start real SuperLinks and Ray; each run takes about half a minute.
 """
 
+import logging
 import re
 import subprocess
 
@@ -13,7 +14,8 @@ from flwr.app import Message, RecordDict
 from safetensors.numpy import load_file
 
 from coprefl_flwr.client_app import app
-from coprefl_flwr.flower import enter_run, name_message
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.flower import enter_run, name_message, plain_log
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.models import load_saved_model
@@ -128,6 +130,46 @@ def test_messages_can_be_made_and_named_outside_of_a_run():
     name_message(message, "17")
     assert message.metadata.message_id == "17"
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
+
+
+def flowers_record(file, function, message="boom", error=None):
+    """Return an error in Flower's log as its filters leave it."""
+    flower = logging.getLogger("flwr")
+    info = (type(error), error, None) if error else None
+    record = flower.makeRecord("flwr", logging.ERROR, f"/x/{file}", 1, message, (), info, function)
+    assert flower.filter(record)
+    return record
+
+
+def test_tracebacks_of_clients_are_for_who_asks_for_them():
+    """In a run of ours, and nothing else of Flower's errors."""
+    with plain_log():
+        assert flowers_record("vce_api.py", "worker").levelno == logging.DEBUG
+        assert flowers_record("raybackend.py", "process_message").levelno == logging.DEBUG
+        assert flowers_record("vce_api.py", "start_vce").levelno == logging.ERROR
+    assert flowers_record("vce_api.py", "worker").levelno == logging.ERROR
+
+
+def raised(error):
+    """Raise an error in a run, and a second time around it, as the package's ServerApp does."""
+    with pytest.raises(type(error)), plain_log(), plain_log():
+        raise error
+    return error
+
+
+def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
+    caught, error, bug = (
+        raised(RunFailedError("round 1: no")),
+        raised(RunFailedError("round 2: no")),
+        raised(RuntimeError("bug")),
+    )
+    assert flowers_record("app.py", "run", error=bug).exc_info is not None
+    # Not those that the user caught.
+    assert flowers_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
+    assert flowers_record("app.py", "run", error=error).exc_info is None
+    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert last == "Exit Code: 700\n\nround 2: no"
+    assert flowers_record("app.py", "run", error=caught).exc_info is not None
 
 
 @pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])

@@ -44,6 +44,7 @@ FOUNDATION = {
     "arrays",
     "client_state",
     "errors",
+    "failures",
     "files",
     "flower",
     "options",

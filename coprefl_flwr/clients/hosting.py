@@ -8,7 +8,7 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, mismatch
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.failures import told
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, measured, parse
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
@@ -65,7 +65,7 @@ def run_all(
             else:
                 accumulator.add(client_id, arrays, metrics)
         except Exception as error:  # One client's failure must not cost the others their work.
-            reply.failed[client_id] = one_line(error)
+            reply.failed[client_id] = told(error)
         else:
             if not reply.metrics:
                 # A copy: what a client returns may be a view of the model that the next one uses.

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coprefl_flwr.failures import place
 from coprefl_flwr.flower import enter_run, name_message
 
 logger = logging.getLogger("flwr.coprefl")
@@ -95,4 +96,5 @@ class LocalGrid(Grid):
         except Exception as error:  # As in Flower, an exception is an error reply.
             logger.debug("%s", traceback.format_exc())
             # 2 is Flower's code for it.
-            return Message(Error(2, f"{type(error)}:<{str(error)!r}>"), reply_to=message)
+            told = f"{type(error)}:<{str(error)!r}>{place(error)}"
+            return Message(Error(2, told), reply_to=message)

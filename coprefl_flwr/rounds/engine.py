@@ -127,6 +127,7 @@ class Engine:
         self.round = server_round + self._offset
         self.arrays = from_record(arrays)
         self._config = dict(config)
+        self.link.new_round()
         self.link.traffic = Traffic(size(self.arrays))
         messages = self._start_attempt(0)
         if not self.started and self.link.roster.shared is not None:
@@ -139,7 +140,10 @@ class Engine:
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord, MetricRecord]:
-        """Run the round's program to its end, from its beginning again if an attempt failed."""
+        """Run the round's program to its end, from its beginning again if an attempt failed.
+
+        Raises a RunFailedError if too many did, or the clients' program is to blame.
+        """
         most = self.strategy.max_failed_rounds
         for attempt in range(1, most + 1):
             try:
@@ -147,6 +151,8 @@ class Engine:
                 break
             except RoundFailedError as failure:
                 self.state = self._state_before
+                if shared := self.link.shared_error():
+                    raise RunFailedError(f"round {self.round}: {shared}") from None
                 logger.warning("round %s, attempt %s failed: %s", self.round, attempt, failure)
                 if attempt == most:
                     failed = f"round {self.round} failed {attempt} times in a row"

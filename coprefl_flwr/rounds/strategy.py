@@ -23,6 +23,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.flower import plain_log, refuse_old_style
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, without_added
 from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
@@ -39,6 +40,7 @@ from coprefl_flwr.rounds.engine import (
 )
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
+from coprefl_flwr.rounds.participants import DRAWN, drawn
 from coprefl_flwr.rounds.protocol import check_free
 from coprefl_flwr.rounds.versions import Versions
 
@@ -58,6 +60,9 @@ class RoundStrategy(Strategy, ABC):
 
     participants: int | None = option(
         None, "clients per round, |m|; not set: all there are", minimum=1
+    )
+    fraction_train: float | None = option(
+        None, "instead of `participants`: which part of all clients", above=0, maximum=1, added=True
     )
     seed: int = option(0, "every random choice is a function of it")
     run_name: str = option(
@@ -134,6 +139,8 @@ class RoundStrategy(Strategy, ABC):
         check_declared(self)
         if self.participants is not None:
             self.enough(self.participants)
+        if None not in (self.participants, self.fraction_train):
+            raise SettingsError("participants and fraction_train: set one of them")
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
@@ -178,16 +185,8 @@ class RoundStrategy(Strategy, ABC):
 
     def sample(self, server_round: int) -> list[int]:
         """Draw this round's participants: a function of (seed, population, round, attempt)."""
-        link, wanted = self._engine.link, self.participants
-        first = not link.begun
-        clients = link.clients(wanted)
-        if wanted is not None and wanted > len(clients) and first:
-            raise SettingsError(f"participants = {wanted}: there are only {len(clients)} clients")
-        if wanted is None or wanted >= len(clients):
-            return clients
         rng = self.generator(server_round, "participants")
-        drawn = rng.choice(len(clients), wanted, replace=False)
-        return sorted(clients[position] for position in drawn)
+        return drawn(self._engine.link, self.participants, self.fraction_train, rng)
 
     def train(self, server_round: int, arrays: Arrays, combine: Rule, **more: Any) -> Asked:
         """Have the round's participants train from `arrays`; `more` is as in `Exchange`."""
@@ -277,6 +276,9 @@ class RoundStrategy(Strategy, ABC):
             flower.info("\t├── %s", line)
         flower.info("\t└── %s", options[-1])
 
+    initialize_parameters = refuse_old_style
+
+    @plain_log()
     def start(
         self,
         grid: Grid,
@@ -301,11 +303,9 @@ class RoundStrategy(Strategy, ABC):
         after the checkpoint's round; without a file, it starts anew and says so. `hooks` are called
         after every round, evaluations included, before the checkpoint is written. A round for which
         `stop` is true is the last, for the hooks too; what is evaluated after the last round alone
-        is not then.
-
-        Raises a RunFailedError if a round failed `max_failed_rounds` times, and a SettingsError if
-        the options do not fit the clients, the checkpoint is of another run or model, or a config
-        has a key that this package's messages use themselves.
+        is not then. Raises a RunFailedError if a round failed `max_failed_rounds` times or the
+        clients' program is to blame, and a SettingsError if the options do not fit the clients, the
+        checkpoint is of another run or model, or a config has a key that messages have themselves.
         """
         check_free("train_config", train_config or {})
         check_free("evaluate_config", evaluate_config or {})
@@ -346,5 +346,5 @@ class RoundStrategy(Strategy, ABC):
         return self._engine.aggregate_evaluate(*args, **more)
 
 
-RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name != "participants")
+RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name not in DRAWN)
 """Options that are the run's: they hold for every strategy of it."""

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -12,6 +12,8 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
+from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
+from coprefl_flwr.flower import plain_log
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.combining import alike, check, combined
@@ -29,7 +31,7 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = "No query function registered|Invalid message type"
+NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
@@ -41,7 +43,8 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_nodes` are waited for before the first exchange.
+    `min_nodes` are waited for before the first exchange. Of a round, `failed` has by action why
+    clients failed, and `worked` the actions that a client answered.
     """
 
     grid: Grid
@@ -50,10 +53,12 @@ class Transport:
     min_replies: int
     population: str
     roster: Roster = field(default_factory=Roster)
-    refused: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
     begun: bool = False
     most_clients: int = 0
     traffic: Traffic = field(default_factory=Traffic)
+    failed: dict[str, dict[int, str]] = field(default_factory=dict)
+    worked: set[str] = field(default_factory=set)
     _asked: Exchange | None = None
     _sent: list[Message] = field(default_factory=list)
     _shares: dict[int, list[int]] = field(default_factory=dict)
@@ -87,6 +92,9 @@ class Transport:
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
                     return clients
+            shared = program_error(self.refused.values())
+            if told and shared and set(nodes) <= set(self.refused):
+                raise RunFailedError(f"no node can tell its clients: {shared}")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
             waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
@@ -103,7 +111,7 @@ class Transport:
             return
         if not self.roster.known:
             self._ask([node for node in nodes if node not in self.refused][:1])
-        asked = self.roster.known | self.refused | self.silent
+        asked = self.roster.known | set(self.refused) | self.silent
         new = [node for node in nodes if node not in asked]
         if self.roster.plain:
             for node in new:
@@ -117,7 +125,9 @@ class Transport:
         messages = [Message(content, node, protocol.ROSTER) for node in nodes]
         answered = set()
         patience = max(self.timeout, START_UP)
-        for reply in self.grid.send_and_receive(messages, timeout=patience):
+        with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
+            replies = list(self.grid.send_and_receive(messages, timeout=patience))
+        for reply in replies:
             node = self._sender(reply, messages)
             answered.add(node)
             self._learn(node, reply)
@@ -136,7 +146,7 @@ class Transport:
             if isinstance(error, RunFailedError) and not self.begun:
                 raise
             logger.warning("node %s is left out: %s", node, one_line(error))
-            self.refused.add(node)
+            self.refused[node] = one_line(error)
 
     def prepare(
         self, exchange: Exchange, config: MessageConfig, versions: Versions
@@ -178,9 +188,7 @@ class Transport:
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
-        for node in sorted(replies):
-            for client, why in replies[node].failed.items():
-                logger.warning("client %s on node %s is left out: %s", client, node, why)
+        self._tell_failures(exchange, replies)
         good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
@@ -189,6 +197,40 @@ class Transport:
             raise RoundFailedError(f"{found}, needed are {needed}")
         self.traffic.count_models_up(exchange, good)
         return combined(exchange, good)
+
+    def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
+        """Log why clients failed: in one line if all did by one error of their program.
+
+        That line is a RoundFailedError's, which may be logged, or end the run, instead.
+        """
+        failed = {c: why for reply in replies.values() for c, why in reply.failed.items()}
+        self.failed.setdefault(exchange.action, {}).update(failed)
+        if any(reply.metrics for reply in replies.values()):
+            self.worked.add(exchange.action)
+        elif alike := _alike(exchange.action, failed):
+            if exchange.needed != 0:
+                raise RoundFailedError(alike)
+            logger.warning("%s", alike)
+            return
+        for node in sorted(replies):
+            for client, why in replies[node].failed.items():
+                logger.warning("client %s on node %s is left out: %s", client, node, why)
+
+    def new_round(self) -> None:
+        """Forget what failed in the round before."""
+        self.failed.clear()
+        self.worked.clear()
+
+    def shared_error(self) -> str:
+        """Return the program error that no client of this round's last exchange was without.
+
+        It is "" if there is none, or only one client of several failed: its data may be to blame.
+        """
+        action = self._asked.action if self._asked else ""
+        failed = self.failed.get(action, {})
+        if action in self.worked or len(failed) < min(2, self.most_clients):
+            return ""
+        return _alike(action, failed)
 
     def _sender(self, reply: Message, sent: Sequence[Message]) -> int:
         """Return the node a reply is from; an error reply may come from the SuperLink instead."""
@@ -224,7 +266,8 @@ class Transport:
         self.silent |= nodes
 
 
-def reason(message: Message) -> str:
-    """Return the last line of an error reply's reason: Flower gives whole tracebacks."""
-    text = (message.error.reason or "").strip() or f"error {message.error.code}"
-    return text.splitlines()[-1]
+def _alike(action: str, failed: Mapping[int, str]) -> str:
+    """Return one line for clients that all failed by one kind of program error, else ""."""
+    shared = program_error(failed.values())
+    who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
+    return f"{action}: {who} failed with {shared}" if shared else ""

@@ -6,8 +6,8 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.clients.hosting import check, method_name, named, one_line, run
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.clients.hosting import check, method_name, named, run
+from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
 from tests.messages import ask
 

@@ -1,10 +1,14 @@
 """The app of one's own: FedAvg before, CoPreFL after the diff that the README shows."""
 
 import inspect
+import logging
+import re
 import shutil
 import subprocess
 import sys
 import textwrap
+import tomllib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +20,23 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EVALUATED = r"Aggregated MetricRecord: \{'eval_(?:loss|acc)': [\d.]+, 'eval_(?:loss|acc)': [\d.]+\}"
 
 
-def run_app(folder, monkeypatch):
-    """Run the app in `folder` on four nodes and return the model that it leaves."""
+class Counting(LocalGrid):
+    """Counts the messages of each type."""
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.sent = Counter()
+
+    def _handle(self, message):
+        self.sent[message.metadata.message_type] += 1
+        return super()._handle(message)
+
+
+def run_app(folder, monkeypatch, **config):
+    """Run the app in `folder` on four nodes and return its model and the messages it sent."""
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     for name in [name for name in sys.modules if name.split(".")[0] == "own_app"]:
@@ -27,10 +44,11 @@ def run_app(folder, monkeypatch):
     from own_app.client_app import app as client_app
     from own_app.server_app import app as server_app
 
-    config = {"num-rounds": 5, "learning-rate": 0.1}
-    grid = LocalGrid(client_app, nodes=4, run_config=config)
+    with (folder / "pyproject.toml").open("rb") as file:
+        config = tomllib.load(file)["tool"]["flwr"]["app"]["config"] | config
+    grid = Counting(client_app, nodes=4, run_config=config)
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
-    return torch.load(folder / "model.pt")
+    return torch.load(folder / "final_model.pt"), grid.sent
 
 
 @pytest.fixture
@@ -46,30 +64,38 @@ def accuracy_per_node(folder, state):
     model.load_state_dict(state)
     found = []
     for node in range(4):
-        points, labels = next(iter(load_data(node)[1]))
-        found.append(float((model(points).argmax(1) == labels).float().mean()))
+        batch = next(iter(load_data(node)[1]))
+        found.append(float((model(batch["img"]).argmax(1) == batch["label"]).float().mean()))
     return np.array(found)
 
 
-def test_the_diff_applies_and_both_apps_learn(copy, monkeypatch, capsys):
-    before = run_app(copy, monkeypatch)
+def test_the_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
+    """Both train half of the four nodes in each of the five rounds and evaluate on all of them."""
+    caplog.set_level(logging.INFO, "flwr")
+    before, sent = run_app(copy, monkeypatch)
+    assert sent == {"train": 10, "evaluate": 20}
+    assert len(re.findall(EVALUATED, caplog.text)) == 5
+    caplog.clear()
     diff = EXAMPLES / "own_app.diff"
     subprocess.run(["git", "apply", "-p1", diff], cwd=copy, check=True)
-    after = run_app(copy, monkeypatch)
+    after, sent = run_app(copy, monkeypatch)
+    assert sent == {"query.roster": 1, "train": 10, "train.query": 10, "evaluate": 20}
+    assert len(re.findall(EVALUATED, caplog.text)) == 5
     assert accuracy_per_node(copy, before).mean() > 0.4
     assert accuracy_per_node(copy, after).mean() > 0.4
     assert any(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_our_fedavg_in_the_unchanged_app_equals_flowers(copy, monkeypatch):
-    before = run_app(copy, monkeypatch)
+    task = copy / "own_app" / "task.py"
+    task.write_text(task.read_text().replace("shuffle=True", "shuffle=False"))
+    before, _ = run_app(copy, monkeypatch, **{"fraction-train": 1.0})
     server = copy / "own_app" / "server_app.py"
     text = server.read_text()
     text = text.replace("flwr.serverapp.strategy import", "coprefl_flwr.strategies import")
-    old = "FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4)"
-    assert old in text
-    server.write_text(text.replace(old, "FedAvg(min_nodes=4)"))
-    after = run_app(copy, monkeypatch)
+    assert "min_available_nodes=4" in text
+    server.write_text(text.replace("min_available_nodes=4", "min_nodes=4"))
+    after, _ = run_app(copy, monkeypatch, **{"fraction-train": 1.0})
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
 

@@ -26,4 +26,6 @@ def test_the_run_completes_and_the_log_names_each(tmp_path):
     assert len(lines(r"client 1 on node \d+ is left out: ArithmeticError: boom")) >= 2
     assert len(lines(r"client 2 on node \d+ is left out: array 'w' holds a NaN")) >= 2
     assert len(lines(r"node \d+ did not answer within 20 s and is not asked again")) == 1
+    # Flower's, one for every failure, or Ray's.
+    assert "Traceback" not in done.stdout
     assert len(lines(r"client 4 on node \d+ is left out: .*[Dd]ied")) >= 1

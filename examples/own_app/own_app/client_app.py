@@ -3,18 +3,32 @@
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from own_app.task import Net, load_data, train
+from own_app.task import Net, load_data
+from own_app.task import test as test_model
+from own_app.task import train as train_model
 
 app = ClientApp()
 
 
 @app.train()
-def train_on_node(message: Message, context: Context) -> Message:
+def train(message: Message, context: Context) -> Message:
     """Train the global model on this node's data."""
     model = Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    batches, _ = load_data(int(context.node_config["partition-id"]))
-    loss = train(model, batches, float(context.run_config["learning-rate"]))
-    metrics = MetricRecord({"num-examples": len(batches.dataset), "loss": loss})
-    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
-    return Message(content, reply_to=message)
+    batches, _ = load_data(context.node_config["partition-id"])
+    epochs, rate = context.run_config["local-epochs"], message.content["config"]["lr"]
+    loss = train_model(model, batches, epochs, rate)
+    metrics = {"train_loss": loss, "num-examples": len(batches.dataset)}
+    arrays, measured = ArrayRecord(model.state_dict()), MetricRecord(metrics)
+    return Message(RecordDict({"arrays": arrays, "metrics": measured}), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the global model on data of this node that it was not trained on."""
+    model = Net()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    _, batches = load_data(context.node_config["partition-id"])
+    loss, accuracy = test_model(model, batches)
+    metrics = {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(batches.dataset)}
+    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)

@@ -1,8 +1,10 @@
-"""The model, and data that needs no download: three spirals, seen by each node from its angle."""
+"""The model, its training, and data that need no download: three spirals, turned at each node."""
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset
+
+POINTS = 200
 
 
 class Net(nn.Module):
@@ -13,31 +15,58 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 3))
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
-        """Return the three classes' logits."""
+        """Return the three classes' logits, shape (n, 3), of points, shape (n, 2)."""
         return self.layers(points)
 
 
+class Spirals(Dataset):
+    """Points of three spirals; an item is a dict, as of a Hugging Face dataset."""
+
+    def __init__(self, partition_id: int, first: int, last: int) -> None:
+        generator = torch.Generator().manual_seed(partition_id)
+        labels = torch.randint(0, 3, (POINTS,), generator=generator)
+        radius = torch.rand(POINTS, generator=generator) * 2
+        angle = radius + 2.1 * labels + 0.3 * partition_id
+        points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
+        self.points, self.labels = points[first:last], labels[first:last]
+
+    def __len__(self) -> int:
+        """Return the number of points."""
+        return len(self.labels)
+
+    def __getitem__(self, position: int) -> dict[str, torch.Tensor]:
+        """Return a point and its label."""
+        return {"img": self.points[position], "label": self.labels[position]}
+
+
 def load_data(partition_id: int) -> tuple[DataLoader, DataLoader]:
-    """Return a node's batches: (150 points, the other 50)."""
-    generator = torch.Generator().manual_seed(partition_id)
-    labels = torch.randint(0, 3, (200,), generator=generator)
-    radius = torch.rand(200, generator=generator) * 2
-    angle = radius + 2.1 * labels + 0.3 * partition_id
-    points = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=1)
-    first, rest = (
-        TensorDataset(points[:150], labels[:150]),
-        TensorDataset(points[150:], labels[150:]),
-    )
-    return DataLoader(first, batch_size=32), DataLoader(rest, batch_size=50)
+    """Return a node's batches: those to train on, and those to evaluate on (50 points)."""
+    training, evaluation = Spirals(partition_id, 0, 150), Spirals(partition_id, 150, POINTS)
+    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(evaluation, batch_size=50)
 
 
-def train(model: nn.Module, batches: DataLoader, learning_rate: float) -> float:
-    """Train for one epoch and return the last batch's loss."""
+def train(model: nn.Module, batches: DataLoader, epochs: int, learning_rate: float) -> float:
+    """Train the model by SGD and return the mean loss of its batches."""
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)
-    for points, labels in batches:
-        optimiser.zero_grad()
-        loss = nn.functional.cross_entropy(model(points), labels)
-        loss.backward()
-        optimiser.step()
-    return loss.item()
+    losses = []
+    for _ in range(epochs):
+        for batch in batches:
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch["img"]), batch["label"])
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+    return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def test(model: nn.Module, batches: DataLoader) -> tuple[float, float]:
+    """Return the mean loss and the accuracy, a fraction."""
+    model.eval()
+    loss, correct = 0.0, 0
+    for batch in batches:
+        outputs, labels = model(batch["img"]), batch["label"]
+        loss += nn.functional.cross_entropy(outputs, labels, reduction="sum").item()
+        correct += int((outputs.argmax(1) == labels).sum())
+    return loss / len(batches.dataset), correct / len(batches.dataset)

@@ -1,0 +1,90 @@
+"""The app of Flower's old kind: FedAvg before, CoPreFL after the diff, and what a mistake says."""
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+
+
+@pytest.fixture
+def copy(tmp_path):
+    """A copy of the app, to change."""
+    return Path(shutil.copytree(EXAMPLES / "old_app", tmp_path / "old_app"))
+
+
+def apply_diff(copy):
+    diff = EXAMPLES / "old_app.diff"
+    subprocess.run(["git", "apply", "-p1", diff], cwd=copy, check=True)
+
+
+def run_app(folder, monkeypatch):
+    """Run the app in `folder` for two rounds on four nodes."""
+    monkeypatch.syspath_prepend(str(folder))
+    for name in [name for name in sys.modules if name.split(".")[0] == "old_app"]:
+        monkeypatch.delitem(sys.modules, name)
+    from old_app.client_app import app as client_app
+    from old_app.server_app import app as server_app
+
+    with (folder / "pyproject.toml").open("rb") as file:
+        config = tomllib.load(file)["tool"]["flwr"]["app"]["config"]
+    config["num-server-rounds"] = 2
+    grid = LocalGrid(client_app, nodes=4, run_config=config)
+    grid.set_run(SimpleNamespace(run_id=1))  # Which the old kind asks for.
+    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+
+
+def test_the_diff_applies_and_both_apps_train_and_evaluate(copy, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "flwr")
+    run_app(copy, monkeypatch)
+    assert re.search(r"round 2: 0\.\d+", caplog.text)
+    apply_diff(copy)
+    caplog.clear()
+    run_app(copy, monkeypatch)
+    assert len(re.findall(r"MetricRecord: .*'query-loss': 0\.\d+", caplog.text)) == 2
+    assert len(re.findall(r"MetricRecord: \{'accuracy': 0\.\d+, 'loss': ", caplog.text)) == 2
+
+
+def test_our_strategy_in_the_unchanged_app_says_what_to_do_instead(copy, monkeypatch):
+    """Not that a CoPreFL has no attribute 'initialize_parameters'."""
+    server = copy / "old_app" / "server_app.py"
+    text = server.read_text()
+    text = text.replace(
+        "flwr.server.strategy import FedAvg", "coprefl_flwr.strategies import CoPreFL"
+    )
+    text = re.sub(r"FedAvg\(.*?\n    \)", "CoPreFL()", text, flags=re.DOTALL)
+    assert "CoPreFL()" in text
+    server.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        run_app(copy, monkeypatch)
+    line = str(refused.value)
+    assert line.startswith("CoPreFL cannot run in ServerApp(server_fn=...), ")
+    for named in (
+        "@app.main()",
+        "start(grid, initial_arrays, num_rounds)",
+        "In an app of your own",
+    ):
+        assert named in line
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    assert "examples/old_app.diff" in line
+    assert "(examples/old_app.diff)" in readme
+    assert "## In an app of your own" in readme
+
+
+def test_a_new_server_with_the_old_clients_says_what_to_do(copy, monkeypatch):
+    client = (copy / "old_app" / "client_app.py").read_text()
+    apply_diff(copy)
+    (copy / "old_app" / "client_app.py").write_text(client)
+    with pytest.raises(RunFailedError, match=r"^round 1: .*make it client_app\(client_fn\)"):
+        run_app(copy, monkeypatch)
