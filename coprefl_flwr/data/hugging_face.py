@@ -56,7 +56,8 @@ def _given(what: str, where: str, configuration: str | None) -> Any:
             return datasets.load_from_disk(str(path))
         return datasets.load_dataset(str(path) if path.exists() else where, configuration)
     except Exception as error:  # The library raises of every kind, its own and of what it calls.
+        tried = "could not be read" if path.exists() else "is no folder, nor found on the Hub"
         raise SettingsError(
-            f"{what} could not be loaded ({one_line(error)}); without internet, name the folder of "
-            "a `save_to_disk`: hf:FOLDER"
+            f"{what} {tried} ({one_line(error)}); without internet, name the folder of a "
+            "`save_to_disk`: hf:FOLDER"
         ) from error

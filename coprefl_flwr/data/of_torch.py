@@ -183,11 +183,17 @@ def _read(source: str, given: Any, batch: Pick | None, columns: Columns) -> _Rea
 
 
 def _as_arrays(part: Any) -> Any:
-    """Return a Hugging Face Dataset whose arrays come as arrays, which by itself gives lists."""
+    """Return a Hugging Face Dataset whose one column of arrays, if it has one, comes as such.
+
+    By itself it gives lists, which no longer tell bytes from other integers.
+    """
     if not is_hugging_face(part) or part.format["type"] is not None:
         return part
-    arrays = [key for key, one in part.features.items() if type(one).__name__.startswith("Array")]
-    return part.with_format("numpy", arrays, output_all_columns=True) if arrays else part
+    found = {k: one for k, one in part.features.items() if type(one).__name__.startswith("Array")}
+    if len(found) != 1:
+        return part
+    ((key, feature),) = found.items()
+    return part.with_format("numpy", [key], output_all_columns=True, dtype=feature.dtype)
 
 
 def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
