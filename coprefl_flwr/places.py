@@ -94,7 +94,7 @@ def parsed(text: str) -> Value:
 def is_place(kind: str, text: str) -> bool:
     """Return whether a text is a place, whether or not anything is there."""
     place, _ = split_options(text)
-    if (kind, place) in _registered or place in _entry_points():
+    if (kind, place) in _registered or place in _entry_points() or of_library(kind, place):
         return True
     where, colon, name = place.rpartition(":")
     return bool(colon) and name.isidentifier() and (where.endswith(".py") or _dotted(where))
@@ -103,6 +103,11 @@ def is_place(kind: str, text: str) -> bool:
 def brought(kind: str) -> list[str]:
     """Return the names that were registered as a kind, and those of all entry points."""
     return [name for one, name in _registered if one == kind] + list(_entry_points())
+
+
+def of_library(kind: str, text: str) -> bool:
+    """Return whether a text is written as a class of flwr-datasets, such as `IidPartitioner`."""
+    return kind == "partition" and bool(re.match(r"[A-Z][a-z]+[A-Z]\w+(:\w+=|$)", text))
 
 
 def find(kind: str, text: str) -> Any:
@@ -116,7 +121,8 @@ def find(kind: str, text: str) -> Any:
     if place in _entry_points():
         entry = _entry_points()[place]
         return _loaded(f"{place} ({entry.value})", entry.load)
-    where, _, name = place.rpartition(":")
+    whole = f"flwr_datasets.partitioner:{place}" if of_library(kind, place) else place
+    where, _, name = whole.rpartition(":")
     module = _of_file(Path(where), place) if where.endswith(".py") else _of_name(where, place)
     if hasattr(module, name):
         return getattr(module, name)

@@ -106,16 +106,17 @@ def query_reply(
     model: nn.Module,
     batches: Iterable[Any],
     loss_fn: LossFn = functional.cross_entropy,
+    *,
     batch: Callable[[Any], tuple[Tensor, Tensor]] | None = None,
 ) -> Message:
     """Answer the query exchange from an app written with functions.
 
     Register it as `@app.train("query")`, load the message's arrays into `model`, and pass the
     batches of the query set; the reply holds the mean loss over all of them and its gradient.
-    `batch` is what makes (inputs, labels) of a batch; not set: it is that pair.
+    `batch` returns (inputs, labels) of a batch that is something else, such as a dict:
+    `batch=lambda b: (b["img"], b["label"])`.
     """
-    if batch is not None:
-        batches = map(batch, batches)
-    result = loss_and_gradient(model, batches, loss_fn)
+    pairs = map(batch, batches) if batch else batches
+    result = loss_and_gradient(model, pairs, loss_fn)
     metrics = {"num-examples": result.num_examples, "loss": result.loss}
     return Message(protocol.plain_reply(result.gradient, metrics), reply_to=message)

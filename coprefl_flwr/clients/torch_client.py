@@ -13,6 +13,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.data import Samples
+from coprefl_flwr.data.of_torch import as_samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
     EVALUATION_BATCH,
@@ -35,7 +36,9 @@ class TorchClient(NumPyClient):
 
     A client of a method is a subclass; its own options are the entries of `options`, and keyword
     arguments of its constructor. `model` may be shared by all clients of a process: every call
-    loads the weights it was sent. `device` is the GPU if none is given and the process sees one.
+    loads the weights it was sent. `train` and `test` are Samples, or any map-style torch Dataset or
+    DataLoader, which is read once (see `as_samples`). `device` is the GPU if none is given and the
+    process sees one.
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
@@ -50,15 +53,16 @@ class TorchClient(NumPyClient):
     def __init__(
         self,
         model: nn.Module,
-        train: Samples,
+        train: Samples | Any,
         *,
-        test: Samples | None = None,
+        test: Samples | Any | None = None,
         training: LocalTraining | None = None,
         device: torch.device | None = None,
     ) -> None:
         self.device = device or default_device()
         self.model = placed(model, self.device)
-        self.train, self.test = train, test
+        self.train = as_samples("train", train)
+        self.test = None if test is None else as_samples("test", test)
         self.training = training or LocalTraining()
 
     @classmethod

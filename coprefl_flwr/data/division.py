@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.labels import check_numbers
 from coprefl_flwr.data.load import load_dataset
 from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.samples import Dataset, Samples
@@ -33,12 +34,19 @@ class DataSettings:
         "glyphs",
         "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
         "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
-        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, or a .txt of "
-        "speeches (windows 10 characters apart; `FILE:1`: as many as there are)",
+        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of "
+        "speeches (windows 10 characters apart; `FILE:1`: as many as there are), `hf:NAME` or "
+        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME",
     )
     data_dir: str = option("", "where torchvision datasets are, or are downloaded to")
     samples_per_class: int = option(
         0, "most samples of a class of `dataset` that are used, drawn by seed; 0: all", minimum=0
+    )
+    relabel: bool = option(
+        False,
+        "number the labels of the datasets 0, 1, 2, ... in their order, without the classes that "
+        "have no sample; false: labels with gaps are refused",
+        added=True,
     )
     image_size: int = option(
         0,
@@ -80,7 +88,9 @@ class DataSettings:
     clients: int = option(100, "clients of the pre-training, |M|", minimum=1)
     partition: str = option(
         "dirichlet",
-        "how samples are spread over the clients; `natural`: one writer or speaker each",
+        "how samples are spread over the clients; `natural`: one writer or speaker each; or a "
+        "partitioner of flwr-datasets by its class, as "
+        "`InnerDirichletPartitioner:partition_sizes=50,alpha=0.1`",
         choices=SCHEMES,
         own="partition",
     )
@@ -141,7 +151,9 @@ class Datasets:
                 image_size=chosen.image_size,
                 samples_per_class=chosen.samples_per_class,
                 seed=self.seed,
+                relabel=chosen.relabel,
             )
+            check_numbers(f"dataset '{chosen.dataset}'", source)
         names = source.domain_names
         domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
@@ -152,7 +164,10 @@ class Datasets:
             return source, source
         with concerning("task-dataset"):
             size = chosen.image_size
-            other = load_dataset(chosen.task_dataset, chosen.data_dir, image_size=size)
+            other = load_dataset(
+                chosen.task_dataset, chosen.data_dir, image_size=size, relabel=chosen.relabel
+            )
+            check_numbers(f"dataset '{chosen.task_dataset}'", other)
             return self._alike(source, other)
 
     def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:

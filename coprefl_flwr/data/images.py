@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coprefl_flwr.data.labels import check_far
 from coprefl_flwr.errors import SettingsError
 
 
@@ -120,6 +121,8 @@ def _names(
 ) -> tuple[str, ...]:
     """Return the names, by default the numbers; all numbers must lie in 0..len(names)-1."""
     lowest, highest = int(numbers.min()), int(numbers.max())
+    if names is None:
+        check_far(source, numbers)
     given = tuple(map(str, range(highest + 1) if names is None else names))
     if lowest < 0 or highest >= len(given):
         raise SettingsError(

@@ -6,14 +6,16 @@ from pathlib import Path
 from coprefl_flwr import places
 from coprefl_flwr.data.folders import is_tiny_imagenet, load_folder, load_tiny_imagenet
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
+from coprefl_flwr.data.hugging_face import PREFIX, files_of, load_hugging_face
 from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.labels import renumbered
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.data.of_torch import as_dataset
 from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
-from coprefl_flwr.data.text import load_text
+from coprefl_flwr.data.text import TextDataset, load_text
 from coprefl_flwr.errors import SettingsError, unknown
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
@@ -27,6 +29,7 @@ def load_dataset(
     image_size: int = 0,
     samples_per_class: int = 0,
     seed: int = 0,
+    relabel: bool = False,
 ) -> Dataset:
     """Load a dataset; while it is one of the last few loaded, the same object is returned again.
 
@@ -42,11 +45,15 @@ def load_dataset(
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
-        or the place of a user's own function of `data_dir`, `Path`, that returns a torch Dataset
-        (see `as_dataset`) or one of ours
+        or "hf:NAME" of the Hugging Face Hub, or "hf:FOLDER" of a `save_to_disk`, and behind it, as
+        in "hf:cifar100:label=fine_label,image=img", the columns `label`, `image` and `groups`, and
+        the `name` of its configuration; its parts train, validation and test are used
+        or the place of a user's own function of `data_dir`, `Path`, that returns what `as_dataset`
+        takes: a torch Dataset, a DataLoader, a Hugging Face Dataset, or one of ours
     data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
+    relabel : number the classes that have samples 0, 1, 2, ... in their order, with their names
 
     Notes
     -----
@@ -65,31 +72,40 @@ def load_dataset(
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
     own = (places.hash_at("dataset", name) or "none") if is_own(name) else ""
-    return _load(name, folder.expanduser(), reduction, own)
+    written = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
+    version = own or str(written)
+    return _load(name, folder.expanduser(), reduction, version, relabel)
 
 
 def is_own(name: str) -> bool:
     """Return whether a dataset's name is the place of a user's own function."""
     families = {one.partition(":")[0] for one in _NAMES}
-    if name.partition(":")[0] in families or ".npz:" in name or Path(name).expanduser().exists():
+    if name.partition(":")[0] in families or ".npz:" in name or name.startswith(PREFIX):
+        return False
+    if Path(name).expanduser().exists():
         return False
     return places.is_place("dataset", name)
 
 
 @functools.lru_cache(maxsize=8)
-def _load(name: str, data_dir: Path, reduction: Reduction, own: str) -> Dataset:
+def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel: bool) -> Dataset:
     path = Path(name).expanduser()
     if name and name not in _NAMES and path.is_dir():
-        if is_leaf(path):
-            return reduction.of(str(path), load_leaf(path))
-        return (load_tiny_imagenet if is_tiny_imagenet(path) else load_folder)(path, reduction)
-    whole = _whole(name, data_dir, own)
+        found: Dataset = _of_folder(path, reduction)
+        return renumbered(str(path), found) if relabel else found
+    whole = _whole(name, data_dir, version, relabel)
     if reduction == Reduction():
         return whole
     if not isinstance(whole, ImageDataset):
         line = "image-size and samples-per-class are for images, and it has none"
         raise SettingsError(f"dataset '{name}': {line}")
     return reduction.of(f"dataset '{name}'", whole)
+
+
+def _of_folder(path: Path, reduction: Reduction) -> ImageDataset:
+    if is_leaf(path):
+        return reduction.of(str(path), load_leaf(path))
+    return (load_tiny_imagenet if is_tiny_imagenet(path) else load_folder)(path, reduction)
 
 
 def _stride(name: str, text: str) -> int:
@@ -101,22 +117,35 @@ def _stride(name: str, text: str) -> int:
 
 
 @functools.lru_cache(maxsize=2)
-def _whole(name: str, data_dir: Path, own: str) -> Dataset:
-    if own:
+def _whole(name: str, data_dir: Path, _: str, relabel: bool) -> Dataset:
+    found = _as_it_is(name, data_dir, relabel)
+    if not relabel:
+        return found
+    if isinstance(found, TextDataset):
+        line = "relabel is for images and values; the classes of a text are its characters"
+        raise SettingsError(f"dataset '{name}': {line}")
+    return renumbered(f"dataset '{name}'", found)
+
+
+def _as_it_is(name: str, data_dir: Path, relabel: bool) -> Dataset:
+    """Load a dataset; labels may be ids, too many to have names, where they are relabelled."""
+    if is_own(name):
         made = places.call(name, places.find("dataset", name), (data_dir,))
-        return as_dataset(f"dataset '{name}'", made)
+        return as_dataset(f"dataset '{name}'", made, relabel)
+    if name.startswith(PREFIX):
+        return load_hugging_face(name, relabel)
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     if name in PUBLISHED:
         return load_published(name, data_dir)
     path = Path(name).expanduser()
     if path.is_file() and path.suffix == ".npz":
-        return load_npz(path)
+        return load_npz(path, relabel=relabel)
     if path.is_file() and path.suffix == ".txt":
         return load_text(path)
     file, _, part = name.rpartition(":")
     if file.endswith(".npz") and Path(file).expanduser().is_file():
-        return load_npz(Path(file).expanduser(), part)
+        return load_npz(Path(file).expanduser(), part, relabel)
     if file.endswith(".txt") and Path(file).expanduser().is_file():
         return load_text(Path(file).expanduser(), _stride(name, part))
     paths = "the path of an .npz or a .txt file, or of a folder"
@@ -125,4 +154,4 @@ def _whole(name: str, data_dir: Path, own: str) -> Dataset:
     if path.suffix.startswith((".npz", ".txt")) or len(path.parts) > 1:
         raise SettingsError(f"dataset '{name}': the path does not exist; allowed is {paths}")
     known = [*_NAMES, *places.brought("dataset")]
-    raise SettingsError(f"{unknown('dataset', name, known)} (or {paths}, or module:NAME)")
+    raise SettingsError(f"{unknown('dataset', name, known)} (or {paths}, hf:NAME, or module:NAME)")

@@ -1,5 +1,6 @@
 """Images and their labels in one NumPy file."""
 
+import difflib
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,18 @@ import numpy.typing as npt
 import torch
 
 from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.labels import renumber
 from coprefl_flwr.errors import SettingsError, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
+_PARTS, _COLUMNS = ("train_", "val_", "test_"), ("images", "labels", "groups", "domains")
 
 
-def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
+def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> ImageDataset:
     """Read an .npz file, laid out as `load_dataset` says, with the labels called `labels`.
 
-    Raises a SettingsError if it is laid out otherwise, or has no such labels.
+    With `relabel` these are numbered 0, 1, 2, ... in their order. Raises a SettingsError if it is
+    laid out otherwise, has a key that is none of these, or no such labels.
     """
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -25,6 +29,7 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
     parts = _parts(path, arrays)
+    _check_keys(path, arrays, parts)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
     known = ["labels", *_other_labels(arrays, parts)]
@@ -37,11 +42,15 @@ def load_npz(path: Path, labels: str = "labels") -> ImageDataset:
         if any(f"{part}{name}" in arrays for part in parts)
     }
     is_test = [part == "test_" for part in parts]
+    numbers = _column(path, arrays, parts, labels)
+    classes = tuple(map(str, arrays[names])) if names in arrays else None
+    if relabel:
+        numbers, classes = renumber(numbers, classes)
     return ImageDataset.of(
         str(path),
         torch.from_numpy(pixels),
-        _column(path, arrays, parts, labels),
-        tuple(map(str, arrays[names])) if names in arrays else None,
+        numbers,
+        classes,
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
         domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
         **columns,
@@ -57,8 +66,33 @@ def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
         return ("train_", "val_", "test_") if has_val else ("train_", "test_")
     raise SettingsError(
         f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
-        "labels, or train_images, train_labels, test_images and test_labels"
+        f"labels, or train_images, train_labels, test_images and test_labels{_misspelt(arrays)}"
     )
+
+
+def _misspelt(arrays: _Arrays) -> str:
+    """Return a hint at the first key that is nearly one of those that are known."""
+    known = [f"{part}{name}" for part in ("", *_PARTS) for name in _COLUMNS]
+    for key in sorted(arrays):
+        near = difflib.get_close_matches(key.lower(), known, n=1)
+        if near and key not in known:
+            return f"; '{key}': did you mean '{near[0]}'?"
+    return ""
+
+
+def _check_keys(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> None:
+    """Raise a SettingsError for a key that nothing would read, such as a misspelt one.
+
+    An integer per image, whatever it is called, is other labels (see `_other_labels`).
+    """
+    others = _other_labels(arrays, parts)
+    known = [f"{part}{name}" for part in parts for name in _COLUMNS]
+    known += ["classes", "domain_names", *(f"{name}_classes" for name in others)]
+    allowed = {*known, *(f"{part}{name}" for part in parts for name in others)}
+    for key in sorted(arrays.keys() - allowed):
+        raise SettingsError(
+            f"{path}: {unknown('key', key, known)} (other labels are an integer per image)"
+        )
 
 
 def _pixels(path: Path, images: list[npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:

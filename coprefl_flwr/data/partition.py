@@ -1,12 +1,12 @@
 """Partitions of samples over clients, by the partitioners of Flower Datasets."""
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import places, seeds
+from coprefl_flwr.data.partitioners import MAX_DRAWS, NO_GROUPS, by_class, positions
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential"
 _Positions = npt.NDArray[np.int64]
 # Only these schemes draw the sizes of the clients at random: repeating the others cannot help.
 _RANDOM_SIZES = ("dirichlet", "pathological")
-_MAX_DRAWS = 100
 
 
 def partition(
@@ -42,8 +41,10 @@ def partition(
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
         (sizes grow with the client's number, classes are random), or "natural" (a client is a
-        group, such as a writer), or the place of a user's own function of (labels, clients, rng),
-        which returns each client's positions
+        group, such as a writer), or a partitioner of flwr-datasets by its class, with arguments as
+        in "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1" (one size is that of all
+        clients; without an own, alpha and the classes per client are these), or the place of a
+        user's own function of (labels, clients, rng), which returns each client's positions
     seed_key : key of the random numbers
     min_samples : fewest samples of a client; a partition that gives one fewer is drawn again, and
         "natural" leaves out groups with fewer
@@ -62,6 +63,12 @@ def partition(
         if not places.is_place("partition", scheme):
             known = [*SCHEMES, *places.brought("partition")]
             raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
+        if hasattr(places.find("partition", scheme), "load_partition"):
+            what = f"partition '{scheme}' of {len(labels)} samples among {clients} clients"
+            columns = {"label": labels} | ({} if groups is None else {"groups": groups})
+            given = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
+            fewest = max(min_samples, 1)
+            return by_class(what, scheme, columns, clients, given=given, key=key, fewest=fewest)
         return _own(scheme, labels, clients, key, max(min_samples, 1))
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
@@ -82,7 +89,7 @@ def partition(
     if len(labels) < clients * fewest:
         needed = f"{clients * fewest} samples are needed, {fewest} each"
         raise SettingsError(f"{what}: at least {needed}")
-    draws = _MAX_DRAWS if scheme in _RANDOM_SIZES else 1
+    draws = MAX_DRAWS if scheme in _RANDOM_SIZES else 1
     cause: ValueError | None = None
     for draw in range(draws):
         order = seeds.generator(*key, draw, "order").permutation(len(labels))
@@ -91,7 +98,7 @@ def partition(
         seed = seeds.integer(*key, draw)
         try:
             partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seed)
-            return _parts(labels, order, partitioner, clients, min_samples)
+            return positions({"label": labels}, order, partitioner, clients, min_samples)
         except ValueError as error:
             # Raised by us, or by the library where a draw cannot be partitioned.
             cause = error
@@ -135,10 +142,7 @@ def _large_groups(
 ) -> _Positions:
     """Return the numbers of the groups of n samples that are large enough to be a client."""
     if groups is None:
-        raise SettingsError(
-            f"{what}: the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what "
-            "people say, QMNIST, and an .npz with groups do"
-        )
+        raise SettingsError(f"{what}: {NO_GROUPS}")
     if len(groups) != n:
         raise SettingsError(f"{what}: there are {len(groups)} groups; one per sample is needed")
     numbers, sizes = np.unique(groups, return_counts=True)
@@ -180,26 +184,3 @@ def _partitioner(
     }
     kind: type[Partitioner] = getattr(library, f"{scheme.capitalize()}Partitioner")
     return kind(num_partitions=clients, **options.get(scheme, {}))
-
-
-def _parts(
-    labels: npt.NDArray[Any],
-    order: _Positions,
-    partitioner: "Partitioner",
-    clients: int,
-    min_samples: int,
-) -> list[_Positions]:
-    """Partition the positions in this order; ValueError if a client has too few samples."""
-    from datasets import Dataset
-
-    partitioner.dataset = Dataset.from_dict({"label": labels[order], "index": order})
-    parts: list[_Positions] = []
-    with warnings.catch_warnings():
-        # The library warns of unused classes, which `partition` documents.
-        warnings.simplefilter("ignore")
-        for client in range(clients):
-            rows = partitioner.load_partition(client)["index"]
-            parts.append(np.sort(np.array(rows[:], dtype=np.int64)))
-            if len(parts[-1]) < min_samples:
-                raise ValueError(f"client {client} is left with {len(parts[-1])} samples")
-    return parts

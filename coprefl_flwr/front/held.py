@@ -4,15 +4,16 @@ import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from torch.utils.data import ConcatDataset
 
-from coprefl_flwr.data import Dataset, ImageDataset, Samples
+from coprefl_flwr.data import Dataset, ImageDataset, Samples, partition_with
 from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data.items import Pick
 from coprefl_flwr.data.of_torch import as_dataset
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.studies.populations import (
@@ -23,6 +24,9 @@ from coprefl_flwr.studies.populations import (
     TaskSettings,
     task_name,
 )
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
 
 ARGUMENTS = {
     "task-train-fraction": "train_fraction",
@@ -114,15 +118,17 @@ def partition(
     classes_per_client: int = 2,
     min_samples: int = 10,
     server_reserve: float = 0.0,
+    partitioner: "Partitioner | None" = None,
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
+    batch: Pick | None = None,
     seed: int = 0,
 ) -> Clients:
     """Spread a dataset over the clients of a pre-training.
 
     Parameters
     ----------
-    dataset : torch.utils.data.Dataset, DataLoader, or a dataset of this package
+    dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
         Read once and kept in memory, so random augmentations are drawn once (see
         `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
         torchvision's ToTensor; other values stay as they are.
@@ -131,16 +137,22 @@ def partition(
     scheme : str
         "iid", "dirichlet" (proportions of each class drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "natural" (a writer or speaker
-        each), and others (see `coprefl_flwr.data.partition`).
+        each), a class of flwr-datasets with its arguments, and others (see
+        `coprefl_flwr.data.partition`).
     min_samples : int
         Fewest samples a client may hold.
     server_reserve : float
         Part of the samples, drawn at random, that the server holds in the clients' place.
+    partitioner : flwr_datasets.partitioner.Partitioner, optional
+        In the place of `clients`, `scheme` and what that takes: one that is ready made.
     only : sequence of int or str, optional
         The classes that are used, by number or name; labels are then their positions in it,
         ascending. Not set: all.
     relabel : bool
         Whether labels with gaps, such as 0, 5, 10, are numbered 0, 1, 2.
+    batch : function, optional
+        Returns (input, label) of an item, or of a DataLoader's batch; not set: it is that pair, or
+        a dict such as {"img": ..., "label": ...}.
     seed : int
         What the draws depend on; the same one gives the clients that a study of these settings has.
 
@@ -155,8 +167,8 @@ def partition(
             min_samples=min_samples,
             server_reserve=server_reserve,
         )
-        datasets = _Given.of(dataset, settings, seed, only, relabel)
-        made = Clients(Populations(settings, TaskSettings(tasks=0), seed, datasets))
+        datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
+        made = Clients(_Spread(settings, TaskSettings(tasks=0), seed, datasets, partitioner))
         made.populations.population(PRETRAINING)
     return made
 
@@ -174,6 +186,7 @@ def tasks(
     train_fraction: float = 0.8,
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
+    batch: Pick | None = None,
     seed: int = 0,
 ) -> Tasks:
     """Draw downstream tasks from a dataset.
@@ -194,7 +207,7 @@ def tasks(
             task_alpha=alpha,
             task_train_fraction=train_fraction,
         )
-        datasets = _Given.of(dataset, settings, seed, only, relabel)
+        datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
         made = Tasks(Populations(settings, of_tasks, seed, datasets))
         for one in range(number):
             made.populations.population(task_name(one))
@@ -214,7 +227,7 @@ def clients_of(given: Any) -> Clients:
         raise SettingsError(f"clients are {kind}; allowed are {wanted}, one a client")
     # A DataLoader has its dataset.
     parts: list[Any] = [getattr(one, "dataset", one) for one in given]
-    whole = _in_memory(ConcatDataset(parts), False)
+    whole = _in_memory(ConcatDataset(parts), False, None)
     ends = np.cumsum([len(part) for part in parts])
     rows = np.split(np.arange(ends[-1]), ends[:-1])
     settings = DataSettings(clients=len(parts), server_reserve=0.0)
@@ -239,8 +252,9 @@ class _Given(Datasets):
         seed: int,
         only: Sequence[int | str] | None,
         relabel: bool,
+        batch: Pick | None,
     ) -> "_Given":
-        source = _in_memory(given, relabel)
+        source = _in_memory(given, relabel, batch)
         return cls(settings, seed, source, _chosen(source.classes, only))
 
     @property
@@ -254,13 +268,43 @@ class _Given(Datasets):
         return self.only, self.only
 
 
-def _in_memory(given: Any, relabel: bool) -> Dataset:
+class _Spread(Populations):
+    """Clients among whom a partitioner of flwr-datasets, if one is given, spreads the samples."""
+
+    def __init__(
+        self,
+        data: DataSettings,
+        tasks: TaskSettings,
+        seed: int,
+        datasets: Datasets,
+        partitioner: "Partitioner | None",
+    ) -> None:
+        super().__init__(data, tasks, seed, datasets)
+        self.partitioner = partitioner
+
+    def spread(
+        self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
+    ) -> list[Samples]:
+        if self.partitioner is None:
+            return super().spread(samples, name, clients, scheme, alpha)
+        groups = samples.dataset.groups
+        parts = partition_with(
+            self.partitioner,
+            samples.labels,
+            seed_key=(self.seed, name, "partition"),
+            groups=None if groups is None else groups[samples.indices],
+            min_samples=self.data.min_samples,
+        )
+        return [samples.take(part) for part in parts]
+
+
+def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
     """Return what was given as a dataset of this package, images of bytes as floats in 0..1.
 
     So a module that was trained here takes what the caller's own loaders give.
     """
-    found = as_dataset("dataset", given)
-    if found is given or not isinstance(found, ImageDataset):
+    found, ours = as_dataset("dataset", given, relabel, batch=batch), hasattr(given, "domain_names")
+    if ours or not isinstance(found, ImageDataset):
         return found
     return replace(found, mean=torch.zeros_like(found.mean), std=torch.ones_like(found.std))
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.options import declared
 
 OWN = ("model", "dataset", "partition", "metric")
@@ -34,8 +35,8 @@ def contents(names: Iterable[str]) -> dict[str, str]:
     """Return a hash of each file that settings name, by name: another content, another result.
 
     A file may be a dataset (FILE, FILE:LABELS or FILE@DOMAIN), a folder with a model in it, or hold
-    something of a user's own, whose place is named. torchvision's datasets and folders of images
-    count by their name alone.
+    something of a user's own, whose place is named. A Hugging Face dataset on disk counts by all
+    its files; others, torchvision's datasets and folders of images by their name alone.
     """
     found = {}
     for name in names:
@@ -43,6 +44,8 @@ def contents(names: Iterable[str]) -> dict[str, str]:
         paths = [Path(file), Path(file.rpartition(":")[0]), Path(file) / "model.safetensors"]
         for path in filter(Path.is_file, [] if ".py:" in name else paths):
             found[name] = hash_of_file(path)
+        if stored := files_of(file):
+            found[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
         own = {kind: places.hash_at(kind, file) for kind in OWN if places.is_place(kind, file)}
         texts = sorted({text for text in own.values() if text})
         if name not in found and texts:

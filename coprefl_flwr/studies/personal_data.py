@@ -13,6 +13,7 @@ from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
+from coprefl_flwr.data.labels import check_numbers
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
@@ -127,8 +128,9 @@ class PersonalData:
     def _of(self, name: str) -> list[Domain]:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
         path, at, wanted = name.rpartition("@")
-        folder, size = self.source.data_dir, self.source.image_size
-        source = load_dataset(path if at else name, folder, image_size=size)
+        file, own = path if at else name, self.source
+        source = load_dataset(file, own.data_dir, image_size=own.image_size, relabel=own.relabel)
+        check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
         if not at:

@@ -48,7 +48,7 @@ REFUSED = {
 }
 """Settings that a personalised study does not heed, and why."""
 
-HEEDED = ("dataset", "data-dir", "image-size", "alpha", "min-samples", "test-every")
+HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""
 
 
@@ -183,6 +183,8 @@ class PersonalStage(Stage):
         data = self.study.data.source
         found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
         found["image-size"] = data.image_size
+        if data.relabel:
+            found["relabel"] = True
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]

@@ -7,7 +7,7 @@ import numpy as np
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
-from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data.division import Datasets, DataSettings, rows_of
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
@@ -182,10 +182,10 @@ class Populations:
     def _pretraining(self) -> Population:
         """Spread the samples of the pre-training classes over the clients, but for the reserve."""
         data, (everything, _) = self.data, self._reserve
-        held = self._spread(everything, PRETRAINING, data.clients, data.partition, data.alpha)
+        held = self.spread(everything, PRETRAINING, data.clients, data.partition, data.alpha)
         return Population(PRETRAINING, self.datasets.classes[0], tuple(map(ClientData, held)))
 
-    def _spread(
+    def spread(
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
     ) -> list[Samples]:
         """Return the samples that each client of a population holds."""
@@ -211,7 +211,7 @@ class Populations:
         """
         classes, tasks = self._task_classes(name), self.tasks
         everything, clients = self.datasets.of_task(classes), []
-        held = self._spread(
+        held = self.spread(
             everything, name, tasks.task_clients, tasks.task_partition, tasks.task_alpha
         )
         for client, own in enumerate(held):
@@ -233,11 +233,25 @@ class Populations:
                 f"task-classes = {wanted}: there are only {len(downstream)} downstream classes"
             )
             raise SettingsError(problem, "task-classes", "downstream-classes")
+        self._check_samples(downstream)
         rng = seeds.generator(self.seed, name, "classes")
         drawn = rng.choice(len(downstream), wanted, replace=False)
         classes = tuple(sorted(downstream[position] for position in drawn))
         self._check_head(classes)
         return classes
+
+    def _check_samples(self, classes: tuple[int, ...]) -> None:
+        """Raise a SettingsError if a task could draw a class without a sample."""
+        source = self.datasets.tasks
+        there = np.unique(source.labels[rows_of(source, classes, self.datasets.domains[1])])
+        empty = [source.classes[number] for number in classes if number not in there]
+        if empty:
+            raise SettingsError(
+                f"downstream-classes: no sample is of {_abridged(empty)}; name those that have "
+                "samples (list:...), or set relabel = true, which leaves out the others",
+                "downstream-classes",
+                "dataset",
+            )
 
     def _check_head(self, classes: tuple[int, ...]) -> None:
         """Raise a SettingsError if a task cannot go on with the pre-trained head."""

@@ -17,6 +17,7 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
+from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
@@ -165,9 +166,11 @@ class Pretraining(Stage):
         of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
         study, data = self.study, self.study.data
         pretraining, downstream = study.populations.datasets.classes
-        found = values_of(data, "data-dir", *of_classes, *of_tasks) | values_of(study.model)
+        every = without_added(values_of(data), declared(type(data)))
+        unheeded = ("data-dir", *of_classes, *of_tasks)
+        found = {key: one for key, one in every.items() if key not in unheeded}
+        found |= values_of(study.model)
         if data.task_reserve:  # Then some samples are kept for the tasks.
-            every = values_of(data)
             found |= {key: every[key] for key in of_tasks} | {"downstream": downstream}
         found |= {
             "seed": self.run.seed,

@@ -180,13 +180,17 @@ def app_of_functions(federation):
     @app.train("query")
     def query(message, context):
         samples, _, query, _ = prepare(message, context)
-        return query_reply(message, model, samples.take(query).batches(256, CPU))
+        batches = samples.take(query).batches(256, CPU)
+        if context.node_config["partition-id"] % 2:
+            return query_reply(message, model, batches)
+        dicts = ({"img": images, "label": labels} for images, labels in batches)
+        return query_reply(message, model, dicts, batch=lambda b: (b["img"], b["label"]))
 
     return app
 
 
 def test_query_reply_does_what_copreflclient_does(stochastic_federation):
-    """Three rounds, with the same splits and batches, end with the same bytes."""
+    """Three rounds, with the same splits and batches, also as dicts, end with the same bytes."""
     results = []
     for app in (
         app_of_functions(stochastic_federation),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils import data
 
 from coprefl_flwr import clients
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
@@ -163,3 +164,28 @@ def test_what_stands_behind_model_and_samples_is_named(federation, client_class)
     assert (model.name, train.name) == ("model", "train")
     named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
     assert {one.kind for one in others} <= named
+
+
+@pytest.mark.parametrize("kind", ["dataset", "subset", "loader", "dicts"])
+def test_a_client_of_any_dataset(kind):
+    """A Subset had "no attribute 'take'" in the middle of the first round."""
+    values, labels = torch.randn(12, 4, generator=torch.Generator().manual_seed(0)), [0, 2] * 6
+    whole = data.TensorDataset(values, torch.tensor(labels))
+    given = {
+        "dataset": whole,
+        "subset": data.Subset(whole, range(12)),
+        "loader": data.DataLoader(whole, 5, shuffle=True),
+        "dicts": [{"x": value, "y": label} for value, label in whole],
+    }[kind]
+    client = TorchClient(
+        nn.Linear(4, 3), given, test=given, training=LocalTraining(local_steps=1), device=CPU
+    )
+    parameters = [np.zeros((3, 4), np.float32), np.zeros(3, np.float32)]
+    _, n, metrics = client.fit(parameters, CONFIG)
+    assert (n, metrics["loss"]) == (12, pytest.approx(np.log(3)))
+    assert client.evaluate(parameters, CONFIG)[1:] == (12, {"correct": 6})
+
+
+def test_what_no_client_can_hold_is_one_line():
+    with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
+        TorchClient(nn.Linear(4, 3), 7)

@@ -148,6 +148,14 @@ def test_classes_with_folders_in_them_are_classes(tmp_path, rng, cells):
     assert set(data.classes) <= {"ant", "bee", "cat"}
 
 
+def test_an_empty_folder_of_a_class_is_left_out_if_asked(tmp_path, rng):
+    write_domains(tmp_path, rng, ["1", "1", "3"])
+    (tmp_path / "2").mkdir()
+    assert load_dataset(str(tmp_path)).classes == ("1", "2", "3")
+    data = load_dataset(str(tmp_path), relabel=True)
+    assert (data.classes, data.labels.tolist()) == (("1", "3"), [0, 0, 1])
+
+
 def test_a_file_that_is_no_image_is_named(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "broken.png").write_text("no image")

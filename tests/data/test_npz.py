@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.errors import SettingsError
 from tests.data.made_up import pixels, refused, write_npz
 
 IMAGES, LABELS = np.zeros((3, 4, 4), dtype=np.uint8), np.array([0, 1, 2])
@@ -131,12 +133,70 @@ def test_other_labels_of_a_whole(tmp_path):
 
 
 def test_labels_that_are_not_there_are_named_with_those_that_are(tmp_path):
-    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], groups=[4, 4, 9, 4, 2], weight=[0.5] * 5)
-    arrays |= {"train_only": LABELS, "train_short": LABELS[:2], "test_short": LABELS[:2]}
+    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], groups=[4, 4, 9, 4, 2])
     path = write_npz(tmp_path, **arrays)
     refused("unknown labels 'corse': did you mean 'coarse'", f"{path}:corse")
-    for name in ("", "images", "weight", "only", "short"):
+    for name in ("", "images"):
         refused(rf"unknown labels '{name}': known are labels, coarse, groups$", f"{path}:{name}")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"train_lables": LABELS}, "unknown key 'train_lables': did you mean 'train_labels'"),
+        ({"class": ["a", "b", "c"]}, "unknown key 'class': did you mean 'classes'"),
+        ({"class_names": ["a", "b", "c"]}, "unknown key 'class_names': did you mean 'classes'"),
+        ({"train_weight": LABELS / 2, "test_weight": LABELS[:2] / 2}, "unknown key 'test_weight'"),
+        ({"train_short": LABELS[:2], "test_short": LABELS[:2]}, "'test_short'.* integer per image"),
+        ({"corse_classes": ["a", "b"]}, "did you mean 'coarse_classes'"),
+        ({"val_images": IMAGES}, "unknown key 'val_images'"),
+    ],
+)
+def test_a_misspelt_key_is_told_also_where_the_rest_suffices(tmp_path, wrong, message):
+    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0])
+    refused(message, write_npz(tmp_path, **arrays, **wrong))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "hint"),
+    [
+        ({"imagse": IMAGES, "labels": LABELS}, "'imagse': did you mean 'images'"),
+        ({"images": IMAGES, "label": LABELS}, "'label': did you mean 'labels'"),
+    ],
+)
+def test_a_misspelt_key_of_those_that_are_needed_is_told(tmp_path, arrays, hint):
+    refused(f"needed are images and labels, .*{hint}", write_npz(tmp_path, **arrays))
+
+
+# --- labels with gaps
+
+
+@pytest.mark.parametrize("part", ["", ":coarse"])
+def test_gaps_are_left_out_if_asked(tmp_path, part):
+    """Twelve classes 0, 5, ..., 55 were 56, of which tasks drew empty ones."""
+    labels = np.tile(np.arange(0, 60, 5), 2)
+    arrays = {"images": np.zeros((24, 4, 4), np.uint8), "labels": labels, "coarse": labels + 1}
+    path = write_npz(tmp_path, **arrays)
+    data = load_dataset(path + part, relabel=True)
+    assert data.labels.tolist() == list(range(12)) * 2
+    assert data.classes[:3] == (("1", "6", "11") if part else ("0", "5", "10"))
+    assert len(load_dataset(path + part).classes) > 50
+    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
+        _ = Datasets(DataSettings(dataset=path + part), 0).loaded
+    found = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
+    assert len(found.classes[0]) == 8
+
+
+def test_names_stay_with_their_classes(tmp_path):
+    arrays = {"images": IMAGES, "labels": np.array([3, 1, 1]), "classes": list("abcd")}
+    data = load_dataset(write_npz(tmp_path, **arrays), relabel=True)
+    assert (data.labels.tolist(), data.classes) == ([1, 0, 0], ("b", "d"))
+
+
+def test_ids_are_no_labels(tmp_path):
+    path = write_npz(tmp_path, images=IMAGES, labels=np.array([7, 10**9, 2 * 10**9]))
+    refused("no sample is of class 0, 1, .*labels .* are 7, 1000000000, ", path)
+    assert load_dataset(path, relabel=True).labels.tolist() == [0, 1, 2]
 
 
 def test_a_file_without_other_labels_says_so(tmp_path):

@@ -1,5 +1,7 @@
 """A torch Dataset of a user's own, read into one of ours, or refused in one line."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from PIL import Image
 from torch.utils import data
 
 from coprefl_flwr.data import ImageDataset, load_dataset
-from coprefl_flwr.data.of_torch import TensorDataset, as_dataset
+from coprefl_flwr.data.of_torch import TensorDataset, as_dataset, as_samples
 from coprefl_flwr.errors import SettingsError
 
 CPU = torch.device("cpu")
@@ -93,8 +95,16 @@ def test_one_of_ours_is_returned_as_it_is():
         (Items([("text", 0)]), "inputs are str; allowed are PIL images, tensors and NumPy arrays"),
         (
             Items([(torch.zeros(2), 0), (torch.zeros(2), 5)]),
-            "no sample is of class 1, 2; labels must be",
+            "no sample is of class 1, 2; labels must be 0, 1, 2, ... without gaps, and are 0, 5 .2 "
+            "of them.: relabel = true .in Python relabel=True. numbers them so",
         ),
+        (
+            Items([{"a": torch.zeros(2), "b": torch.zeros(2), "label": 0}]),
+            "its items have a, b, and which is the input is not clear; tell it by batch=lambda",
+        ),
+        (Items([{"x": torch.zeros(2), "u": 0, "v": 1}]), "which is the label is not clear"),
+        ({"left": Items([]), "right": Items([])}, "has the parts left, right; needed is train"),
+        (data.DataLoader(Items([(grey(1), 0)])), "batch 0: .*batch must contain tensors"),
         (Items([(torch.zeros(2), 0), (torch.zeros(2), -1)]), "labels must lie in 0..0"),
     ],
 )
@@ -102,6 +112,119 @@ def test_what_is_no_dataset_is_told(given, message):
     with pytest.raises(SettingsError, match=message) as raised:
         as_dataset("dataset 'own'", given)
     assert str(raised.value).startswith("dataset 'own': ")
+
+
+# --- labels with gaps, and names
+
+
+def test_a_subset_has_the_names_of_what_it_was_taken_of():
+    """Its classes were called "0", "1", ...; a split of a split fell back to these too."""
+    whole = Items([(grey(i), i % 3) for i in range(9)], ["ant", "bee", "cat"])
+    first, _ = data.random_split(whole, [8, 1], torch.Generator().manual_seed(0))
+    assert as_dataset("own", data.Subset(first, range(8))).classes == ("ant", "bee", "cat")
+    assert as_dataset("own", data.Subset(whole, [0, 1, 3, 4])).classes == ("ant", "bee")
+    kept = as_dataset("own", data.Subset(whole, [0, 2, 3, 5]), relabel=True)
+    assert (kept.classes, kept.labels.tolist()) == (("ant", "cat"), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("number", [int, np.int32, torch.tensor, lambda n: torch.tensor([n])])
+def test_labels_with_gaps_are_renumbered_if_asked(number):
+    given = Items([(np.ones(2), number(n)) for n in (55, 0, 5, 0)])
+    found = as_dataset("own", given, relabel=True)
+    assert found.labels.tolist() == [2, 0, 1, 0]
+    assert found.classes == ("0", "5", "55")
+    assert found.values.dtype == torch.float32
+
+
+def test_one_of_ours_is_renumbered_too():
+    few = replace(
+        load_dataset("glyphs"), labels=np.repeat([3, 7], len(load_dataset("glyphs").labels) // 2)
+    )
+    found = as_dataset("own", few, relabel=True)
+    assert found.classes == (few.classes[3], few.classes[7])
+    assert np.unique(found.labels).tolist() == [0, 1]
+
+
+# --- dicts, loaders, parts
+
+
+@pytest.mark.parametrize(
+    "keys", [("img", "label"), ("image", "labels"), ("x", "y"), ("pixels", "fine_label")]
+)
+def test_items_that_are_dicts(keys):
+    image, label = keys
+    found = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
+    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
+    assert found.labels.tolist() == [0, 1]
+
+
+def test_items_of_any_form_are_told():
+    given = Items([(n, {"a": torch.full((2,), n), "b": [n]}) for n in (0, 1)])
+    found = as_dataset("own", given, batch=lambda item: (item[1]["a"], item[0]))
+    assert found.values.tolist() == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2, "drop_last": True}, {"batch_size": None}])
+def test_a_loader_is_read_in_the_order_of_its_dataset(options):
+    values, labels = torch.arange(15).reshape(5, 3), torch.tensor([0, 1, 0, 1, 2])
+    shuffled = {"shuffle": True} if options["batch_size"] else {}
+    state = torch.get_rng_state()
+    loader = data.DataLoader(data.TensorDataset(values, labels), **options, **shuffled)
+    found = as_dataset("own", loader)
+    assert torch.equal(found.values, values)
+    assert found.labels.tolist() == labels.tolist()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_loaders_own_collate_fn_is_heeded():
+    def collate(items):
+        images = torch.stack([torch.from_numpy(np.array(one)) for one, _ in items])
+        return {"img": images / 255, "label": torch.tensor([n for _, n in items])}
+
+    whole = Items([(grey(n), n) for n in range(3)], ["ant", "bee", "cat"])
+    found = as_dataset("own", data.DataLoader(whole, 2, collate_fn=collate))
+    assert found.shape == (4, 5)
+    assert found.values[2, 0, 0] == pytest.approx(2 / 255)
+    assert found.classes == ("ant", "bee", "cat")
+
+
+def test_the_part_test_is_the_sources_own():
+    train, test = ([(grey(n), n % 2) for n in numbers] for numbers in ((1, 2, 3), (8, 9)))
+    found = as_dataset("own", {"test": Items(test), "train": Items(train, ["ant", "bee"])})
+    assert found.images[:, 0, 0, 0].tolist() == [1, 2, 3, 8, 9]
+    assert found.test.tolist() == [False] * 3 + [True] * 2
+    assert found.classes == ("ant", "bee")
+
+
+def test_grey_images_among_others_become_colour_and_palettes_are_heeded():
+    red = Image.new("RGB", (5, 4), (200, 0, 0))
+    found = as_dataset("own", Items([(grey(7), 0), (red, 1), (red.quantize(2), 0)]))
+    assert found.images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 0, 0], [200, 0, 0]]
+
+
+@pytest.mark.parametrize(("value", "dtype"), [([1, 2], torch.int64), ([0.5, 1], torch.float32)])
+def test_lists_of_numbers(value, dtype):
+    assert as_dataset("own", Items([(value, 0)])).values.dtype == dtype
+
+
+# --- what a client holds
+
+
+def test_a_client_may_lack_classes_and_is_read_once():
+    given = data.Subset(Items([(grey(255), 7), (grey(51), 2), (grey(0), 7)]), [0, 1])
+    found = as_samples("train", given)
+    inputs, labels = found.batch(slice(None), CPU)
+    assert labels.tolist() == [7, 2]
+    assert inputs[:, 0, 0, 0].tolist() == pytest.approx([1, 0.2])
+    assert as_samples("train", given) is found
+    assert as_samples("train", found) is found
+
+
+def test_what_a_client_cannot_hold_is_told():
+    with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
+        as_samples("train", 3)
+    with pytest.raises(SettingsError, match="train: labels must be 0 or more; the least is -1"):
+        as_samples("train", Items([(torch.zeros(2), -1)]))
 
 
 def test_a_function_is_called_with_the_folder_and_its_options(tmp_path):

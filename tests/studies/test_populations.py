@@ -296,6 +296,24 @@ def test_of_domains_in_both_phases_only_the_shared_one_is_split():
     assert np.bincount(domains).tolist() == [0, 0, 7 * 30, 840]
 
 
+# --- classes without samples
+
+
+def test_no_task_draws_a_class_without_samples(tiny_settings, tmp_path):
+    """Named classes that have none are known to a source; a task of them trained on nothing."""
+    images = np.zeros((80, 6, 6), np.uint8)
+    names = [f"class {number}" for number in range(9)]
+    np.savez(tmp_path / "few.npz", images=images, labels=2 * (np.arange(80) % 4), classes=names)
+    settings = replace(
+        tiny_settings, dataset=str(tmp_path / "few.npz"), downstream_classes="list:3-6"
+    )
+    with pytest.raises(SettingsError, match=r"no sample is of class 3, class 5; .*relabel = true"):
+        population(settings, "task-0")
+    settings = replace(settings, relabel=True, downstream_classes="3")
+    assert dataset(settings).classes == ("class 0", "class 2", "class 4", "class 6")
+    assert contents(population(settings, "task-0"))
+
+
 # --- another dataset for the tasks
 
 
