@@ -1,5 +1,6 @@
 """Small data and networks of a caller's own."""
 
+import datasets
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -31,6 +32,14 @@ def sequences():
     own = torch.randint(0, 2, (240, 12), generator=generator) == 1
     others = torch.randint(0, 20, (240, 12), generator=generator)
     return TensorDataset(torch.where(own, 2 * labels[:, None], others), labels)
+
+
+def on_disk(folder):
+    """Write the images as a Hugging Face dataset of {"image", "label"}; return it, read again."""
+    values, labels = images().tensors
+    columns = {"image": values.tolist(), "label": labels.tolist()}
+    datasets.Dataset.from_dict(columns).save_to_disk(folder)
+    return datasets.load_from_disk(folder).with_format("torch")
 
 
 class Perceptron(nn.Module):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr_datasets.partitioner import ShardPartitioner
 from torch import nn
-from torch.utils.data import Subset, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
@@ -21,7 +22,15 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.report.results import read_rows
 from coprefl_flwr.studies.build import build, run_study
-from tests.front.made_up import CLASSES, Perceptron, Recurrent, images, sequences, table
+from tests.front.made_up import (
+    CLASSES,
+    Perceptron,
+    Recurrent,
+    images,
+    on_disk,
+    sequences,
+    table,
+)
 from tests.tiny_study import network
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
@@ -102,10 +111,16 @@ def test_what_is_given_stays_as_it_is():
 
 @pytest.mark.parametrize(
     ("dataset", "model", "rate"),
-    [(images, Perceptron, 0.3), (table, lambda: Perceptron(10), 0.3), (sequences, Recurrent, 2)],
+    [
+        (lambda _: images(), Perceptron, 0.3),
+        (lambda _: table(), lambda: Perceptron(10), 0.3),
+        (lambda _: sequences(), Recurrent, 2),
+        (lambda folder: on_disk(folder / "hugging"), Perceptron, 0.3),
+    ],
+    ids=["images", "table", "sequences", "hugging face"],
 )
 def test_the_ten_lines_learn(dataset, model, rate, tmp_path):
-    data = dataset()
+    data = dataset(tmp_path)
     clients = cp.partition(data, clients=6, alpha=0.5)
     method = cp.CoPreFL(gamma=0.5, participants=3, meta_learning_rate=0.1)
     small = {"local_steps": 5, "batch_size": 8, "learning_rate": rate, "quiet": True}
@@ -136,6 +151,33 @@ def test_subsets_and_a_dataset_for_each_client():
     assert clients.counts().shape == (4, CLASSES)
     start = cp.pretrain(cp.FedAvg(), Perceptron(), own, rounds=1, quiet=True, **SMALL)
     assert not same(start, Perceptron())
+
+
+def test_a_ready_made_partitioner():
+    partitioner = ShardPartitioner(3, partition_by="label", shard_size=10, seed=1)
+    clients = cp.partition(images(), partitioner=partitioner)
+    assert len(clients) == 3
+    assert sum(map(len, clients)) == 240
+
+
+def test_loaders_whose_batches_are_dicts_and_labels_with_gaps():
+    values, labels = images().tensors
+    named = [
+        {"img": one, "label": 5 * int(label)} for one, label in zip(values, labels, strict=True)
+    ]
+    loader = DataLoader(named, batch_size=16)
+    assert "relabel=True" in refusal(cp.partition, loader, 4)
+    found = cp.partition(loader, clients=4, scheme="iid", relabel=True)
+    picked = cp.partition(
+        DataLoader(named, batch_size=16),
+        4,
+        "iid",
+        relabel=True,
+        batch=lambda one: (one["img"], one["label"]),
+    )
+    assert found.classes == ("0", "5", "10", "15", "20", "25", "30", "35")
+    for one, other in zip(found, picked, strict=True):
+        assert np.array_equal(one.labels, other.labels)
 
 
 def test_bytes_of_images_are_given_as_to_tensor_gives_them():
