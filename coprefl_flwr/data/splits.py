@@ -44,7 +44,9 @@ def split_classes(
     if shared and not allow_overlap:
         line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
         raise SettingsError(
-            f"{line}; they must differ unless overlap is allowed", what, "downstream-classes"
+            f"{line}; they must differ, or set allow-class-overlap = true",
+            what,
+            "downstream-classes",
         )
     return pretrained, listed
 

@@ -8,6 +8,7 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, 
 from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import claims, entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
+from coprefl_flwr.recipes.lists import as_text, written_out
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.protocols import PROTOCOL, PROTOCOLS, applied, chosen
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
@@ -57,10 +58,10 @@ def read_recipe(
     SettingsError
         One line with the file and the line in it.
     """
-    tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    tree = written_out(found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent))
     _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     before, tree = tree, applied(tree, protocol, path)
-    new = tree.get(PROTOCOL) is not before.get(PROTOCOL)
+    new, tree = tree.get(PROTOCOL) is not before.get(PROTOCOL), written_out(tree)
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -81,7 +82,7 @@ def _change(tree: dict[str, Located], change: str) -> None:
     if key in KEYS:
         tree[key] = value
     else:
-        tree["settings"] = Located({**part_of(tree, "settings"), key: value}, place)
+        tree["settings"] = Located({**part_of(tree, "settings"), key: as_text(key, value)}, place)
 
 
 def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
@@ -197,6 +198,12 @@ def _names(rows: Sequence[Entrant], select: str) -> list[str]:
 
 def _seeds(entry: Located) -> tuple[int, ...]:
     found = [one.whole("seeds", 0) for one in entry.listed("seeds")]
+    if found[0] and not isinstance(entry.value, list):  # A number of seeds, or a seed?
+        number, first = found[0], list(range(min(found[0], 10)))
+        many = (
+            f"{first} for {number} seeds" if number <= 10 else "a list such as [0, 1] for several"
+        )
+        raise entry.error(f"seeds = {number}: write {many}, [{number}] for the seed {number}")
     if len(set(found)) < len(found):
         raise entry.error("seeds names one twice")
     return tuple(found)

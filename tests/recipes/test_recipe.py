@@ -253,6 +253,21 @@ def test_a_setting_a_key_and_a_list_can_be_set(read):
     assert read(changes=["rounds=7", "rounds=8"]).settings["rounds"] == (8,)
 
 
+def test_counts_and_lists_mean_what_they_say(read):
+    def settings(*changes):
+        return read(changes=changes).settings
+
+    # Was "downstream-classes = 20: must be a text".
+    assert settings("downstream-classes=20")["downstream-classes"] == ("20",)
+    assert settings("downstream-classes=['2', '4']")["downstream-classes"] == ("2", "4")
+    lists = settings("downstream-classes=[[8, 9], 2]", "downstream-domains=[[art, photo]]")
+    assert lists["downstream-classes"] == ("list:8,9", "2")
+    assert lists["downstream-domains"] == ("art photo",)
+    in_file = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[8, 9]]")
+    assert read(in_file).settings["downstream-classes"] == ("list:8,9",)
+    assert (read(changes=["seeds=0"]).seeds, read(changes=["seeds=[2]"]).seeds) == ((0,), (2,))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -262,6 +277,13 @@ def test_a_setting_a_key_and_a_list_can_be_set(read):
         ("rounds=[1", "--set rounds=[1, line 1: not YAML: "),
         ("participants=50", "--set participants=50: participants = 50: must be at most clients"),
         ("seeds=[]", "--set seeds=[]: seeds is an empty list"),
+        ("seeds=2", "--set seeds=2: seeds = 2: write [0, 1] for 2 seeds, [2] for the seed 2"),
+        (
+            "downstream-classes=[80, 81]",
+            "--set downstream-classes=[80, 81]: downstream-classes = [80, 81]: write [[80, 81]] "
+            "for these classes, or ['80', '81'] to compare so many",
+        ),
+        ("rounds=[[1, 2]]", "--set rounds=[[1, 2]], line 1: rounds: must be a plain value"),
         ("seeds=", "--set seeds=: seeds = : must be a whole number, at least 0"),
         ("methods=[fedvag]", "--set methods=[fedvag], line 1: unknown method 'fedvag'"),
         ("rounds=!!python/name:os.system", "--set rounds=!!python/name:os.system, line 1: tag:"),
