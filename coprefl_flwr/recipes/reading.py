@@ -104,7 +104,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if not tree["paper"].value:
             del tree["paper"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
+    figures = _figures(tree, settings)
     protocol, because, equal = chosen(tree)
     columns = _columns(metrics, settings, equal)
     if changed and "claims" in tree:
@@ -122,7 +122,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         reference=reference,
         seeds=_seeds(given["seeds"]),
         metrics=columns,
-        figures=tuple(dict.fromkeys(figures)),
+        figures=figures,
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         claims=(
             claims.read_claims(tree["claims"], settings, names, columns) if "claims" in tree else ()
@@ -225,6 +225,14 @@ def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
     return ("accuracy", "variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
+
+
+def _figures(tree: Mapping[str, Located], settings: Choices) -> tuple[str, ...]:
+    """Return the kinds of figures: those that are named, or what every study has data for."""
+    if "figures" in tree:  # [] is none.
+        named = [one.one_of("figure", FIGURES) for one in tree["figures"].items()]
+        return tuple(dict.fromkeys(named))
+    return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
 
 
 # ---- checks between the parts -------------------------------------------------------------------

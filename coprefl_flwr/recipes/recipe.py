@@ -17,7 +17,7 @@ select: validation            # or test (the papers' way), or all (each value is
 reference: coprefl            # the row that the others are tested against
 seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
 metrics: [accuracy, variance] # the columns
-figures: [accuracies, curves]
+figures: [accuracies, curves] # the plots; this is the default, and [] is none
 protocols:                    # see `recipes.protocols`; `coprefl run --protocol ratio`
   ratio: {because: rates that train this network, rates: 100}
 small: {task-classes: 4}      # what --scale small sets besides its own cuts

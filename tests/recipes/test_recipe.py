@@ -239,6 +239,15 @@ def test_where_all_values_are_shown_they_are_rows(read):
         read(text.replace("gamma=1.0,resplit=true", "gamma=2.0"))
 
 
+def test_a_recipe_that_names_no_figures_has_some(read):
+    text = TEXT.replace("figures: [accuracies]\n", "")
+    assert read(text).figures == ("accuracies", "curves")  # Was none: a report without a picture.
+    assert read(text, ["tasks=0"]).figures == ("curves",)
+    assert read(text + "figures: []\n").figures == ()
+    with pytest.raises(SettingsError, match="unknown value 'bars': known are accuracies"):
+        read(text + "figures: [bars]\n")
+
+
 # ---- --set ---------------------------------------------------------------------------------------
 
 
