@@ -19,15 +19,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import __version__, places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.listing import (
+    PLACE,
+    RECIPE,
+    RUNS,
+    listing,
+    purposes,
+    runs_in,
+    store_of,
+)
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
@@ -39,12 +47,12 @@ from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
+from coprefl_flwr.studies.stage import RESULT, read_result
 from coprefl_flwr.studies.study import Track, check_place
 
 logger = logging.getLogger("flwr.coprefl")
 
-RECIPE, FAILED, PLACE = "recipe.yaml", "failed.json", "models.txt"
+FAILED = "failed.json"
 INTERRUPTED = 130
 
 
@@ -63,6 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"coprefl-flwr {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
     run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
@@ -114,6 +123,7 @@ def _run(given: argparse.Namespace) -> int:
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
+    write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = ModelStore(models.resolve())
     make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
@@ -156,12 +166,11 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    out, place, failed = given.out, given.out / PLACE, given.out / FAILED
+    out, failed = given.out, given.out / FAILED
     if not (out / RECIPE).exists():
         known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
         raise SettingsError(unknown("recipe's folder", str(out), known))
-    recipe = read_recipe(out / RECIPE)
-    store = ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
+    recipe, store = read_recipe(out / RECIPE), store_of(out)
     if not store.root.is_dir():
         raise SettingsError(f"{out}: its results are not at {store.root}")
     _write(recipe, store, json.loads(failed.read_text()) if failed.exists() else {}, out)
@@ -177,29 +186,12 @@ def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> No
 
 
 def _list(given: argparse.Namespace) -> int:
-    if not given.outputs.is_dir():
-        raise SettingsError(f"there is no folder {given.outputs}")
-    for path in sorted(given.outputs.glob(f"*/{RECIPE}")):
-        state = "reported" if (path.parent / "report" / "index.html").exists() else "under way"
-        try:
-            print(f"{path.parent}  {read_recipe(path).title}  ({state})")
-        except SettingsError as error:  # Written by another version, or by hand.
-            print(f"{path.parent}  cannot be read: {error}")
-    for folder, about in _runs(given.outputs / "models").items():
-        settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
-        kind = f"{tasks} tasks" if settings["study"] == STARTS else "personalised"
-        print(f"  {folder.name}  {settings['method']}  {kind}")
+    print(listing(given.outputs))
     return 0
 
 
-def _runs(models: Path) -> dict[Path, dict[str, Any]]:
-    """Return the folders of all runs whose first stage is done, and how each was made."""
-    made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
-    return {file.parent: json.loads(file.read_text()) for file in made if file.exists()}
-
-
 def _show(given: argparse.Namespace) -> int:
-    runs = _runs(given.models)
+    runs = runs_in(given.models)
     found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
     if not found:
         raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))
