@@ -1,5 +1,6 @@
 """`coprefl`: run a recipe, report what it came to, and show what is there.
 
+    coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
     coprefl report DIR
@@ -7,6 +8,7 @@
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
+    coprefl --version
 
 DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
 of their settings, for every recipe that needs them.
@@ -20,7 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr import __version__, places
+from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
@@ -36,6 +38,7 @@ from coprefl_flwr.recipes.listing import (
     runs_in,
     store_of,
 )
+from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
@@ -48,7 +51,7 @@ from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, read_result
-from coprefl_flwr.studies.study import Track, check_place
+from coprefl_flwr.studies.study import Track, check_place, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -71,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
-    parser.add_argument("--version", action="version", version=f"coprefl-flwr {__version__}")
+    parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
     run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
@@ -86,6 +89,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
+    new = commands.add_parser("new", help="write a small recipe with every key explained")
+    new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
+    new.set_defaults(run=_new)
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
     report.set_defaults(run=_report)
@@ -106,6 +112,16 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
     check.set_defaults(run=lambda given: check_methods(given.places, not given.no_flower))
     return parser
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _new(given: argparse.Namespace) -> int:
+    path = write_new(given.name)
+    print(f"{path} is written; `coprefl run {path}` runs it")
+    return 0
 
 
 def _run(given: argparse.Namespace) -> int:

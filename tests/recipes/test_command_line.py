@@ -1,6 +1,7 @@
 """The command line: what it refuses, where things go, and what it shows."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -9,7 +10,10 @@ from coprefl_flwr import __version__
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.listing import purposes
+from coprefl_flwr.recipes.new import TEMPLATE
+from coprefl_flwr.recipes.reading import KEYS, read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.report.comparison import FIGURES
 from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
 
 TEXT = """\
@@ -243,11 +247,41 @@ def test_a_searched_recipe_says_which_of_its_runs_only_choose(read):
     assert {seeds[key] for key, purpose in keys.items() if purpose == "reported"} == {0, 1}
 
 
+def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "mine")]) == 0
+    path = tmp_path / "mine.yaml"
+    assert capsys.readouterr().out == f"{path} is written; `coprefl run {path}` runs it\n"
+    assert set(read_recipe(path).effective) == {
+        *("title", "settings", "methods", "reference", "seeds", "metrics", "figures"),
+    }
+    # What --scale and --protocol write; everything else is there, to be taken as it stands.
+    every = re.sub("^#(?=[a-z]|  )", "", path.read_text(), flags=re.MULTILINE)
+    (tmp_path / "every.yaml").write_text(every)
+    assert set(read_recipe(tmp_path / "every.yaml").effective) == {*KEYS} - {"scale"}
+    before = (tmp_path / "every.yaml").read_bytes()
+    taken = refusal(["new", tmp_path / "every.yaml"], capsys)
+    assert taken == f"{tmp_path}/every.yaml is there already; give another name"
+    assert (tmp_path / "every.yaml").read_bytes() == before
+    nowhere = refusal(["new", tmp_path / "no" / "folder"], capsys)
+    assert nowhere == f"{tmp_path}/no/folder.yaml cannot be written: No such file or directory"
+
+
+def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
+    """Its runs do not depend on the settings' defaults for what decides whether they learn."""
+    text = TEMPLATE.read_text()
+    assert all(kind in text for kind in FIGURES)
+    settings = read_recipe(TEMPLATE).settings
+    assert {"rounds", "local-steps", "learning-rate", "task-learning-rate"} <= settings.keys()
+    assert all(
+        "meta-learning-rate=" in one.start for one in read_recipe(TEMPLATE).entrants[2].candidates()
+    )
+
+
 def test_version(capsys):
     with pytest.raises(SystemExit) as caught:
         main(["--version"])
     assert caught.value.code == 0
-    assert capsys.readouterr().out == f"coprefl-flwr {__version__}\n"
+    assert capsys.readouterr().out.startswith(f"coprefl-flwr {__version__}, python 3.")
 
 
 @pytest.mark.parametrize(
