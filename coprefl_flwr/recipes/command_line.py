@@ -26,6 +26,7 @@ from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
@@ -62,6 +63,7 @@ INTERRUPTED = 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     given = _parser().parse_args(arguments)
+    without_colours()
     try:
         return int(given.run(given))
     except (SettingsError, RunFailedError) as error:
