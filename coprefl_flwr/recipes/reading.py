@@ -106,7 +106,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
     figures = _figures(tree, settings)
     protocol, because, equal = chosen(tree)
-    columns = _columns(metrics, settings, equal)
+    columns = _columns(metrics, settings, equal, rows)
     if changed and "claims" in tree:
         tree["claims"] = claims.without_others(tree["claims"], settings, names, columns)
         if not tree["claims"].value:
@@ -209,16 +209,26 @@ def _seeds(entry: Located) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _columns(metrics: Sequence[str], settings: Choices, equal: str) -> tuple[str, ...]:
+def _columns(
+    metrics: Sequence[str], settings: Choices, equal: str, rows: Sequence[Entrant]
+) -> tuple[str, ...]:
     """Return the columns: those that are named, and of starts what their pre-training costs."""
-    besides = list(BUDGETS) if settings.get("study", (STARTS,)) == (STARTS,) else []
-    if equal == STEP_SIZE:
+    of_starts = settings.get("study", (STARTS,)) == (STARTS,)
+    besides = list(BUDGETS) if of_starts else []
+    # cyclic:rounds=5+fedavg trains 25 rounds where rounds = 20, and the others 20.
+    if equal == STEP_SIZE or (of_starts and any(map(_has_own_rounds, rows))):
         besides.insert(0, "rounds")
     if settings.get("stop-at-loss", ("",)) != ("",):
         besides.insert(0, STOPPED)
     if settings.get("start-loss", (False,)) != (False,):
         besides.insert(0, START_LOSS)
     return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))
+
+
+def _has_own_rounds(row: Entrant) -> bool:
+    return "rounds" in row.options or any(
+        part in row.method for part in ("+", ":rounds=", ",rounds=")
+    )
 
 
 def _default_metrics(settings: Choices) -> tuple[str, ...]:
@@ -245,8 +255,9 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
     settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    names = _names(_entrants(tree, role), str(select))
-    claims.read_claims(tree["claims"], settings, names, _columns(metrics, settings, ""))
+    rows = _entrants(tree, role)
+    columns = _columns(metrics, settings, "", rows)
+    claims.read_claims(tree["claims"], settings, _names(rows, str(select)), columns)
 
 
 def _check_searched(recipe: Recipe) -> None:

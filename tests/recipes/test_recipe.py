@@ -57,7 +57,7 @@ def test_a_recipe_comes_to(read):
     assert [one["participants"] for one in recipe.combinations()] == [2, 4]
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
-    assert recipe.metrics == ("accuracy", "variance", *BUDGETS)
+    assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # Of the cyclic row.
     assert recipe.figures == ("accuracies",)
     assert recipe.notes == ()
 
@@ -113,7 +113,7 @@ def test_defaults(read):
     assert (recipe.select, recipe.reference, recipe.seeds) == ("validation", "random", (0,))
     clients = ("variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
     assert recipe.metrics == ("accuracy", *clients, *BUDGETS)
-    assert (recipe.source, recipe.figures, recipe.paper) == ("", (), ())
+    assert (recipe.source, recipe.figures, recipe.paper) == ("", ("accuracies", "curves"), ())
     untested = read("title: T\nsettings: {tasks: 0}\nmethods: [fedavg]\n")
     assert untested.metrics == ("final", "best", "best-round", "models", *BUDGETS)
 
@@ -185,7 +185,7 @@ WRONG = [
     ("variance]\nfig", "varience]\nfig", 20, "metric: unknown value 'varience'"),
     ("metrics: [accuracy, variance]", "metrics: []", 20, "metrics is an empty list"),
     ("[accuracies]", "[accuraces]", 21, "figure: unknown value 'accuraces'"),
-    ("[accuracies]", "[]", 21, "figures is an empty list"),
+    ("[accuracies]", "", 21, "figure: unknown value 'None'"),
     ("  columns: [accuracy, variance]\n", "", 22, "paper needs 'columns' and 'tables'"),
     ("  columns: [", "  column: [", 23, "unknown key 'column': did you mean 'columns'?"),
     ("  columns: [accuracy", "  columns: [accurcy", 23, "column: unknown value 'accurcy'"),
@@ -246,6 +246,14 @@ def test_a_recipe_that_names_no_figures_has_some(read):
     assert read(text + "figures: []\n").figures == ()
     with pytest.raises(SettingsError, match="unknown value 'bars': known are accuracies"):
         read(text + "figures: [bars]\n")
+
+
+def test_rows_that_train_other_rounds_say_how_many(read):
+    """rounds = 20 and cyclic:rounds=5+fedavg made 25 without a word."""
+    text = "title: T\nsettings: {rounds: 20}\nmethods: [fedavg, METHOD]\nmetrics: [accuracy]\n"
+    for method in ("'cyclic:rounds=5+fedavg'", "'coprefl:rounds=7'", "{coprefl: {rounds: 7}}"):
+        assert read(text.replace("METHOD", method)).metrics == ("accuracy", "rounds", *BUDGETS)
+    assert read(text.replace("METHOD", "coprefl")).metrics == ("accuracy", *BUDGETS)
 
 
 # ---- --set ---------------------------------------------------------------------------------------
