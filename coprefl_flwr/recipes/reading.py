@@ -242,6 +242,8 @@ def _figures(tree: Mapping[str, Located], settings: Choices) -> tuple[str, ...]:
     if "figures" in tree:  # [] is none.
         named = [one.one_of("figure", FIGURES) for one in tree["figures"].items()]
         return tuple(dict.fromkeys(named))
+    if settings.get("study", (STARTS,)) != (STARTS,):
+        return ("accuracies",)  # The methods' losses are not of one kind.
     return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
 
 

@@ -243,6 +243,8 @@ def test_a_recipe_that_names_no_figures_has_some(read):
     text = TEXT.replace("figures: [accuracies]\n", "")
     assert read(text).figures == ("accuracies", "curves")  # Was none: a report without a picture.
     assert read(text, ["tasks=0"]).figures == ("curves",)
+    own = "title: T\nsettings: {study: personalised, rounds: 1}\nmethods: [fedpcl]\n"
+    assert read(own).figures == ("accuracies",)
     assert read(text + "figures: []\n").figures == ()
     with pytest.raises(SettingsError, match="unknown value 'bars': known are accuracies"):
         read(text + "figures: [bars]\n")
