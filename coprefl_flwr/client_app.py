@@ -8,6 +8,7 @@ from flwr.app import Context
 from flwr.client import NumPyClient
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.flower import without_colours
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
@@ -16,6 +17,7 @@ from coprefl_flwr.studies.study import Study
 
 @functools.lru_cache(maxsize=4)
 def _settings(config: tuple[tuple[str, Value], ...]) -> Settings:
+    without_colours()  # Once in every process.
     return Settings.from_config(dict(config))
 
 

@@ -5,12 +5,16 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 """
 
 import logging
+import os
+import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from flwr.app import Message
+from flwr.common.config import flatten_dict, parse_config_args
+from flwr.common.logger import update_console_handler
 from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
@@ -105,3 +109,23 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     )
     end_log_with(error)
     raise error
+
+
+def without_colours() -> None:
+    """Leave colour codes out of Flower's log and of what Ray puts before its workers' lines.
+
+    Where the log goes to a terminal they stay, unless NO_COLOR is set (https://no-color.org).
+    """
+    if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+        update_console_handler(colored=False)
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+
+
+def given_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the run-config, by key, that `flwr run` reads from what follows each of its -c."""
+    return dict(parse_config_args(list(texts)))
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run-config of a pyproject.toml by key; tables in it as "table.key"."""
+    return dict(flatten_dict(dict(config)))

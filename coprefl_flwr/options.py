@@ -20,6 +20,9 @@ from coprefl_flwr.places import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
+COUNT, NUMBERS, WORDS = "count", "numbers", "words"
+"""What a text may be given as besides: a whole number, a list of such, or a list of texts."""
+
 
 def option(
     default: Value | None,
@@ -32,6 +35,7 @@ def option(
     choices: tuple[str, ...] = (),
     own: str = "",
     key: str = "",
+    takes: tuple[str, ...] = (),
     added: bool = False,
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
@@ -40,12 +44,13 @@ def option(
     documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
     the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
     too (see `coprefl_flwr.places`). `key` is the option's name in run-config and
-    recipes, if that is not the field's name with hyphens. `added` marks an option that came after
+    recipes, if that is not the field's name with hyphens. `takes` is what a text can also be given
+    as: COUNT, and in a recipe NUMBERS or WORDS. `added` marks an option that came after
     results were stored: its default is what there was before, so results are found again.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above}
     about = {"meaning": meaning, "unit": unit, "choices": choices, "own": own, "key": key}
-    return field(default=default, metadata={**about, **limits, "added": added})
+    return field(default=default, metadata={**about, **limits, "takes": takes, "added": added})
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,7 @@ class Option:
     above: float | None = None
     choices: tuple[str, ...] = ()
     own: str = ""
+    takes: tuple[str, ...] = ()
     added: bool = False
 
     def read(self, value: object) -> Any:
@@ -75,6 +81,8 @@ class Option:
         """
         if value == "" and type(None) in self.kinds:
             return None
+        if COUNT in self.takes and type(value) is int:
+            value = str(value)
         return self.checked(value, self.key)
 
     def checked(self, value: Any, name: str) -> Any:

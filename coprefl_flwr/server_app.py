@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.flower import end_log_with
+from coprefl_flwr.flower import end_log_with, without_colours
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 
@@ -14,6 +14,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the study that the run-config describes."""
+    without_colours()
     try:
         run_study(grid, Settings.from_config(context.run_config))
     except (SettingsError, RunFailedError) as error:

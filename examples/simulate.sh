@@ -6,10 +6,12 @@
 # APP is the app's folder, NODES how many nodes of one CPU host the clients (default 2). `flwr run`
 # alone would use the SuperLink that it finds or starts on a fixed port, leave it running, install
 # the app's dependencies anew, and exit with 0 even if the run failed. This script
+#   - names a misspelt setting of -c, of this package's own app, before anything starts,
 #   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
-#   - stops everything it started, whatever happens.
+#   - stops everything it started, whatever happens,
+#   - leaves out colour codes where its output goes to a file, or where $NO_COLOR is set.
 # $FEDERATION_CONFIG adds to flwr's --federation-config (GPU shares, number of processes).
 # Relative paths in the settings (output-dir, dataset) are relative to the current folder.
 set -euo pipefail
@@ -24,6 +26,11 @@ for command in flower-superlink flwr python ps; do
         exit 1
     fi
 done
+
+# Flower's own answer to a misspelt setting does not name it.
+if python -c 'import coprefl_flwr' 2> /dev/null; then
+    python -m coprefl_flwr.checking.run_config "$app" "$@"
+fi
 
 home=${SIMULATION_HOME:-$(mktemp -d)}
 [ -n "${SIMULATION_HOME:-}" ] || remove_home=yes
@@ -89,11 +96,36 @@ if [ -z "${ready:-}" ]; then
     exit 1
 fi
 
+start() {
+    exec flwr run "$app" --stream "$@" \
+        --federation-config "num-supernodes=$nodes client-resources-num-cpus=1 ${FEDERATION_CONFIG:-}"
+}
+plain() { # Flower colours its log wherever it goes, Ray what it puts before a worker's line.
+    exec python -c '
+import re, sys
+for line in sys.stdin.buffer:
+    sys.stdout.buffer.write(re.sub(rb"\x1b\[[0-9;]*m", b"", line))
+    sys.stdout.buffer.flush()'
+}
 # In the background: a signal would else be heard only once the run is over.
-flwr run "$app" --stream "$@" \
-    --federation-config "num-supernodes=$nodes client-resources-num-cpus=1 ${FEDERATION_CONFIG:-}" &
-run=$!
-wait "$run"
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then
+    start "$@" &
+    run=$!
+else
+    rm -f "$home/stdout" "$home/stderr"
+    mkfifo "$home/stdout" "$home/stderr"
+    plain < "$home/stdout" &
+    shown=$!
+    plain < "$home/stderr" >&2 &
+    shown="$shown $!"
+    start "$@" > "$home/stdout" 2> "$home/stderr" &
+    run=$!
+fi
+wait "$run" || failed=$?
+# shellcheck disable=SC2086
+[ -z "${shown:-}" ] || wait $shown
+rm -f "$home/stdout" "$home/stderr"
+[ -z "${failed:-}" ] || exit "$failed"
 status=$(flwr list --format json | python -c 'import json, sys; print(json.load(sys.stdin)["runs"][0]["status"])')
 echo "status of the run: $status"
 [ "$status" = "finished:completed" ]

@@ -4,8 +4,10 @@ These start real SuperLinks and Ray; each run takes about half a minute.
 """
 
 import logging
+import os
 import re
 import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,7 +17,14 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.flower import enter_run, name_message, plain_log
+from coprefl_flwr.flower import (
+    enter_run,
+    flat,
+    given_config,
+    name_message,
+    plain_log,
+    without_colours,
+)
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.models import load_saved_model
@@ -43,6 +52,7 @@ def test_flwr_run_and_the_local_grid_agree(tmp_path):
     done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path), "run-name": "flower"})
     assert done.returncode == 0, done.stdout
     assert "status of the run: finished:completed" in done.stdout
+    assert "\x1b" not in done.stdout  # It is no terminal.
     flower, _ = load_saved_model(tmp_path / "flower" / "starts" / "coprefl")
     for nodes in (1, 2, 4):
         name = f"local-{nodes}"
@@ -122,6 +132,31 @@ def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path
     assert not (tmp_path / "out").exists()
     running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
     assert str(tmp_path) not in running.stdout
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "coloured"),
+    [(True, "", True), (False, "", False), (True, "1", False)],
+)
+def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, monkeypatch):
+    """Flower colours its levels, and Ray its prefixes, wherever they go."""
+    handlers = [one for one in logging.getLogger("flwr").handlers if hasattr(one, "colored")]
+    for handler in handlers:
+        monkeypatch.setattr(handler, "colored", True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.delenv("RAY_COLOR_PREFIX", raising=False)
+    without_colours()
+    record = logging.LogRecord("flwr", logging.INFO, "", 1, "a line", (), None)
+    assert ["\x1b" in one.format(record) for one in handlers] == [coloured]
+    assert os.environ.pop("RAY_COLOR_PREFIX", "1") == ("1" if coloured else "0")
+
+
+def test_the_run_config_is_read_as_flwr_run_reads_it(tmp_path):
+    assert given_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
+    (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
+    assert given_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
+    assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
 
 
 def test_messages_can_be_made_and_named_outside_of_a_run():

@@ -65,3 +65,16 @@ def test_an_app_with_its_own_strategies_package_imports_ours(wheel, tmp_path):
 def test_the_links_at_the_top_lead_into_the_package():
     for name in ("strategies", "clients"):
         assert (ROOT / name).resolve() == ROOT / "coprefl_flwr" / name
+
+
+def test_the_readme_says_how_to_end_what_flwr_run_leaves_and_how_to_install_less():
+    """Neither was said; both cost a first hour."""
+    text = (ROOT / "README.md").read_text()
+    begun, ended = (
+        text.index("\nflwr run . --stream"),
+        text.index("kill $(pgrep -f 'flower-superlink"),
+    )
+    assert 0 < text[begun:ended].count("\n") < 15
+    about = text[: text.index("5 GB") + 300]
+    assert "CPU-only wheels" in about
+    assert "(https://pytorch.org/get-started/locally/)" in about

@@ -41,6 +41,7 @@ def tiny_recipe(images, settings=None, **keys):
         "validation-tasks": 1,
         "reference": "coprefl",
         "metrics": ["accuracy", "variance"],
+        "figures": [],
         **{key.replace("_", "-"): value for key, value in keys.items()},
     }
     return {key: value for key, value in recipe.items() if value is not None}

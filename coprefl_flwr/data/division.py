@@ -21,7 +21,7 @@ from coprefl_flwr.data.splits import (
     split_in_two,
 )
 from coprefl_flwr.errors import SettingsError, concerning
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
 _Rows = npt.NDArray[np.int64]
 
@@ -61,16 +61,23 @@ class DataSettings:
         "grey images become colour where the other's are",
     )
     downstream_classes: str = option(
-        "20", "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`"
+        "20",
+        "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`",
+        takes=(COUNT, NUMBERS),
     )
-    pretraining_classes: str = option("", "classes of the pre-training; not set: all the others")
+    pretraining_classes: str = option(
+        "", "classes of the pre-training; not set: all the others", takes=(COUNT, NUMBERS)
+    )
     downstream_domains: str = option(
-        "", "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all"
+        "",
+        "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all",
+        takes=(NUMBERS, WORDS),
     )
     pretraining_domains: str = option(
         "",
         "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
         "are normalised by these alone",
+        takes=(NUMBERS, WORDS),
     )
     allow_class_overlap: bool = option(
         False,

@@ -105,7 +105,7 @@ def partition(
     other = "a larger alpha" if scheme == "dirichlet" else "another partition"
     raise SettingsError(
         f"{what}: no draw out of {draws} left each client {fewest} or more; use fewer clients, a "
-        f"smaller minimum or {other}"
+        f"smaller min-samples or {other}"
     ) from cause
 
 
@@ -150,7 +150,7 @@ def _large_groups(
     if len(large) < clients:
         raise SettingsError(
             f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
-            "more; use fewer clients or a smaller minimum"
+            "more; use fewer clients or a smaller min-samples"
         )
     return large
 

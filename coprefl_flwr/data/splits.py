@@ -38,13 +38,15 @@ def split_classes(
     if pretraining.strip():
         pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
     if not pretrained:
-        why = f"none are left, as all {num_classes} classes are downstream"
+        why = f"none are left, as downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
     shared = ", ".join(map(str, sorted(set(pretrained) & set(listed))))
     if shared and not allow_overlap:
         line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
         raise SettingsError(
-            f"{line}; they must differ unless overlap is allowed", what, "downstream-classes"
+            f"{line}; they must differ, or set allow-class-overlap = true",
+            what,
+            "downstream-classes",
         )
     return pretrained, listed
 

@@ -19,6 +19,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import Stage, run_stage
@@ -48,6 +49,7 @@ def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> 
 @contextmanager
 def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
     """Give the account of progress, which says nothing but warnings if it is to be quiet."""
+    without_colours()
     progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
     log = logging.getLogger("flwr.coprefl")
 

@@ -254,16 +254,17 @@ class _Table:
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
-        made, found = run.main, {}
+        made = run.main
         if not isinstance(made, Pretraining):
             return {}
+        found = {} if made.phases else {"rounds": 0.0}  # Which no round says.
         rounds = self.store.result(made)["rounds"]
         early = run.settings.stop_at_loss is not None and bool(made.phases)
         if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
             # Results that were kept are reported also where their clients cannot be had any more.
             with contextlib.suppress(SettingsError):
                 step_size, gradients = cost(made, len(rounds) if early else None)
-                found = {"step-size": step_size, "gradients": gradients / 1e6}
+                found |= {"step-size": step_size, "gradients": gradients / 1e6}
         if early and rounds:
             loss = rounds[-1][f"server-{START_LOSS}"]
             reached = loss is not None and made.reached(loss)

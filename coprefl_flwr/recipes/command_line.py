@@ -1,5 +1,6 @@
 """`coprefl`: run a recipe, report what it came to, and show what is there.
 
+    coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
     coprefl report DIR
@@ -7,6 +8,7 @@
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
+    coprefl --version
 
 DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
 of their settings, for every recipe that needs them.
@@ -19,15 +21,25 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.listing import (
+    PLACE,
+    RECIPE,
+    RUNS,
+    listing,
+    purposes,
+    runs_in,
+    store_of,
+)
+from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
@@ -39,18 +51,19 @@ from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import ABOUT, RESULT, read_result
-from coprefl_flwr.studies.study import Track, check_place
+from coprefl_flwr.studies.stage import RESULT, read_result
+from coprefl_flwr.studies.study import Track, check_place, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-RECIPE, FAILED, PLACE = "recipe.yaml", "failed.json", "models.txt"
+FAILED = "failed.json"
 INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     given = _parser().parse_args(arguments)
+    without_colours()
     try:
         return int(given.run(given))
     except (SettingsError, RunFailedError) as error:
@@ -63,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
+    parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
     run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
@@ -77,6 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
+    new = commands.add_parser("new", help="write a small recipe with every key explained")
+    new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
+    new.set_defaults(run=_new)
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
     report.set_defaults(run=_report)
@@ -99,6 +116,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _versions() -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions().items())
+
+
+def _new(given: argparse.Namespace) -> int:
+    path = write_new(given.name)
+    print(f"{path} is written; `coprefl run {path}` runs it")
+    return 0
+
+
 def _run(given: argparse.Namespace) -> int:
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     marks = [recipe.protocol, "" if given.scale == FULL else given.scale]
@@ -114,6 +141,7 @@ def _run(given: argparse.Namespace) -> int:
     runs = check_runs(recipe)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
+    write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = ModelStore(models.resolve())
     make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
@@ -156,12 +184,11 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    out, place, failed = given.out, given.out / PLACE, given.out / FAILED
+    out, failed = given.out, given.out / FAILED
     if not (out / RECIPE).exists():
         known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
         raise SettingsError(unknown("recipe's folder", str(out), known))
-    recipe = read_recipe(out / RECIPE)
-    store = ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
+    recipe, store = read_recipe(out / RECIPE), store_of(out)
     if not store.root.is_dir():
         raise SettingsError(f"{out}: its results are not at {store.root}")
     _write(recipe, store, json.loads(failed.read_text()) if failed.exists() else {}, out)
@@ -177,29 +204,12 @@ def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> No
 
 
 def _list(given: argparse.Namespace) -> int:
-    if not given.outputs.is_dir():
-        raise SettingsError(f"there is no folder {given.outputs}")
-    for path in sorted(given.outputs.glob(f"*/{RECIPE}")):
-        state = "reported" if (path.parent / "report" / "index.html").exists() else "under way"
-        try:
-            print(f"{path.parent}  {read_recipe(path).title}  ({state})")
-        except SettingsError as error:  # Written by another version, or by hand.
-            print(f"{path.parent}  cannot be read: {error}")
-    for folder, about in _runs(given.outputs / "models").items():
-        settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
-        kind = f"{tasks} tasks" if settings["study"] == STARTS else "personalised"
-        print(f"  {folder.name}  {settings['method']}  {kind}")
+    print(listing(given.outputs))
     return 0
 
 
-def _runs(models: Path) -> dict[Path, dict[str, Any]]:
-    """Return the folders of all runs whose first stage is done, and how each was made."""
-    made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
-    return {file.parent: json.loads(file.read_text()) for file in made if file.exists()}
-
-
 def _show(given: argparse.Namespace) -> int:
-    runs = _runs(given.models)
+    runs = runs_in(given.models)
     found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
     if not found:
         raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))

@@ -8,6 +8,7 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, 
 from coprefl_flwr.options import Option
 from coprefl_flwr.recipes import claims, entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
+from coprefl_flwr.recipes.lists import as_text, written_out
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.protocols import PROTOCOL, PROTOCOLS, applied, chosen
 from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
@@ -57,10 +58,10 @@ def read_recipe(
     SettingsError
         One line with the file and the line in it.
     """
-    tree = found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent)
+    tree = written_out(found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent))
     _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     before, tree = tree, applied(tree, protocol, path)
-    new = tree.get(PROTOCOL) is not before.get(PROTOCOL)
+    new, tree = tree.get(PROTOCOL) is not before.get(PROTOCOL), written_out(tree)
     if scale == SMALL:
         tree = cut(tree, str(path))
     for change in changes:
@@ -81,7 +82,7 @@ def _change(tree: dict[str, Located], change: str) -> None:
     if key in KEYS:
         tree[key] = value
     else:
-        tree["settings"] = Located({**part_of(tree, "settings"), key: value}, place)
+        tree["settings"] = Located({**part_of(tree, "settings"), key: as_text(key, value)}, place)
 
 
 def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
@@ -103,9 +104,9 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         if not tree["paper"].value:
             del tree["paper"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    figures = [one.one_of("figure", FIGURES) for one in entries_of(tree, "figures")]
+    figures = _figures(tree, settings)
     protocol, because, equal = chosen(tree)
-    columns = _columns(metrics, settings, equal)
+    columns = _columns(metrics, settings, equal, rows)
     if changed and "claims" in tree:
         tree["claims"] = claims.without_others(tree["claims"], settings, names, columns)
         if not tree["claims"].value:
@@ -121,7 +122,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         reference=reference,
         seeds=_seeds(given["seeds"]),
         metrics=columns,
-        figures=tuple(dict.fromkeys(figures)),
+        figures=figures,
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
         claims=(
             claims.read_claims(tree["claims"], settings, names, columns) if "claims" in tree else ()
@@ -197,15 +198,25 @@ def _names(rows: Sequence[Entrant], select: str) -> list[str]:
 
 def _seeds(entry: Located) -> tuple[int, ...]:
     found = [one.whole("seeds", 0) for one in entry.listed("seeds")]
+    if found[0] and not isinstance(entry.value, list):  # A number of seeds, or a seed?
+        number, first = found[0], list(range(min(found[0], 10)))
+        many = (
+            f"{first} for {number} seeds" if number <= 10 else "a list such as [0, 1] for several"
+        )
+        raise entry.error(f"seeds = {number}: write {many}, [{number}] for the seed {number}")
     if len(set(found)) < len(found):
         raise entry.error("seeds names one twice")
     return tuple(found)
 
 
-def _columns(metrics: Sequence[str], settings: Choices, equal: str) -> tuple[str, ...]:
+def _columns(
+    metrics: Sequence[str], settings: Choices, equal: str, rows: Sequence[Entrant]
+) -> tuple[str, ...]:
     """Return the columns: those that are named, and of starts what their pre-training costs."""
-    besides = list(BUDGETS) if settings.get("study", (STARTS,)) == (STARTS,) else []
-    if equal == STEP_SIZE:
+    of_starts = settings.get("study", (STARTS,)) == (STARTS,)
+    besides = list(BUDGETS) if of_starts else []
+    # cyclic:rounds=5+fedavg trains 25 rounds where rounds = 20, and the others 20.
+    if equal == STEP_SIZE or (of_starts and any(map(_has_own_rounds, rows))):
         besides.insert(0, "rounds")
     if settings.get("stop-at-loss", ("",)) != ("",):
         besides.insert(0, STOPPED)
@@ -214,10 +225,26 @@ def _columns(metrics: Sequence[str], settings: Choices, equal: str) -> tuple[str
     return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))
 
 
+def _has_own_rounds(row: Entrant) -> bool:
+    return "rounds" in row.options or any(
+        part in row.method for part in ("+", ":rounds=", ",rounds=")
+    )
+
+
 def _default_metrics(settings: Choices) -> tuple[str, ...]:
     if settings.get("tasks") == (0,):
         return ("final", "best", "best-round", "models")
     return ("accuracy", "variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
+
+
+def _figures(tree: Mapping[str, Located], settings: Choices) -> tuple[str, ...]:
+    """Return the kinds of figures: those that are named, or what every study has data for."""
+    if "figures" in tree:  # [] is none.
+        named = [one.one_of("figure", FIGURES) for one in tree["figures"].items()]
+        return tuple(dict.fromkeys(named))
+    if settings.get("study", (STARTS,)) != (STARTS,):
+        return ("accuracies",)  # The methods' losses are not of one kind.
+    return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
 
 
 # ---- checks between the parts -------------------------------------------------------------------
@@ -230,8 +257,9 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
     settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    names = _names(_entrants(tree, role), str(select))
-    claims.read_claims(tree["claims"], settings, names, _columns(metrics, settings, ""))
+    rows = _entrants(tree, role)
+    columns = _columns(metrics, settings, "", rows)
+    claims.read_claims(tree["claims"], settings, _names(rows, str(select)), columns)
 
 
 def _check_searched(recipe: Recipe) -> None:

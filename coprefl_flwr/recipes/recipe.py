@@ -4,6 +4,7 @@
 title: CIFAR-100, non-IID, scenario I
 source: CoPreFL, AAAI text, Table 1(a)
 settings:                     # run-config keys; a list compares: one table per combination
+  downstream-classes: 20      # how many; [[80, 81]], a list in a list, is these
   dataset: CIFAR100
   participants: [15, 20]
 methods:                      # the rows of a table; a list there is searched
@@ -14,9 +15,9 @@ methods:                      # the rows of a table; a list there is searched
 search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
 reference: coprefl            # the row that the others are tested against
-seeds: [0, 1, 2]
+seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
 metrics: [accuracy, variance] # the columns
-figures: [accuracies, curves]
+figures: [accuracies, curves] # the plots; this is the default, and [] is none
 protocols:                    # see `recipes.protocols`; `coprefl run --protocol ratio`
   ratio: {because: rates that train this network, rates: 100}
 small: {task-classes: 4}      # what --scale small sets besides its own cuts

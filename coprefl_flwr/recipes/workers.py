@@ -13,6 +13,7 @@ from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.errors import one_line
+from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, attempt
 from coprefl_flwr.rounds.progress import clock
@@ -56,6 +57,7 @@ class OnRay:
 
 def _attempt(run: Run, store: ModelStore, tracker: Track | None, own: places.Registered) -> str:
     """Make a run in a worker that knows what was registered; return why it failed, or ""."""
+    without_colours()
     places.adopt(own)
     return attempt(run, store, tracker)
 

@@ -18,7 +18,7 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
 
@@ -38,6 +38,7 @@ class PersonalSettings:
         "",
         "datasets of the same classes, separated by spaces, for a personalised study; of one with "
         "domains `DATASET@NAME` is one and `DATASET@*` are all; not set: `dataset`",
+        takes=(WORDS,),
     )
     personal_clients: int | None = option(
         None, "clients of it; not set: one a dataset, or 5 where there is only one", minimum=1
@@ -59,6 +60,7 @@ class PersonalSettings:
         "frozen networks that make its features, separated by spaces: a model of this package (its "
         "folder), `resnet18` or another of torchvision, `resnet18=FILE`; `pixels`: none, and "
         "`scratch`: none, and `model` is trained in place of the head",
+        takes=(WORDS,),
     )
     head_norm: str | None = option(
         None,

@@ -27,7 +27,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
@@ -66,6 +66,7 @@ class RunSettings:
         "",
         "metrics of your own, module:NAME each, separated by spaces: functions of (logits, labels) "
         "that every client computes on its test samples",
+        takes=(WORDS,),
     )
 
     def __post_init__(self) -> None:

@@ -165,6 +165,15 @@ def test_a_table_for_every_combination_with_its_paper(store, recipe_of):
     assert report.settings["rounds"] == 3
 
 
+def test_all_rounds_of_a_start_are_counted(store, recipe_of):
+    recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
+    random, cyclic = (one.reported(one.entrant.candidates()[0])[0] for one in contests(recipe))
+    keep(store, random, [40, 50])
+    keep(store, cyclic, [60, 70], tested=[30] * 4)
+    rows = collect(recipe, store, {}).comparisons[0].measured
+    assert [row.values["rounds"][0] for row in rows] == [0, 4]
+
+
 def pretraining(recipe_of, **keys):
     """A recipe without tasks: two labels of one start, and another start."""
     methods = [

@@ -1,11 +1,19 @@
 """The command line: what it refuses, where things go, and what it shows."""
 
+import json
+import re
 import shutil
 
 import pytest
 
+from coprefl_flwr import __version__
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.listing import purposes
+from coprefl_flwr.recipes.new import TEMPLATE
+from coprefl_flwr.recipes.reading import KEYS, read_recipe
+from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.report.comparison import FIGURES
 from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
 
 TEXT = """\
@@ -17,6 +25,14 @@ SETTINGS
 methods:
   - random
   - fedavg: {rounds: 1}
+"""
+
+
+TEXT_OF_SEARCH = """\
+title: A search
+settings: {downstream-classes: 5, tasks: 1}
+methods: [{coprefl: {gamma: [0, 1]}}]
+seeds: [0, 1]
 """
 
 
@@ -77,8 +93,8 @@ def refusal(arguments, capsys):
         ("clients: 6", "clients: 90", "line 7: partition 'iid' of"),
         (
             'downstream-classes: "2"',
-            "downstream-classes: 2",
-            "line 5: downstream-classes = 2: must be a text",
+            "downstream-classes: 2.5",
+            "line 5: downstream-classes = 2.5: must be a text",
         ),
         (
             "tests.tiny_study:network",
@@ -128,6 +144,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     found = {str(file.parent.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")}
     (model,) = (tmp_path / "outputs" / "models").glob("random-*")
     below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
+    below |= {"tiny/report/figures"}  # The recipe names none.
     (task,) = (model / "tasks").iterdir()
     below |= {f"models/{model.name}/tasks/{task.name}", "models"}  # Of .locks.
     assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
@@ -177,7 +194,7 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
         "coprefl: stopped; the same command goes on from here\n"
     )
     assert main(["list", str(tmp_path)]) == 0
-    assert f"{out}  A tiny comparison  (under way)\n" in capsys.readouterr().out
+    assert f"{out}  under way  A tiny comparison\n" in capsys.readouterr().out
     assert main(["report", str(out)]) == 0
     page = (out / "report" / "index.html").read_text()
     assert "fedavg:rounds=1, seed 0: not run yet" in page
@@ -185,10 +202,86 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
 
 def test_list(done, capsys):
     assert main(["list", str(done)]) == 0
-    head, *models = capsys.readouterr().out.splitlines()
-    assert head == f"{done / 'tiny'}  A tiny comparison  (reported)"
+    recipes, runs = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    assert recipes[0] == "Recipes:"
+    assert recipes[2].split() == [str(done / "tiny"), "reported", "A", "tiny", "comparison"]
+    assert runs[0] == f"Runs of recipes, in {done / 'models'}:"
+    assert runs[1].split() == ["run", "method", "seed", "tasks", "for"]
     names = sorted(folder.name for folder in (done / "models").glob("*-*"))
-    assert models == [f"  {name}  {name.partition('-')[0]}  1 tasks" for name in names]
+    assert [one.split() for one in runs[2:]] == [
+        [name, name.partition("-")[0], "0", "1", "tiny"] for name in names
+    ]
+
+
+def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, capsys):
+    """All were lines alike, without a seed, and a folder of `flwr run` was not shown at all."""
+    outputs = shutil.copytree(done, tmp_path / "outputs")
+    known = json.loads((outputs / "tiny" / "runs.json").read_text())
+    name = next(key for key in known if key.startswith("fedavg"))
+    (outputs / "tiny" / "runs.json").write_text(json.dumps({name: "validation"}))
+    for run, finished in (("one", True), ("two", False)):
+        (outputs / run).mkdir()
+        (outputs / run / "settings.yaml").write_text("{seed: 7, method: random fedavg}")
+        if finished:
+            (outputs / run / "rounds.jsonl").touch()
+    (outputs / "spoilt").mkdir()
+    (outputs / "spoilt" / "settings.yaml").write_text("- 1")
+    assert main(["list", str(outputs)]) == 0
+    _, runs, studies = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    assert runs[2].endswith("  tiny (validation)")
+    assert runs[3].endswith("  no recipe here")
+    assert [" ".join(line.split()) for line in studies] == [
+        "Studies of flwr run:",
+        "folder state seed method",
+        f"{outputs}/one finished 7 random fedavg",
+        f"{outputs}/spoilt not finished ? its settings.yaml cannot be read",
+        f"{outputs}/two not finished 7 random fedavg",
+    ]
+
+
+def test_a_searched_recipe_says_which_of_its_runs_only_choose(read):
+    recipe = read(TEXT_OF_SEARCH)
+    runs = check_runs(recipe)
+    keys, seeds = purposes(recipe, runs), {run.key: run.settings.seed for run in runs}
+    assert {seeds[key] for key, purpose in keys.items() if purpose == "validation"} == {100}
+    assert {seeds[key] for key, purpose in keys.items() if purpose == "reported"} == {0, 1}
+
+
+def test_a_new_recipe_explains_every_key_and_can_be_read(tmp_path, capsys):
+    assert main(["new", str(tmp_path / "mine")]) == 0
+    path = tmp_path / "mine.yaml"
+    assert capsys.readouterr().out == f"{path} is written; `coprefl run {path}` runs it\n"
+    assert set(read_recipe(path).effective) == {
+        *("title", "settings", "methods", "reference", "seeds", "metrics", "figures"),
+    }
+    # What --scale and --protocol write; everything else is there, to be taken as it stands.
+    every = re.sub("^#(?=[a-z]|  )", "", path.read_text(), flags=re.MULTILINE)
+    (tmp_path / "every.yaml").write_text(every)
+    assert set(read_recipe(tmp_path / "every.yaml").effective) == {*KEYS} - {"scale"}
+    before = (tmp_path / "every.yaml").read_bytes()
+    taken = refusal(["new", tmp_path / "every.yaml"], capsys)
+    assert taken == f"{tmp_path}/every.yaml is there already; give another name"
+    assert (tmp_path / "every.yaml").read_bytes() == before
+    nowhere = refusal(["new", tmp_path / "no" / "folder"], capsys)
+    assert nowhere == f"{tmp_path}/no/folder.yaml cannot be written: No such file or directory"
+
+
+def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
+    """Its runs do not depend on the settings' defaults for what decides whether they learn."""
+    text = TEMPLATE.read_text()
+    assert all(kind in text for kind in FIGURES)
+    settings = read_recipe(TEMPLATE).settings
+    assert {"rounds", "local-steps", "learning-rate", "task-learning-rate"} <= settings.keys()
+    assert all(
+        "meta-learning-rate=" in one.start for one in read_recipe(TEMPLATE).entrants[2].candidates()
+    )
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith(f"coprefl-flwr {__version__}, python 3.")
 
 
 @pytest.mark.parametrize(
@@ -210,11 +303,12 @@ def test_what_cannot_be_read_is_listed_beside_the_others(content, problem, done,
     (outputs / "models" / "fedavg-0").mkdir()
     (outputs / "models" / "fedavg-0" / "result.json").write_text("{}")
     assert main(["list", str(outputs)]) == 0
-    stale, tiny, *models = capsys.readouterr().out.splitlines()
-    assert stale.startswith(f"{outputs / 'stale'}  cannot be read: {outputs / 'stale'}/recipe.yaml")
+    recipes, runs = (part.splitlines() for part in capsys.readouterr().out.split("\n\n"))
+    *_, stale, tiny = recipes
+    assert stale.startswith(f"  {outputs / 'stale'}  cannot be read  {outputs}/stale/recipe.yaml")
     assert problem in stale
-    assert tiny == f"{outputs / 'tiny'}  A tiny comparison  (reported)"
-    assert len(models) == 2
+    assert tiny.endswith("  reported        A tiny comparison")
+    assert len(runs) == 2 + 2
 
 
 def test_show(done, capsys):

@@ -57,7 +57,7 @@ def test_a_recipe_comes_to(read):
     assert [one["participants"] for one in recipe.combinations()] == [2, 4]
     assert (recipe.select, recipe.reference, recipe.seeds) == ("test", "fedavg", (0, 1))
     assert (recipe.validation_tasks, recipe.validation_seed) == (2, 100)
-    assert recipe.metrics == ("accuracy", "variance", *BUDGETS)
+    assert recipe.metrics == ("accuracy", "variance", "rounds", *BUDGETS)  # Of the cyclic row.
     assert recipe.figures == ("accuracies",)
     assert recipe.notes == ()
 
@@ -113,7 +113,7 @@ def test_defaults(read):
     assert (recipe.select, recipe.reference, recipe.seeds) == ("validation", "random", (0,))
     clients = ("variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")
     assert recipe.metrics == ("accuracy", *clients, *BUDGETS)
-    assert (recipe.source, recipe.figures, recipe.paper) == ("", (), ())
+    assert (recipe.source, recipe.figures, recipe.paper) == ("", ("accuracies", "curves"), ())
     untested = read("title: T\nsettings: {tasks: 0}\nmethods: [fedavg]\n")
     assert untested.metrics == ("final", "best", "best-round", "models", *BUDGETS)
 
@@ -185,7 +185,7 @@ WRONG = [
     ("variance]\nfig", "varience]\nfig", 20, "metric: unknown value 'varience'"),
     ("metrics: [accuracy, variance]", "metrics: []", 20, "metrics is an empty list"),
     ("[accuracies]", "[accuraces]", 21, "figure: unknown value 'accuraces'"),
-    ("[accuracies]", "[]", 21, "figures is an empty list"),
+    ("[accuracies]", "", 21, "figure: unknown value 'None'"),
     ("  columns: [accuracy, variance]\n", "", 22, "paper needs 'columns' and 'tables'"),
     ("  columns: [", "  column: [", 23, "unknown key 'column': did you mean 'columns'?"),
     ("  columns: [accuracy", "  columns: [accurcy", 23, "column: unknown value 'accurcy'"),
@@ -239,6 +239,25 @@ def test_where_all_values_are_shown_they_are_rows(read):
         read(text.replace("gamma=1.0,resplit=true", "gamma=2.0"))
 
 
+def test_a_recipe_that_names_no_figures_has_some(read):
+    text = TEXT.replace("figures: [accuracies]\n", "")
+    assert read(text).figures == ("accuracies", "curves")  # Was none: a report without a picture.
+    assert read(text, ["tasks=0"]).figures == ("curves",)
+    own = "title: T\nsettings: {study: personalised, rounds: 1}\nmethods: [fedpcl]\n"
+    assert read(own).figures == ("accuracies",)
+    assert read(text + "figures: []\n").figures == ()
+    with pytest.raises(SettingsError, match="unknown value 'bars': known are accuracies"):
+        read(text + "figures: [bars]\n")
+
+
+def test_rows_that_train_other_rounds_say_how_many(read):
+    """rounds = 20 and cyclic:rounds=5+fedavg made 25 without a word."""
+    text = "title: T\nsettings: {rounds: 20}\nmethods: [fedavg, METHOD]\nmetrics: [accuracy]\n"
+    for method in ("'cyclic:rounds=5+fedavg'", "'coprefl:rounds=7'", "{coprefl: {rounds: 7}}"):
+        assert read(text.replace("METHOD", method)).metrics == ("accuracy", "rounds", *BUDGETS)
+    assert read(text.replace("METHOD", "coprefl")).metrics == ("accuracy", *BUDGETS)
+
+
 # ---- --set ---------------------------------------------------------------------------------------
 
 
@@ -253,6 +272,21 @@ def test_a_setting_a_key_and_a_list_can_be_set(read):
     assert read(changes=["rounds=7", "rounds=8"]).settings["rounds"] == (8,)
 
 
+def test_counts_and_lists_mean_what_they_say(read):
+    def settings(*changes):
+        return read(changes=changes).settings
+
+    # Was "downstream-classes = 20: must be a text".
+    assert settings("downstream-classes=20")["downstream-classes"] == ("20",)
+    assert settings("downstream-classes=['2', '4']")["downstream-classes"] == ("2", "4")
+    lists = settings("downstream-classes=[[8, 9], 2]", "downstream-domains=[[art, photo]]")
+    assert lists["downstream-classes"] == ("list:8,9", "2")
+    assert lists["downstream-domains"] == ("art photo",)
+    in_file = TEXT.replace("rounds: 3", "rounds: 3\n  downstream-classes: [[8, 9]]")
+    assert read(in_file).settings["downstream-classes"] == ("list:8,9",)
+    assert (read(changes=["seeds=0"]).seeds, read(changes=["seeds=[2]"]).seeds) == ((0,), (2,))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -262,6 +296,13 @@ def test_a_setting_a_key_and_a_list_can_be_set(read):
         ("rounds=[1", "--set rounds=[1, line 1: not YAML: "),
         ("participants=50", "--set participants=50: participants = 50: must be at most clients"),
         ("seeds=[]", "--set seeds=[]: seeds is an empty list"),
+        ("seeds=2", "--set seeds=2: seeds = 2: write [0, 1] for 2 seeds, [2] for the seed 2"),
+        (
+            "downstream-classes=[80, 81]",
+            "--set downstream-classes=[80, 81]: downstream-classes = [80, 81]: write [[80, 81]] "
+            "for these classes, or ['80', '81'] to compare so many",
+        ),
+        ("rounds=[[1, 2]]", "--set rounds=[[1, 2]], line 1: rounds: must be a plain value"),
         ("seeds=", "--set seeds=: seeds = : must be a whole number, at least 0"),
         ("methods=[fedvag]", "--set methods=[fedvag], line 1: unknown method 'fedvag'"),
         ("rounds=!!python/name:os.system", "--set rounds=!!python/name:os.system, line 1: tag:"),

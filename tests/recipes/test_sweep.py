@@ -307,7 +307,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(11, ".part"), (12, ".partial")])
+@pytest.mark.parametrize(("write", "left"), [(12, ".part"), (13, ".partial")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):

@@ -8,7 +8,7 @@ from tests.tiny_recipe import files, tiny_recipe, write_recipe
 
 
 @pytest.mark.ray
-def test_two_workers_make_the_same_files(tiny_images, tmp_path, monkeypatch, capsys):
+def test_two_workers_make_the_same_files(tiny_images, tmp_path, monkeypatch, capfd):
     """To the last byte, with as many threads as a worker has: rounding depends on them.
 
     One of the runs fails at first, and is reported; the others are not disturbed.
@@ -27,7 +27,9 @@ def test_two_workers_make_the_same_files(tiny_images, tmp_path, monkeypatch, cap
     arguments = ["run", str(path), "--out", str(tmp_path / "two" / "out"), "--workers", "2"]
     try:
         assert main(arguments) == 1
-        lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("copr")]
+        out, err = capfd.readouterr()
+        assert "\x1b" not in out + err  # It is no terminal.
+        lines = [line for line in err.splitlines() if line.startswith("copr")]
         assert len(lines) == 1
         assert lines[0].startswith(f"coprefl: {lost} failed: ")
         (tmp_path / "two" / "models" / lost).unlink()

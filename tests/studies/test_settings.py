@@ -191,3 +191,11 @@ def test_each_setting_belongs_to_one_group():
 def test_the_network_is_checked_in_python_too():
     with pytest.raises(SettingsError, match="norm: unknown value 'bathc': did you mean 'batch'"):
         Settings(norm="bathc")
+
+
+def test_a_count_can_be_a_whole_number():
+    assert Settings.from_config({"downstream-classes": 20}) == Settings()  # As the text "20".
+    assert Settings.of(pretraining_classes=30).pretraining_classes == "30"
+    for value in (2.5, True):
+        with pytest.raises(SettingsError, match=r"downstream-classes = .*: must be a text"):
+            Settings.from_config({"downstream-classes": value})

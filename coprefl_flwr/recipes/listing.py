@@ -1,0 +1,125 @@
+"""What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.phases import shown
+from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.stage import ABOUT, RESULT
+
+RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
+"""Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
+
+REPORTED, VALIDATION = "reported", "validation"
+
+
+def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
+    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values."""
+    seeds = recipe.seeds
+    return {run.key: REPORTED if run.settings.seed in seeds else VALIDATION for run in runs}
+
+
+def store_of(folder: Path) -> ModelStore:
+    """Return where the results of a recipe's folder lie."""
+    place = folder / PLACE
+    return ModelStore(folder / (place.read_text().strip() if place.exists() else "models"))
+
+
+def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
+    """Return the folders of all runs whose first stage is done, and how each was made."""
+    made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
+    return {file.parent: json.loads(file.read_text()) for file in made if file.exists()}
+
+
+def listing(outputs: Path) -> str:
+    """Return the tables of what there is, one below the other; a part without anything is left out.
+
+    Raises a SettingsError where there is no such folder.
+    """
+    if not outputs.is_dir():
+        raise SettingsError(f"there is no folder {outputs}")
+    folders = [path.parent for path in sorted(outputs.glob(f"*/{RECIPE}"))]
+    shared = [outputs / "models", *(store_of(folder).root for folder in folders)]
+    stores = {root.resolve(): root for root in reversed(shared) if root.is_dir()}
+    parts = [
+        ("Recipes", ("folder", "state", "title"), [_recipe(folder) for folder in folders]),
+        *(
+            (
+                f"Runs of recipes, in {root}",
+                ("run", "method", "seed", "tasks", "for"),
+                _runs(root, _users(folders, root)),
+            )
+            for root in stores.values()
+        ),
+        ("Studies of flwr run", ("folder", "state", "seed", "method"), _studies(outputs)),
+    ]
+    return "\n\n".join(_table(*part) for part in parts if part[-1]) or f"{outputs} holds no results"
+
+
+def _recipe(folder: Path) -> list[str]:
+    """Return a line of the recipes: folder, state, title."""
+    state = "reported" if (folder / "report" / "index.html").exists() else "under way"
+    try:
+        return [str(folder), state, read_recipe(folder / RECIPE).title]
+    except SettingsError as error:  # Written by another version, or by hand.
+        return [str(folder), "cannot be read", str(error)]
+
+
+def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
+    """Return the recipes of each run of a store, by its key: "NAME", or "NAME (validation)"."""
+    users: dict[str, list[str]] = {}
+    for folder in folders:
+        if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
+            continue
+        for key, purpose in json.loads((folder / RUNS).read_text()).items():
+            name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
+            users.setdefault(key, []).append(name)
+    return users
+
+
+def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
+    found = []
+    for folder, about in runs_in(models).items():
+        settings, tasks = about["settings"], len(list(folder.glob(f"tasks/*/{RESULT}")))
+        found.append(
+            [
+                folder.name,
+                shown(settings["method"]),
+                str(settings["seed"]),
+                str(tasks) if settings["study"] == STARTS else "personalised",
+                # Of a recipe whose folder is gone, or was written before it said which are its own.
+                ", ".join(users.get(folder.name, ["no recipe here"])),
+            ]
+        )
+    return found
+
+
+def _studies(outputs: Path) -> list[list[str]]:
+    found = []
+    for file in sorted(outputs.glob("*/settings.yaml")):
+        try:
+            settings = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+            about = [str(settings["seed"]), shown(str(settings["method"]))]
+        except (yaml.YAMLError, ValueError, TypeError, KeyError):
+            about = ["?", "its settings.yaml cannot be read"]
+        state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
+        found.append([str(file.parent), state, *about])
+    return found
+
+
+def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return lines below their headings, each column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    rows = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in (heads, *lines)
+    ]
+    return "\n".join([f"{title}:", *(f"  {row}" for row in rows)])

@@ -1,0 +1,66 @@
+"""A misspelt setting of `flwr run` is named, and no other app is interfered with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from coprefl_flwr.checking.run_config import check_names, main
+from coprefl_flwr.checking.under_flower import SCRIPT
+from coprefl_flwr.errors import SettingsError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--stream", "-c", "rounds=3 ronds=3"],
+        ["-c", "rounds=3", "-c", "method='fedavg' ronds=3"],
+        ["--run-config=ronds=3"],
+        ["--run-config", "FILE"],
+    ],
+)
+def test_a_misspelt_setting_is_named(options, tmp_path):
+    (tmp_path / "some.toml").write_text("method = 'fedavg'\nronds = 3\n")
+    given = [str(tmp_path / "some.toml") if one == "FILE" else one for one in options]
+    with pytest.raises(SettingsError) as caught:
+        check_names(ROOT, given)
+    assert str(caught.value) == "unknown setting 'ronds': did you mean 'rounds'?"
+
+
+@pytest.mark.parametrize(
+    ("app", "options"),
+    [
+        (ROOT, ["-c", "rounds=3 gamma=0.5"]),
+        (ROOT, ["-c", str(ROOT / "examples" / "quickstart.toml")]),
+        (ROOT, ["--stream"]),
+        (ROOT, ["-c"]),
+        (ROOT, ["-c", "rounds='"]),  # Flower says what is wrong with it.
+        (ROOT, ["-c", "nowhere.toml"]),
+        (ROOT / "examples" / "own_app", ["-c", "ronds=3"]),
+        (ROOT / "no-app", ["-c", "ronds=3"]),
+    ],
+)
+def test_all_else_is_left_to_flower(app, options, capsys):
+    assert main(str(app), *options) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_script_starts_nothing_for_a_misspelt_setting(tmp_path):
+    """Was half a minute, and then "[code: 15] Invalid run configuration." alone."""
+    home = tmp_path / "home"
+    paths = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", SCRIPT, ROOT, "2", "-c", "ronds=3"],
+        env={**os.environ, "PATH": paths, "SIMULATION_HOME": str(home)},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stderr == "simulate.sh: unknown setting 'ronds': did you mean 'rounds'?\n"
+    assert not home.exists()
