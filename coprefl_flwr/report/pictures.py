@@ -63,8 +63,9 @@ def _accuracies(comparison: Comparison) -> Drawn:
     if rows.empty:
         raise NothingToDrawError("rows of clients")
     caption = (
-        "Accuracies of the tasks' clients, pooled over tasks; the line is the mean. Mean and "
-        "variance are those of the table: per task, then averaged."
+        "Accuracies of the tasks' clients, pooled over tasks; the line is the mean, the dotted one "
+        "the lowest mean of all, to compare with. Mean and variance are those of the table: per "
+        "task, then averaged."
     )
     return figures.accuracy_figure(rows), caption
 

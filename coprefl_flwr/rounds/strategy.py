@@ -126,6 +126,14 @@ class RoundStrategy(Strategy, ABC):
     evaluates_own: ClassVar[bool] = False
     """Whether every client is evaluated with a state of its own, beside the global arrays."""
 
+    chained: ClassVar[bool] = False
+    """Whether the model learns from one client after the other: its loss is no mean over models
+    that began alike."""
+
+    loss_beyond_labels: ClassVar[bool] = False
+    """Whether its clients' loss has more in it than the cross-entropy, which alone can be compared
+    with that of guessing."""
+
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
