@@ -99,7 +99,8 @@ class _Table:
         compared = {key: self.combination[key] for key in recipe.compared}
         name = "_".join(f"{key}={value}" for key, value in compared.items())
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
-        source = f"{paper}, Table {printed.table}" if printed and printed.table else recipe.source
+        of_table = f"Table {printed.table}" if printed and printed.table else ""
+        source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
         units = self._units()
         missing = dict.fromkeys(recipe.metrics, [math.nan] * len(units))
         return Comparison(

@@ -8,12 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
-from coprefl_flwr.options import Value
+from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.personalised import HEEDED
+from coprefl_flwr.studies.populations import TaskSettings
+from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import ABOUT, RESULT
+
+UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
+"""Settings of the data that a personalised study does not heed."""
 
 OF_NO_RESULT = (
     *("output-dir", "run-name", "resume", "data-dir", "min-nodes", "timeout", "checkpoint-every"),
@@ -79,10 +87,14 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
-    """Return all other settings, as they were used: their defaults."""
+    """Return all other settings that such a study heeds, as they were used: their defaults."""
     combination = recipe.combinations()[0]
     values = Settings.from_config(combination).to_config()
-    return {k: v for k, v in values.items() if k not in (*OF_NO_RESULT, *recipe.settings)}
+    starts = recipe.study == STARTS
+    unheeded = declared(PersonalSettings) if starts else (*declared(TaskSettings), *UNHEEDED)
+    # What methods have for themselves stands beside the rows.
+    left_out = {*OF_NO_RESULT, *recipe.settings, *unheeded, *short_forms()}
+    return {key: value for key, value in values.items() if key not in left_out}
 
 
 def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:

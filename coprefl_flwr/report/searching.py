@@ -27,7 +27,7 @@ def search_table(tried: Sequence[Tried], scored: str) -> Table:
     notes = [f"Mean accuracy {scored}; bold: chosen, the highest of each row."]
     missing = [f"{one.label} with {one.values}: {one.why}" for one in tried if one.why]
     if missing:
-        notes.append(f"{NONE}: {'; '.join(missing)}.")
+        notes.append(f"{NONE} {'; '.join(missing)}.")
     told = [f"{one.label} with {one.values} {one.trouble}" for one in tried if one.trouble]
     if told:
         notes.append(f"{DAGGER} {'; '.join(told)}.")

@@ -16,6 +16,7 @@ _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
+_WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
 _BANDS = 2  # lines that can have bands over each other
 
 
@@ -43,7 +44,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
         chained = rounds.get(CHAINED, pd.Series(False, rounds.index)).eq(True)
         before, label = _by_round(rounds[~chained], "pretraining", "loss"), "Loss"
         chains = _by_round(rounds[chained], "pretraining", "loss")
-        averaged = "Pre-training" if chains.empty else "Pre-training, clients averaged"
+        averaged = "Pre-training" if chains.empty else "Pre-training, averaged"
     tasks = _by_round(rounds, "downstream", "accuracy")
     seeds = rounds["seed"].nunique() if "seed" in rounds else 1
     over = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
@@ -51,7 +52,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     of_tasks = "one task" if number == 1 else f"mean ± std over {number} tasks"
     drawn = [
         (before, averaged, over, label),
-        (chains, "Pre-training, one after the other", over, "Loss on the way"),
+        (chains, "Pre-training in a chain", over, "Loss on the way"),
         (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
         (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
@@ -65,6 +66,9 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
         style.by_round(panel, *texts)
         _draw(panel, values, shown)
+        if (values is not tasks and label == "Loss") and _spans_wide(values["mean"]):
+            # One that diverged would press all others into a line at the bottom.
+            panel.set_yscale("log")
         if values is tasks:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, 0), min(high, 101))
@@ -105,6 +109,12 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
     found = found[np.isfinite(found[quantity])]
     values = found.groupby(["start", "round"], sort=False)[quantity]
     return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
+
+
+def _spans_wide(losses: "pd.Series[float]") -> bool:
+    """Tell whether losses are so far apart that only a logarithmic axis shows them all."""
+    low, high = losses.min(), losses.max()
+    return bool(low > 0) and bool(high > _WIDE * low)
 
 
 def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None:
