@@ -128,11 +128,11 @@ class Report:
     notes: Sequence[str]  # e.g. how a searched value was chosen, or what a small scale cut
     comparisons: Sequence[Comparison]  # at least one, each with a name of its own
     figures: Sequence[str] = ()  # kinds of figures to draw for each, of `FIGURES`
-    warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
     defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
     methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
     made: Mapping[str, str] = field(default_factory=dict)  # provenance: versions, machine, seeds
+    warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:
         for kind in self.figures:

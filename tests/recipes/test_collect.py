@@ -15,6 +15,7 @@ from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape
 from coprefl_flwr.studies.stage import write_result
+from coprefl_flwr.studies.told import told
 from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
 
 
@@ -379,3 +380,25 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     assert "<summary>How it was made</summary>" in page
     assert "An engine, 2 cores" in (tmp_path / "report" / "provenance.md").read_text()
     assert "secret" not in page
+
+
+def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
+    """Clients fit their own classes in a few local steps, and nobody has learnt all of them."""
+    recipe = recipe_of({"start-loss": True}, methods=["fedavg"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70], losses=[1.0, 0.9])
+    assert collect(recipe, store, {}).warnings == []
+    write_result(store.folder(run.study.stages[-1]), [], [{"start-loss": 1.79}])
+    assert collect(recipe, store, {}).warnings == [
+        "fedavg, seed 0: did not learn: loss 1.790, guessing is 1.792."
+    ]
+
+
+def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
+    recipe = recipe_of(methods=["fedavg"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70], losses=[1.8, 1.79])
+    with caplog.at_level("WARNING", "flwr.coprefl"):
+        found = told(run.study, store)
+    assert found == {run.settings.method: "did not learn: loss 1.790, guessing is 1.792"}
+    assert caplog.messages == [f"{run.main.title}: {found[run.settings.method]}"]

@@ -161,6 +161,8 @@ def test_failures_are_sent_but_send_nothing_back():
     assert (found["models-down"], found["models-up"]) == (8, 3)
     assert found["bytes-down"] == 8 * (HEADER + 400)
     assert found["bytes-up"] == 3 * (HEADER + 400)
+    # Of both attempts: four, and one.
+    assert (found["replies-asked"], found["replies-left-out"]) == (8, 5)
 
 
 def test_arrays_in_an_evaluation_are_not_looked_at():
