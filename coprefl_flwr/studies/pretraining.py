@@ -155,13 +155,13 @@ class Pretraining(Stage):
             [row["loss"] for row in rounds if "loss" in row],
             json.loads((folder / ABOUT).read_text())["num-classes"],
             start_loss=start_loss,
-            chained=last.chained,
-            comparable=not last.loss_beyond_labels,
+            chained=last.loss_of == "chain",
+            comparable=last.loss_of != "more",
         )
 
     def chained(self, server_round: int) -> bool:
         """Tell whether the model learns from client to client in a round."""
-        return self.phase_of(server_round).method.strategy_class.chained
+        return self.phase_of(server_round).method.strategy_class.loss_of == "chain"
 
     def loss(self, arrays: Arrays) -> float:
         """Return the mean loss over all training samples of all clients, in eval mode."""
