@@ -1,5 +1,7 @@
 """A recipe of a few seconds, what its runs send, and results that nobody measured."""
 
+import json
+
 import yaml
 
 from coprefl_flwr import client_app
@@ -113,14 +115,21 @@ def result_file(store: ModelStore, run, number=None):
     return store.folder(stage) / RESULT
 
 
-def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0):
-    """Put a run into the store whose tasks have these accuracies (%, the same at two clients)."""
+def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0, losses=()):
+    """Put a run into the store whose tasks have these accuracies (%, the same at two clients).
+
+    `losses` are those of its pre-training's rounds; one that is None was not finite.
+    """
     about = {"phase": "pretraining", "start": "x", "task": None, "models-down": models}
     rounds = [
         about | {"round": number, "server-accuracy": accuracy}
         for number, accuracy in enumerate(tested, 1)
     ]
-    write_result(result_file(store, run).parent, [], rounds)
+    rounds += [about | {"round": at, "loss": loss} for at, loss in enumerate(losses, 1)]
+    folder = result_file(store, run).parent
+    write_result(folder, [], rounds)
+    made = {"num-classes": 6, "versions": {"torch": "2.0"}, "machine": "An engine, 2 cores"}
+    (folder / "model.json").write_text(json.dumps(made))
     for number, accuracy in enumerate(accuracies):
         keep_task(store, run, number, accuracy)
 

@@ -15,10 +15,11 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.places import METRIC
+from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
-from coprefl_flwr.recipes.recipe import VALIDATION, Candidate, Recipe
+from coprefl_flwr.recipes.recipe import Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Contest, Failures, contests
+from coprefl_flwr.recipes.sweep import Contest, Failures, score
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
@@ -28,13 +29,14 @@ from coprefl_flwr.report.columns import (
     SENT,
     START_LOSS,
     STD_CLIENTS,
-    STEP_SIZE,
     STOPPED,
     TO_REACH,
 )
 from coprefl_flwr.report.figures import Similarity
 from coprefl_flwr.report.figures.similarity import LOCAL, similarity
+from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.results import accuracies, frame, one_task
+from coprefl_flwr.report.searching import Tried
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.studies.budgets import cost
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -43,47 +45,26 @@ from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import DIAGNOSIS
 
 
-def collect(recipe: Recipe, store: ModelStore, failed: Failures) -> Report:
-    """Return the report of the results in the store; it names the runs that are missing."""
+def collect(recipe: Recipe, store: ModelStore, failed: Failures, commit: str = "") -> Report:
+    """Return the report of the results in the store; it names the runs that are missing.
+
+    `commit` is that of the folder in which the recipe stands.
+    """
     tables = [_Table(recipe, store, failed, one) for one in recipe.combinations()]
+    told = list(dict.fromkeys(line for table in tables for line in table.told()))
+    never = [line for table in tables for line in table.never()]
     return Report(
         title=recipe.title,
         source=recipe.source,
-        notes=[*recipe.notes, *_notes(recipe), *(n for one in tables for n in one.never())],
+        notes=[*recipe.notes, *notes.how(recipe), *never],
+        warnings=told,
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
-        settings={
-            key: values[0] if len(values) == 1 else list(values)
-            for key, values in recipe.settings.items()
-            if key != "data-dir"
-        },
+        settings=provenance.set_here(recipe),
+        defaults=provenance.left_alone(recipe),
+        methods=provenance.of_methods([one for table in tables for one in table.first_runs()]),
+        made=provenance.made(recipe, store, [r for one in tables for r in one.runs()], commit),
     )
-
-
-def _notes(recipe: Recipe) -> list[str]:
-    """Return which protocol this is, and how searched values were chosen, if there are any."""
-    notes = (
-        [f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}."] if recipe.protocol else []
-    )
-    if recipe.equal == STEP_SIZE:
-        notes.append(
-            "The rounds of each row were changed until its summed step size was nearest to that of "
-            f"{recipe.reference}; of several phases, those of the last."
-        )
-    if not any(contest.searched for contest in contests(recipe)):
-        return notes
-    if recipe.select == VALIDATION:
-        return [
-            *notes,
-            f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
-            f"validation tasks of a pre-training of their own (seed {recipe.validation_seed}), "
-            "whose classes no reported task has; each row says which.",
-        ]
-    return [
-        *notes,
-        "Searched values were chosen on the very results that are reported (select: test), which "
-        "favours the rows that search more.",
-    ]
 
 
 def _gamma(stage: Stage) -> float:
@@ -91,6 +72,16 @@ def _gamma(stage: Stage) -> float:
     phases = stage.phases if isinstance(stage, Pretraining) else []
     found = [phase.options["gamma"] for phase in phases if "gamma" in phase.options]
     return float(found[-1]) if found else math.nan
+
+
+def _chained(stage: Stage, server_round: int) -> bool:
+    """Tell whether the model travelled from client to client in a round of a pre-training."""
+    return isinstance(stage, Pretraining) and stage.chained(server_round)
+
+
+def _name(contest: Contest, chosen: Candidate) -> str:
+    label = contest.entrant.label
+    return f"{label}:{chosen.chosen}" if chosen.chosen else label
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,8 @@ class _Table:
         compared = {key: self.combination[key] for key in recipe.compared}
         name = "_".join(f"{key}={value}" for key, value in compared.items())
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
-        source = f"{paper}, Table {printed.table}" if printed and printed.table else recipe.source
+        of_table = f"Table {printed.table}" if printed and printed.table else ""
+        source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
         units = self._units()
         missing = dict.fromkeys(recipe.metrics, [math.nan] * len(units))
         return Comparison(
@@ -124,6 +116,8 @@ class _Table:
             paper=printed.rows if printed else {},
             source=source if printed else "",
             failed=self._lost(),
+            tried=self._tried(),
+            scored=notes.scored(recipe),
         )
 
     def _units(self) -> list[str]:
@@ -171,11 +165,54 @@ class _Table:
             if one and starts.get(one.start, {}).get(STOPPED) == math.inf
         ]
 
+    def runs(self) -> list[Run]:
+        """Return every run of the table, those that choose included."""
+        searched = {id(row): row for row, *_ in self._rows if row.searched}.values()
+        deciding = [
+            run for row in searched for one in row.entrant.candidates() for run in row.deciding(one)
+        ]
+        return [*deciding, *(run for *_, runs in self._rows for run in runs)]
+
+    def first_runs(self) -> list[tuple[str, Run]]:
+        """Return the name and the first run of each row."""
+        return [(_name(row, one), runs[0]) for row, one, runs in self._rows if one]
+
+    def told(self) -> list[str]:
+        """Return a line for what diverged or did not learn, and for replies that were left out."""
+        found = []
+        for row, one, runs in self._rows:
+            if one:
+                name = _name(row, one)
+                found += [f"{name}, {line}." for line in notes.troubles(self.store, runs)]
+                found += notes.lost_replies(self.store, name, runs)
+        return found
+
+    def _tried(self) -> list[Tried]:
+        """Return every value that was searched, with its score."""
+        found = []
+        for row, chosen, _ in self._rows:
+            for one in row.entrant.candidates() if row.searched else []:
+                runs = row.deciding(one)
+                missing = [
+                    self.failed.get(r.key, "not run yet") for r in runs if not self.store.done(r)
+                ]
+                points = [score(self.store, run) for run in runs]
+                tried = Tried(
+                    row.entrant.label,
+                    one.chosen,
+                    float(np.mean(points)),
+                    chosen=chosen == one,
+                    why="; ".join(dict.fromkeys(missing)),
+                    trouble="; ".join(notes.troubles(self.store, runs)),
+                )
+                found.append(tried)
+        return found
+
     def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
         label = contest.entrant.label
         asked = self.recipe.figures if self.store.done(runs[0]) else ()
         rounds = [
-            {**row, "seed": run.settings.seed}
+            {**row, "seed": run.settings.seed, CHAINED: _chained(run.main, row["round"])}
             for run in runs
             for row in self.store.result(run.main)["rounds"]
         ]
@@ -191,6 +228,7 @@ class _Table:
             noised=image_with_noise(self.store, runs[0]) if "noise" in asked else None,
             similarity=self._similarity(contest, chosen),
             gamma=_gamma(runs[0].main),
+            troubles=notes.troubles(self.store, runs),
         )
 
     def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:

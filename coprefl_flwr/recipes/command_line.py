@@ -52,11 +52,11 @@ from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, read_result
-from coprefl_flwr.studies.study import Track, check_place, versions
+from coprefl_flwr.studies.study import Track, check_place, commit_of, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-FAILED = "failed.json"
+FAILED, COMMIT = "failed.json", "commit.txt"
 INTERRUPTED = 130
 
 
@@ -142,8 +142,12 @@ def _run(given: argparse.Namespace) -> int:
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
-    logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     store = ModelStore(models.resolve())
+    commit = commit_of(given.recipe.resolve().parent)
+    # That of its results: a recipe that was run to the end has no others by being run again.
+    if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
+        write_atomically(out / COMMIT, f"{commit}\n".encode())
+    logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
     make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
     failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
@@ -196,8 +200,11 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
-    report = collect(recipe, store, failed)
+    kept = out / COMMIT
+    report = collect(recipe, store, failed, kept.read_text().strip() if kept.exists() else "")
     page = write_report(report, out / "report")
+    for line in report.warnings:
+        logger.warning("%s", line)
     for comparison in report.comparisons:
         print(text_tables(comparison))
     print(f"tables and figures: {page}")

@@ -17,6 +17,7 @@ class Heading:
     better: Better = "higher"
     decimals: int = 2  # shown after the point
     tested: bool = True  # a quality whose differences are tested, not a cost or a count
+    missing: str = "its runs failed, or are not done yet"  # why a line that was run has none
 
 
 STD_CLIENTS = "std-clients"
@@ -38,6 +39,14 @@ DIAGNOSTICS = {
 }
 """What is measured at a start, before a task, where `diagnostics` is set."""
 
+_UNTRAINED = "nothing was trained"
+_UNTESTED = "the start was not trained, or test-every is not set"
+_NOT_PHASED = "of a start A+B alone, beside B, where test-every is set"
+_NOT_TIMED = "of personalised methods of two rounds or more alone"
+_UNKNOWN_LOSS = "set start-loss to measure it, and it is not finite of what diverged"
+_NOT_STOPPED = "stop-at-loss is not set, or the start was not trained"
+_UNKNOWN_COST = "the method does not say its cost"
+
 COLUMNS = {
     "accuracy": Heading("Accuracy %"),
     "variance": Heading("Variance %²", "lower"),
@@ -45,21 +54,24 @@ COLUMNS = {
     **{f"worst-{percent}%": Heading(f"Worst {percent} %") for percent in (10, 20, 30, 40)},
     "best-10%": Heading("Best 10 %"),
     STD_CLIENTS: Heading("Std over clients %", "lower"),
-    "final": Heading("Final %"),
-    "best": Heading("Best %"),
-    "best-round": Heading("Best at round", None, 1, tested=False),
-    "catches-up": Heading("Plain's best by", "lower", 1, tested=False),
-    "models": Heading("Models sent", "lower", 0, tested=False),
-    "megabytes": Heading("MB sent", "lower", 1, tested=False),
+    "final": Heading("Final %", missing=_UNTESTED),
+    "best": Heading("Best %", missing=_UNTESTED),
+    "best-round": Heading("Best at round", None, 1, tested=False, missing=_UNTESTED),
+    "catches-up": Heading("Plain's best by", "lower", 1, tested=False, missing=_NOT_PHASED),
+    "models": Heading("Models sent", "lower", 0, tested=False, missing=_UNTRAINED),
+    "megabytes": Heading("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),
     "numbers-sent": Heading("Numbers sent", "lower", 0, tested=False),
-    SECONDS: Heading("Seconds a round", "lower", tested=False),
-    START_LOSS: Heading("Pre-training loss", None, 3, tested=False),
-    STOPPED: Heading("Stopped at round", None, 1, tested=False),
-    "rounds": Heading("Rounds", None, 1, tested=False),
-    STEP_SIZE: Heading("Summed step size", None, 3, tested=False),
-    "gradients": Heading("Million gradients", None, 3, tested=False),
-    **{name: Heading(title, None, tested=False) for name, title in DIAGNOSTICS.items()},
+    SECONDS: Heading("Seconds a round", "lower", tested=False, missing=_NOT_TIMED),
+    START_LOSS: Heading("Pre-training loss", None, 3, tested=False, missing=_UNKNOWN_LOSS),
+    STOPPED: Heading("Stopped at round", None, 1, tested=False, missing=_NOT_STOPPED),
+    "rounds": Heading("Rounds", None, 1, tested=False, missing=_UNTRAINED),
+    STEP_SIZE: Heading("Summed step size", None, 3, tested=False, missing=_UNKNOWN_COST),
+    "gradients": Heading("Million gradients", None, 3, tested=False, missing=_UNKNOWN_COST),
+    **{
+        name: Heading(title, None, tested=False, missing="set diagnostics to measure it")
+        for name, title in DIAGNOSTICS.items()
+    },
 }
 """What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
 

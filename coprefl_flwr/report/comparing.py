@@ -1,18 +1,28 @@
 """A comparison's numbers, its table, and one metric of several comparisons in a table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.columns import Heading, column
 from coprefl_flwr.report.comparison import Comparison, Measured
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.results import TASK_METRICS
 from coprefl_flwr.report.statistics import Summary, holm, paired, seed_means, summarise
-from coprefl_flwr.report.table import MARK, NONE, Column, Note, Number, Part, Table, best_of
+from coprefl_flwr.report.table import (
+    DAGGER,
+    MARK,
+    NONE,
+    Column,
+    Note,
+    Number,
+    Part,
+    Table,
+    best_of,
+)
 
 
 def text_tables(comparison: Comparison) -> str:
@@ -77,15 +87,22 @@ def units(comparison: Comparison) -> pd.DataFrame:
 def table(comparison: Comparison) -> Table:
     """Return the comparison's table."""
     found = numbers(comparison)
-    columns = [_column(str(metric), of) for metric, of in found.groupby("metric", sort=False)]
+    troubled = {row.name for row in comparison.measured if row.troubles}
+    columns = [
+        _column(str(metric), of, troubled) for metric, of in found.groupby("metric", sort=False)
+    ]
     lines = found[["row", "label", "chosen"]].drop_duplicates()
     names = ["label", "chosen"] if lines["chosen"].any() else ["label"]
     marked = any(number.best for one in columns for number in one.parts["here"])
+    texts = [
+        [f"{label} {DAGGER}" if row in troubled else label, chosen or NONE]
+        for row, label, chosen in lines.to_numpy().tolist()
+    ]
     return Table(
         names=["Method", "Chosen"][: len(names)],
-        lines=lines[names].to_numpy().tolist(),
+        lines=[text[: len(names)] for text in texts],
         columns=columns,
-        notes=_notes(comparison, found, marked=marked),
+        notes=_notes(comparison, found, columns, marked=marked),
         title=comparison.title or comparison.name,
         label=comparison.name,
         failed=comparison.failed,
@@ -93,9 +110,9 @@ def table(comparison: Comparison) -> Table:
     )
 
 
-def _column(metric: str, found: pd.DataFrame) -> Column:
-    """Return the column of a metric, from its `numbers`."""
-    heading, best, nothing = column(metric), _best(metric, found), Number("")
+def _column(metric: str, found: pd.DataFrame, troubled: Container[str]) -> Column:
+    """Return the column of a metric, from its `numbers`; rows that are troubled are never best."""
+    heading, best, nothing = column(metric), _best(metric, found, troubled), Number(NONE)
     here = [
         Number.of(mean, std, f",.{heading.decimals}f", at in best)
         for at, mean, std in found[["mean", "std"]].itertuples()
@@ -111,16 +128,22 @@ def _column(metric: str, found: pd.DataFrame) -> Column:
         for p in found["p-holm"]
     ]
     parts: dict[Part, list[Number]] = {"here": here, "paper": paper, "p": p_values}
-    seen = {part: numbers for part, numbers in parts.items() if any(n.text for n in numbers)}
+    seen = {
+        part: numbers
+        for part, numbers in parts.items()
+        if part == "here" or any(n != nothing for n in numbers)
+    }
     return Column(heading.title, seen)
 
 
-def _best(metric: str, found: pd.DataFrame) -> list[Any]:
+def _best(metric: str, found: pd.DataFrame, troubled: Container[str]) -> list[Any]:
     """Return the index of the best numbers; none of a line that lacks units that others have.
 
-    Where all are equal, a mark on every line says nothing.
+    One that diverged or did not learn is left out, however even its clients are served. Where all
+    are equal, a mark on every line says nothing.
     """
-    full = found[(found["n"] == found["n"].max()) & (found["n"] > 0)]
+    good = found["row"].map(lambda row: row not in troubled)
+    full = found[(found["n"] == found["n"].max()) & (found["n"] > 0) & good]
     shown = [round(mean, column(metric).decimals) for mean in full["mean"].tolist()]
     best = best_of(shown, column(metric).better)
     return [full.index[at] for at in best] if len(best) < len(full) else []
@@ -138,7 +161,9 @@ def overviews(comparisons: Sequence[Comparison], tables: Sequence[Table]) -> lis
         for one, of in zip(comparisons, tables, strict=True):
             if metric in one.metrics:
                 here = of.columns[one.metrics.index(metric)].parts["here"]
-                lines = zip(map(one.short_name, one.measured), here, strict=False)
+                marks = [DAGGER if row.troubles else "" for row in one.measured]
+                shown = [replace(n, mark=m) for n, m in zip(here, marks, strict=False)]
+                lines = zip(map(one.short_name, one.measured), shown, strict=False)
                 cells.append((of.title, dict(lines)))
         names = list(dict.fromkeys(name for _, numbers in cells for name in numbers))
         columns = [
@@ -147,13 +172,27 @@ def overviews(comparisons: Sequence[Comparison], tables: Sequence[Table]) -> lis
         ]
         title = f"{column(metric).title}, all tables"
         if len(cells) > 1:
-            found.append(Table(["Method"], [[name] for name in names], columns, title=title))
+            rows = [[name] for name in names]
+            found.append(Table(["Method"], rows, columns, _of_overview(columns), title))
     return found
 
 
-def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list[Note]:
+def _of_overview(columns: Sequence[Column]) -> list[Note]:
+    numbers = [number for one in columns for number in one.parts["here"]]
+    notes = [Note(f"Mean ± sample standard deviation, as in the tables below; {MARK}: best.")]
+    if any(number.mark for number in numbers):
+        notes.append(Note(f"{DAGGER} diverged or did not learn: its table says more."))
+    if any(number.mean == NONE for number in numbers):
+        notes.append(Note(f"{NONE}: its table has no such row, or says why."))
+    return notes
+
+
+def _notes(
+    comparison: Comparison, found: pd.DataFrame, columns: Sequence[Column], *, marked: bool
+) -> list[Note]:
     """Return what a reader of a table must know; `marked`: some numbers are marked as best."""
-    notes = [Note(text) for text in (_values(comparison, marked), *_missing(comparison, found))]
+    told = (_values(comparison, marked), *_missing(comparison, found), *_absent(comparison, found))
+    notes = [Note(text) for text in (*told, *_troubled(comparison))]
     if found["p-holm"].notna().any():
         notes.append(Note(_test(comparison), "p"))
     elif len(comparison.units) < 2:
@@ -162,7 +201,47 @@ def _notes(comparison: Comparison, found: pd.DataFrame, *, marked: bool) -> list
         notes.append(Note("One seed, and its tasks share a pre-trained model: no test."))
     if comparison.paper:
         notes.append(Note(f"paper: {comparison.source or 'as printed'}.", "paper"))
+    if found["chosen"].any() and not found["chosen"].all():
+        notes.append(Note(f"{NONE} below Chosen: nothing was searched."))
+    for part, why in _WITHOUT.items():
+        found_of = [one.parts.get(part, []) for one in columns]
+        if any(number.text == NONE for numbers in found_of for number in numbers):
+            notes.append(Note(f"{NONE} {why}", part))
     return notes
+
+
+_WITHOUT: dict[Part, str] = {
+    "p": "below p: the row that the others are tested against, or fewer than two seeds, or the "
+    "same difference in all.",
+    "paper": "below paper: not printed there.",
+}
+"""Why a cell of a part has no number."""
+
+
+def _troubled(comparison: Comparison) -> list[str]:
+    """Say which rows diverged or did not learn, one of each kind a seed."""
+    rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.measured if row.troubles]
+    return [f"{DAGGER} never marked best. {'. '.join(rows)}."] if rows else []
+
+
+def _absent(comparison: Comparison, found: pd.DataFrame) -> list[str]:
+    """Say why rows have no number at all below some headings."""
+    measured = {row.name for row in comparison.measured}
+    why: dict[str, list[str]] = {}  # reason: rows
+    none = found[found["n"] == 0]
+    for row, of_row in none.groupby("row", sort=False):
+        metrics = list(of_row["metric"])
+        if row not in measured:
+            why.setdefault("only the paper has it", []).append(str(row))
+        elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):
+            why.setdefault(Heading.missing, []).append(str(row))
+        else:
+            for metric in metrics:
+                heading = column(metric)
+                reason = f"{heading.missing} ({heading.title})"
+                why.setdefault(reason, []).append(str(row))
+    told = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
+    return [f"{NONE} {'; '.join(told)}."] if told else []
 
 
 def _values(comparison: Comparison, marked: bool) -> str:
@@ -203,8 +282,7 @@ def _missing(comparison: Comparison, found: pd.DataFrame) -> list[str]:
         for n, alike in part.groupby(part, sort=False)
     ]
     for row, n in counts.iterrows():
-        # A row that is not pre-trained has none of the pre-training's metrics.
-        fewer = n[(n < most) & ((n > 0) | n.index.isin(TASK_METRICS))]
+        fewer = n[(n < most) & (n > 0)]
         if len(fewer):
             of = most[fewer.index].max()
             notes.append(f"{row} has {fewer.min()} of {of} values, and is not marked best.")

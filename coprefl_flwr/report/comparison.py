@@ -12,6 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.report.figures import Landscape, Noised, Similarity
+from coprefl_flwr.report.searching import Tried
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
@@ -40,6 +41,7 @@ class Measured:
     similarity: Similarity | None = None  # how much each backbone is in what it fuses
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     noised: Noised | None = None  # an image that it is trained on, without and with noise
+    troubles: Sequence[str] = ()  # what diverged or did not learn, e.g. "seed 0: diverged: ..."
 
     @property
     def name(self) -> str:
@@ -70,6 +72,8 @@ class Comparison:
     paper: Mapping[str, Printed] = field(default_factory=dict)
     source: str = ""  # where the paper has these, e.g. "CoPreFL, AAAI text, Table 1(a)"
     failed: Sequence[str] = ()  # a line per run that failed
+    tried: Sequence[Tried] = ()  # what was searched, value by value
+    scored: str = ""  # what the score of a value is, e.g. "on 2 validation tasks"
 
     def __post_init__(self) -> None:
         where = f"comparison {self.name!r}"
@@ -125,6 +129,10 @@ class Report:
     comparisons: Sequence[Comparison]  # at least one, each with a name of its own
     figures: Sequence[str] = ()  # kinds of figures to draw for each, of `FIGURES`
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was set, shown at the end
+    defaults: Mapping[str, Any] = field(default_factory=dict)  # all others, as they were used
+    methods: Mapping[str, str] = field(default_factory=dict)  # each row with all that it heeds
+    made: Mapping[str, str] = field(default_factory=dict)  # provenance: versions, machine, seeds
+    warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:
         for kind in self.figures:

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from coprefl_flwr.report.table import PARTS, Number, Table
+from coprefl_flwr.report.table import DAGGER, NONE, PARTS, Number, Table
 
 TEXT_WIDTH = 100  # most characters of a line of plain text
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
@@ -15,7 +15,7 @@ def plain(table: Table) -> str:
     It has what was measured here alone. Columns that do not fit beside the others stand in a
     further table below, and long names are wrapped.
     """
-    names = [":".join(filter(None, line)) for line in table.lines]  # as in a setting
+    names = list(map(_name, table.lines))
     room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
     groups: list[list[list[str]]] = [[]]
     for one in table.columns:
@@ -27,6 +27,13 @@ def plain(table: Table) -> str:
     for columns in groups:
         text += [*_beside(table.names[0], names, columns), ""]
     return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), TEXT_WIDTH)).rstrip("\n")
+
+
+def _name(line: Sequence[str]) -> str:
+    """Return a line's names in one, as in a setting, with its mark behind them."""
+    name = ":".join(text for text in line if text not in ("", NONE))
+    mark = f" {DAGGER}"
+    return name.replace(mark, "") + mark if mark in name else name
 
 
 def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
@@ -90,7 +97,7 @@ _LATEX = str.maketrans({
     **{character: f"\\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''",
-    "±": r"$\pm$", "²": r"\textsuperscript{2}",
+    "±": r"$\pm$", "†": r"\textdagger{}", "²": r"\textsuperscript{2}",
     "–": "--", "−": "$-$", "×": r"$\times$",  # noqa: RUF001
     "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$",  # noqa: RUF001
     "μ": r"$\mu$", "η": r"$\eta$", "ζ": r"$\zeta$",
@@ -130,7 +137,7 @@ def _block(table: Table, at: int) -> list[str]:
         found = [one.parts[part][at] if part in one.parts else Number("") for one in table.columns]
         texts = [rf"\textbf{{{_typeset(n.text)}}}" if n.best else _typeset(n.text) for n in found]
         below = [rf"\quad {part}", *[""] * (len(table.names) - 1)]
-        if any(texts):  # Dashes where nothing was measured.
+        if part == "here" or set(texts) - {"", _typeset(NONE)}:
             names = map(_typeset, table.lines[at]) if part == "here" else below
             block.append(_ampersands([*names, *texts]))
     return block

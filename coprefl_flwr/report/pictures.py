@@ -16,6 +16,7 @@ from coprefl_flwr.report.figures.against import PAPER, is_fitted
 from coprefl_flwr.report.figures.curves import ORDER, WINDOW
 from coprefl_flwr.report.figures.objective import weighted
 from coprefl_flwr.report.figures.style import NothingToDrawError
+from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.statistics import summarise
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ def _accuracies(comparison: Comparison) -> Drawn:
     if rows.empty:
         raise NothingToDrawError("rows of clients")
     caption = (
-        "Accuracies of the tasks' clients, pooled over tasks; the line is the mean. Mean and "
-        "variance are those of the table: per task, then averaged."
+        "Accuracies of the tasks' clients, pooled over tasks; the line is the mean, the dotted one "
+        "the lowest mean of all, to compare with. Mean and variance are those of the table: per "
+        "task, then averaged."
     )
     return figures.accuracy_figure(rows), caption
 
@@ -75,6 +77,12 @@ def _curves(comparison: Comparison) -> Drawn:
     caption = "Learning curves: the training (test accuracy where tested, else training loss)"
     if not tasks.empty:
         caption += ", and the mean accuracy of the tasks' clients"
+    caption += ". Bars beside the last round: one sample standard deviation"
+    if CHAINED in before and before[CHAINED].eq(True).any():
+        caption += (
+            ". In a chain a model is fitted to one client's data after the other's: its loss is no "
+            "mean of several models'"
+        )
     return figures.learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."
 
 

@@ -1,15 +1,25 @@
 """The tables of a study of starting points: their worth, and their pre-training."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.columns import STEP_SIZE, Better, column
 from coprefl_flwr.report.results import task_metrics
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.table import MARK, Column, Note, Number, Table, column_of, shown
+from coprefl_flwr.report.table import (
+    DAGGER,
+    MARK,
+    NONE,
+    Column,
+    Note,
+    Number,
+    Table,
+    column_of,
+    shown,
+)
 
 _SUMMARY = {"Accuracy %": "accuracy", "Variance": "variance"} | {
     f"Worst {percent} %": f"worst-{percent}%" for percent in (10, 20, 30)
@@ -23,19 +33,38 @@ _PRETRAINING = {
     "Models sent": ("models", ",.0f"),
     "MB sent": ("megabytes", ",.0f"),
 }
+Troubles = Mapping[str, str]
+"""{start: what is wrong with it}, as `learnt` finds it."""
+
 _COSTS = {"Summed step size": (STEP_SIZE, ",.3f"), "Million gradients": ("gradients", ",.3f")}
 """What no round says: columns that the caller adds to the summary."""
 
 
-def summary_table(rows: pd.DataFrame) -> Table:
-    """Return what the starting points are worth, over tasks, from rows of clients."""
+def summary_table(rows: pd.DataFrame, troubles: Troubles | None = None) -> Table:
+    """Return what the starting points are worth, over tasks, from rows of clients.
+
+    Starts with `troubles` are never marked as best.
+    """
     starts = task_metrics(rows).groupby("start", sort=False)
-    columns = []
+    columns, troubles = [], troubles or {}
+    tasks = {str(start): list(numbers) for start, numbers in starts["task"]}
+    good = [start not in troubles for start in tasks]
     for title, metric in _SUMMARY.items():
         found = [summarise(values.tolist()) for _, values in starts[metric]]
-        columns.append(column_of(title, found, "lower" if metric == "variance" else "higher"))
-    tasks = {str(start): list(numbers) for start, numbers in starts["task"]}
-    return Table(["Start"], [[start] for start in tasks], columns, [Note(_over_tasks(tasks))])
+        better: Better = "lower" if metric == "variance" else "higher"
+        columns.append(column_of(title, found, better, good))
+    notes = [Note(_over_tasks(tasks)), *_told(troubles)]
+    return Table(["Start"], _named(tasks, troubles), columns, notes)
+
+
+def _named(starts: Iterable[str], troubles: Troubles) -> list[list[str]]:
+    return [[f"{start} {DAGGER}" if start in troubles else start] for start in starts]
+
+
+def _told(troubles: Troubles) -> list[Note]:
+    """Say what is wrong with some starts."""
+    told = [f"{start} {trouble}" for start, trouble in troubles.items()]
+    return [Note(f"{DAGGER} {'; '.join(told)}.")] if told else []
 
 
 def _over_tasks(tasks: Mapping[str, Sequence[int]]) -> str:
@@ -108,11 +137,21 @@ def cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: floa
     return math.inf
 
 
-def pretraining_table(entries: pd.DataFrame) -> Table:
+def pretraining_table(entries: pd.DataFrame, troubles: Troubles | None = None) -> Table:
     """Return the table of a `pretraining_summary`, without the columns that no start has."""
-    columns = [
-        Column(title, {"here": [Number(shown(n, spec) if n == n else "") for n in entries[name]]})
+    had = {
+        title: (name, spec)
         for title, (name, spec) in (_PRETRAINING | _COSTS).items()
         if name in entries and entries[name].notna().any()
+    }
+    columns = [
+        Column(title, {"here": [Number(shown(n, spec)) for n in entries[name]]})
+        for title, (name, spec) in had.items()
     ]
-    return Table(["Start"], entries[["start"]].values.tolist(), columns, marks=False)
+    why: dict[str, list[str]] = {}
+    for title, (name, _) in had.items():
+        if entries[name].isna().any():
+            why.setdefault(column(name).missing, []).append(title)
+    notes = [Note(f"{NONE} {', '.join(titles)}: {reason}.") for reason, titles in why.items()]
+    lines, notes = _named(entries["start"], troubles or {}), [*notes, *_told(troubles or {})]
+    return Table(["Start"], lines, columns, notes, marks=False)

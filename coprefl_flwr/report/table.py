@@ -13,6 +13,9 @@ PARTS: tuple[Part, ...] = ("here", "paper", "p")
 """What can stand below a heading: what was measured here, what the paper printed, a p-value."""
 
 NONE = "–"  # noqa: RUF001  The dash that typesets a missing number.
+DAGGER = "†"
+"""Stands behind the name of a line that is never marked as best: a note says why."""
+
 MARK = "{mark}"
 """Stands in a note for how a form marks the best numbers: "bold" or "*"."""
 
@@ -24,6 +27,7 @@ class Number:
     mean: str
     std: str = ""
     best: bool = False
+    mark: str = ""  # behind it, where a note says something of it
 
     @classmethod
     def of(cls, mean: float, std: float, spec: str, best: bool = False) -> "Number":
@@ -32,8 +36,8 @@ class Number:
 
     @property
     def text(self) -> str:
-        """The two together."""
-        return f"{self.mean} ± {self.std}" if self.std else self.mean
+        """All together."""
+        return (f"{self.mean} ± {self.std}" if self.std else self.mean) + self.mark
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Note:
 
 @dataclass(frozen=True)
 class Table:
-    """Lines of names and numbers."""
+    """Lines of names and numbers; no cell is empty: a dash has its reason in a note."""
 
     names: Sequence[str]  # headings of the columns of names, which come first
     lines: Sequence[Sequence[str]]  # the names of each line; at least one line
@@ -68,7 +72,11 @@ class Table:
 
     def note(self, mark: str, parts: Sequence[Part] = PARTS) -> str:
         """Return the notes on these parts as one text; `mark` says how the best are marked."""
-        return " ".join(n.text.replace(MARK, mark) for n in self.notes if n.part in parts)
+        return " ".join(self.told(mark, parts))
+
+    def told(self, mark: str, parts: Sequence[Part] = PARTS) -> list[str]:
+        """Return the notes on these parts, one by one."""
+        return [n.text.replace(MARK, mark) for n in self.notes if n.part in parts]
 
 
 def shown(value: float, spec: str) -> str:
@@ -90,8 +98,17 @@ def best_of(values: Sequence[float], better: Better) -> set[int]:
     return {index for index, value in enumerate(values) if value == best}
 
 
-def column_of(title: str, found: Sequence[Summary], better: Better = "higher") -> Column:
-    """Return a column of summaries with one decimal, one a line, the best marked."""
-    best = best_of([float(f"{one.mean:.1f}") for one in found], better)
+def column_of(
+    title: str,
+    found: Sequence[Summary],
+    better: Better = "higher",
+    good: Sequence[bool] | None = None,
+) -> Column:
+    """Return a column of summaries with one decimal, one a line, the best that is good marked."""
+    which = good or [True] * len(found)
+    means = [
+        float(f"{one.mean:.1f}") if ok else math.nan for one, ok in zip(found, which, strict=True)
+    ]
+    best = best_of(means, better) if sum(which) > 1 else set()
     numbers = [Number.of(one.mean, one.std, ".1f", at in best) for at, one in enumerate(found)]
     return Column(title, {"here": numbers})

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from coprefl_flwr.report.comparison import Report
 from coprefl_flwr.report.forms import latex, markdown
 from coprefl_flwr.report.pictures import Picture, draw
 from coprefl_flwr.report.results import write_csv
-from coprefl_flwr.report.table import Table
+from coprefl_flwr.report.searching import search_table
+from coprefl_flwr.report.table import Column, Number, Table
 
-Section = tuple[Table, list[Picture]]
+Section = tuple[Table, Table | None, list[Picture]]
+"""A comparison's table, that of its search if there was one, and its figures."""
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -28,6 +31,8 @@ def write_report(report: Report, folder: Path) -> Path:
     | --- | --- |
     | `index.html` | everything on one page, which needs no other file |
     | `tables/NAME.md`, `tables/NAME.tex` | a comparison's table |
+    | `tables/NAME-search.md` | every value that was searched for it, with its score |
+    | `provenance.md` | how the results were made, and all settings |
     | `tables/overview.md` | one metric of all comparisons a table, where there are several |
     | `figures/NAME-KIND.png`, `.pdf` | its figures |
     | `results.csv` | a line per comparison, row and metric |
@@ -39,21 +44,48 @@ def write_report(report: Report, folder: Path) -> Path:
     across = overviews(report.comparisons, tables)
     if across:
         write_atomically(folder / "tables" / "overview.md", markdown(*across).encode())
-    sections: list[Section] = [(one, []) for one in across]
+    sections: list[Section] = [(one, None, []) for one in across]
     for comparison, of in zip(report.comparisons, tables, strict=True):
         write_atomically(folder / "tables" / f"{comparison.name}.md", markdown(of).encode())
         write_atomically(folder / "tables" / f"{comparison.name}.tex", latex(of).encode())
-        sections.append((of, draw(comparison, report.figures, folder / "figures")))
+        tried = search_table(comparison.tried, comparison.scored) if comparison.tried else None
+        if tried:
+            path = folder / "tables" / f"{comparison.name}-search.md"
+            write_atomically(path, markdown(tried).encode())
+        pictures = draw(comparison, report.figures, folder / "figures")
+        alone = len(report.comparisons) == 1 and of.title == report.title
+        sections.append((replace(of, title="Results") if alone else of, tried, pictures))
     for name, rows in (("results", numbers), ("units", units)):
         lines = pd.concat([rows(comparison) for comparison in report.comparisons])
         write_csv(folder / f"{name}.csv", lines)
+    write_atomically(folder / "provenance.md", markdown(*_provenance(report)).encode())
     write_atomically(folder / "index.html", _page(report, sections).encode())
     return folder / "index.html"
 
 
+def _provenance(report: Report) -> list[Table]:
+    """Return how the results were made, and all settings, as tables."""
+    parts = {
+        "How it was made": report.made,
+        "Settings": report.settings,
+        "Settings at their defaults": report.defaults,
+        "Methods": report.methods,
+    }
+    return [
+        Table(
+            ["Row" if title == "Methods" else "What"],
+            [[key] for key in of],
+            [Column("Value", {"here": [Number(_value(value)) for value in of.values()]})],
+            title=title,
+        )
+        for title, of in parts.items()
+        if of
+    ]
+
+
 def _page(report: Report, sections: Sequence[Section]) -> str:
     """Return the page; a figure that was asked for and that nothing had data for is noted."""
-    drawn = {picture.kind for _, pictures in sections for picture in pictures}
+    drawn = {picture.kind for *_, pictures in sections for picture in pictures}
     missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
     pages = Environment(
         loader=PackageLoader(__package__, ""),
@@ -64,7 +96,7 @@ def _page(report: Report, sections: Sequence[Section]) -> str:
     )
     notes = [*report.notes, *missing]
     return pages.get_template("page.html").render(
-        report=report, notes=notes, sections=sections, value=_value
+        report=report, notes=notes, sections=sections, provenance=_provenance(report)
     )
 
 

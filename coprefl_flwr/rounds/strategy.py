@@ -88,8 +88,7 @@ class RoundStrategy(Strategy, ABC):
     """What the setting `method` calls it."""
 
     refined_name: ClassVar[str] = ""
-    """The name of scenario II's form, each round followed by SGD on the server's data; "" is the
-    name with -refined behind it."""
+    """Its name in scenario II, each round followed by SGD at the server; "": NAME-refined."""
 
     version: ClassVar[int] = 1
     """Raised only when the method's results change: results are stored under it."""
@@ -101,8 +100,7 @@ class RoundStrategy(Strategy, ABC):
     """The kinds of stage it can run as: "pretraining", "task", "personalised", "head"."""
 
     server_data: ClassVar[str] = ""
-    """The data that its field `server` holds: those of the "server", of all "clients" or of "both";
-    "" if it has no such field."""
+    """Whose data its field `server` holds: "server", all "clients" or "both"; "": no such field."""
 
     local_training: ClassVar[bool] = True
     """Whether its clients train as the settings of local training say."""
@@ -131,6 +129,10 @@ class RoundStrategy(Strategy, ABC):
     evaluates_own: ClassVar[bool] = False
     """Whether every client is evaluated with a state of its own, beside the global arrays."""
 
+    loss_of: ClassVar[str] = "clients"
+    """What a round's loss is: the mean cross-entropy of "clients" whose models began alike, that of
+    a "chain", on the way from one to the next, or with "more" in it than the cross-entropy."""
+
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
@@ -154,11 +156,7 @@ class RoundStrategy(Strategy, ABC):
 
     @classmethod
     def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
-        """Raise a SettingsError where the clients' training does not fit the method.
-
-        `options` are the method's, by key; `clip_norm` is local training's largest norm of a
-        gradient.
-        """
+        """Raise a SettingsError where training with this `clip_norm` does not fit the options."""
 
     @classmethod
     def server_samples_needed(cls, participants: int) -> int:

@@ -26,6 +26,8 @@ class Traffic:
     models_up: float = 0.0
     bytes_down: int = 0
     bytes_up: int = 0
+    replies_asked: int = 0
+    replies_left_out: int = 0
 
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
         """Count an exchange's messages to `clients` clients."""
@@ -37,6 +39,11 @@ class Traffic:
         """Count the bytes of a reply, good or bad."""
         self.bytes_up += 0 if message.has_error() else array_bytes(message)
 
+    def count_replies(self, asked: int, good: int) -> None:
+        """Count the clients that were asked in an exchange, and those that are left out of it."""
+        self.replies_asked += asked
+        self.replies_left_out += asked - good
+
     def count_models_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
         """Count what the clients of good replies answered with."""
         for reply in replies:
@@ -45,9 +52,14 @@ class Traffic:
             self.models_up += len(reply.metrics) * self._models(size(answer))
 
     def as_metrics(self) -> dict[str, float]:
-        """Return the four counts under the names they have in tables and files."""
+        """Return the counts under the names they have in tables and files.
+
+        Those of replies are there only where some were left out.
+        """
         counts = {name.replace("_", "-"): count for name, count in asdict(self).items()}
         del counts["model-size"]
+        if not self.replies_left_out:  # A round without failures says nothing of them.
+            del counts["replies-asked"], counts["replies-left-out"]
         return counts
 
     def _models(self, amount: int) -> float:

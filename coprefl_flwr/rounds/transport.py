@@ -191,6 +191,7 @@ class Transport:
         self._tell_failures(exchange, replies)
         good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
         count = sum(len(reply.metrics) for reply in good)
+        self.traffic.count_replies(len(exchange.clients), count)
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"

@@ -23,6 +23,7 @@ class Centralised(RoundStrategy):
     training: "LocalTraining" = field(metadata={"option": False})
 
     name = "centralised"
+    loss_of = "chain"
     server_data = "clients"
     samples_clients = False
     training_defaults: ClassVar = {"local-epochs": 1, "batch-size": 64}

@@ -17,6 +17,7 @@ class Cyclic(RoundStrategy):
     """
 
     name = "cyclic"
+    loss_of = "chain"
     training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

@@ -35,7 +35,7 @@ from coprefl_flwr.studies.personal_data import (
 from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import ABOUT, Stage, Store
-from coprefl_flwr.studies.study import Study, not_set, versions
+from coprefl_flwr.studies.study import Study, made_by, not_set
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
@@ -160,7 +160,7 @@ class PersonalStage(Stage):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}
                 write_atomically(folder / file, safetensors.numpy.save(plain))
-        about = {"phases": [self.of.about()], "settings": self.study.config, "versions": versions()}
+        about = {"phases": [self.of.about()], "settings": self.study.config, **made_by()}
         write_atomically(folder / ABOUT, json.dumps(about, indent=1).encode())
         return {
             "weights-sent": sum(array.size for array in arrays.values() if array.ndim > 1),

@@ -1,5 +1,6 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,14 +20,15 @@ from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.columns import START_LOSS
+from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
 from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase, shown
-from coprefl_flwr.studies.stage import Stage, Store
-from coprefl_flwr.studies.study import versions
+from coprefl_flwr.studies.stage import ABOUT, Stage, Store, read_result
+from coprefl_flwr.studies.study import made_by
 
 if TYPE_CHECKING:
     from coprefl_flwr.studies.starts import Starts
@@ -119,7 +121,7 @@ class Pretraining(Stage):
             "classes": [source.classes[number] for number in datasets.classes[0]],
             **pixels,
             "settings": self.study.config,
-            "versions": versions(),
+            **made_by(),
         }
         save_model(folder, arrays, about)
         return {}
@@ -147,6 +149,25 @@ class Pretraining(Stage):
             return MetricRecord(dict(found)) if found else None
 
         return measure if test or clients else None
+
+    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
+        """Return whether it diverged or did not learn; nothing of a start that is not trained."""
+        if not self.phases:
+            return None
+        last = self.phases[-1].method.strategy_class
+        before = self.rounds - self.phases[-1].training.rounds
+        rounds = [row for row in read_result(folder)["rounds"] if row["round"] > before]
+        return trouble_of(
+            [row["loss"] for row in rounds if "loss" in row],
+            json.loads((folder / ABOUT).read_text())["num-classes"],
+            start_loss=start_loss,
+            chained=last.loss_of == "chain",
+            comparable=last.loss_of != "more",
+        )
+
+    def chained(self, server_round: int) -> bool:
+        """Tell whether the model learns from client to client in a round."""
+        return self.phase_of(server_round).method.strategy_class.loss_of == "chain"
 
     def loss(self, arrays: Arrays) -> float:
         """Return the mean loss over all training samples of all clients, in eval mode."""

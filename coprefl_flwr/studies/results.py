@@ -5,7 +5,7 @@ runs of a personalised study, of other seeds.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -16,6 +16,7 @@ from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.columns import SENT, STEP_SIZE
 from coprefl_flwr.report.forms import markdown, plain
+from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.personal import PersonalRun, personal_tables
 from coprefl_flwr.report.starts import pretraining_summary, pretraining_table, summary_table
 from coprefl_flwr.report.table import Table
@@ -23,6 +24,7 @@ from coprefl_flwr.studies.budgets import cost
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Store, read_result
 from coprefl_flwr.studies.study import Study
+from coprefl_flwr.studies.told import told
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -43,29 +45,39 @@ def write_results(study: Study, store: Store, folder: Path) -> None:
     results.write_rounds(folder / "rounds.jsonl", rounds)
     if not rows.empty:
         results.write_rows(folder / "rows.jsonl", rows)
+    troubles = told(study, store)
     if study.config["study"] == PERSONALISED:
         _write(folder / "summary.md", personal_tables([read_personal(folder)]))
     else:
-        _write_starts(study, folder, rows, rounds)
+        _write_starts(study, folder, rows, rounds, troubles)
     logger.info("")
     logger.info("models, rows, tables and figures are in %s", folder)
 
 
-def _write_starts(study: Study, folder: Path, rows: pd.DataFrame, rounds: pd.DataFrame) -> None:
+def _write_starts(
+    study: Study,
+    folder: Path,
+    rows: pd.DataFrame,
+    rounds: pd.DataFrame,
+    troubles: Mapping[str, str],
+) -> None:
+    made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
     if not rounds.empty:
-        figures.save(figures.learning_figure(rounds), folder / "learning_curves.png")
+        of = zip(rounds["phase"], rounds["start"], rounds["round"], strict=True)
+        chained = [phase == "pretraining" and made[start].chained(at) for phase, start, at in of]
+        drawn = figures.learning_figure(rounds.assign(**{CHAINED: chained}))
+        figures.save(drawn, folder / "learning_curves.png")
     entries = pretraining_summary(rounds)
     if not entries.empty:
-        made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
         run = zip(entries["start"], entries["rounds"], strict=True)
         found = [cost(made[str(start)], int(rounds)) for start, rounds in run]
         entries[STEP_SIZE] = [one.step_size for one in found]
         entries["gradients"] = [one.gradients / 1e6 for one in found]
-        _write(folder / "pretraining.md", [pretraining_table(entries)])
+        _write(folder / "pretraining.md", [pretraining_table(entries, troubles)])
     if not rows.empty:
         results.write_csv(folder / "summary.csv", results.summary(rows))
         figures.save(figures.accuracy_figure(rows), folder / "client_accuracies.png")
-        _write(folder / "summary.md", [summary_table(rows)])
+        _write(folder / "summary.md", [summary_table(rows, troubles)])
 
 
 def _write(path: Path, tables: Sequence[Table]) -> None:

@@ -29,6 +29,7 @@ from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
+from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
@@ -149,6 +150,19 @@ class Stage(ABC):
         """
         return {}
 
+    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
+        """Return what is wrong with what it came to in its folder, if anything.
+
+        `start_loss` is that of a start over all clients' data, where it was measured.
+        """
+        result = read_result(folder)
+        lost = sum(row["loss"] is None for row in result["rows"])
+        if lost:
+            of = f"{lost} of {len(result['rows'])} clients"
+            return Trouble(f"{of} end with a loss that is not finite")
+        last = result["rounds"][-1] if result["rounds"] else {}
+        return Trouble(DIVERGED) if last.get("loss", 0.0) is None else None
+
     def features(self) -> str:
         """Return a hash of what its clients' features depend on, "" where they have none."""
         return ""
@@ -172,6 +186,8 @@ def run_stage(
     elif stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds)
         _train(stage, grid, store, progress, hooks)
+        if trouble := stage.trouble(folder):
+            logger.warning("%s: %s", stage.title, trouble)
     else:
         progress.done += 1
         logger.info("[%s/%s] %s", progress.done, progress.parts, stage.title)

@@ -17,9 +17,13 @@ Its folder, OUTPUT-DIR/RUN-NAME:
 A study that was interrupted goes on with the first stage whose result is not there.
 """
 
+import functools
 import importlib.metadata
 import json
+import os
 import platform
+import re
+import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +31,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.studies.client_metrics import ClientMetrics
@@ -151,6 +157,45 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
             raise SettingsError(
                 f"{key} = {value}: the run to resume was started with {before[key]}"
             )
+
+
+def made_by() -> dict[str, Any]:
+    """Return what made a result: versions, the machine, and the commit of a checkout's package."""
+    here = {"versions": versions(), "machine": machine()}
+    commit = commit_of(Path(coprefl_flwr.__file__).parent)
+    return here | ({"commit": commit} if commit else {})
+
+
+@functools.cache
+def machine() -> str:
+    """Return the processor, its cores, and the GPU that is computed on, if there is one."""
+    cpus = Path("/proc/cpuinfo")
+    told = re.search(r"model name\s*:\s*(.+)", cpus.read_text()) if cpus.exists() else None
+    name = told[1].strip() if told else platform.processor() or platform.machine()
+    device = default_device()
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    return f"{name}, {os.cpu_count()} cores{gpu}"
+
+
+@functools.cache
+def commit_of(folder: Path) -> str:
+    """Return the commit that a folder under git is at, with "-dirty" if files of it differ.
+
+    "" where git does not know the folder's files, or is not there.
+    """
+    try:
+        found = [
+            subprocess.run(
+                ["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10
+            ).stdout.strip()
+            for command in (
+                ["ls-files", "--", "."],
+                ["describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"],
+            )
+        ]
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found[1] if found[0] else ""
 
 
 def versions() -> dict[str, str]:

@@ -1,6 +1,7 @@
 """From the store to a report: which figure stands where, and what is missing."""
 
 import math
+import os
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,8 @@ from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.figures import Landscape
+from coprefl_flwr.studies.stage import write_result
+from coprefl_flwr.studies.told import told
 from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
 
 
@@ -284,3 +287,127 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
         (store.folder(stage) / "seconds.json").unlink()
     found = collect(recipe, store, {}).comparisons[0].measured[0].values["seconds"]
     assert np.isnan(found).all()
+
+
+def with_losses(store, recipe, losses):
+    """Keep the reported runs; `losses` is {row: those of its pre-training's rounds}."""
+    for contest in contests(recipe):
+        for run in contest.reported(contest.entrant.candidates()[0]):
+            keep(store, run, [60, 70], losses=losses.get(contest.entrant.label, ()))
+
+
+def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
+    """Guessing among 6 classes is ln 6 = 1.792; a start that is not trained is what it is."""
+    methods = ["random", "fedavg", {"slow": {"method": "fedavg", "learning-rate": 1e-6}},
+               {"fast": {"method": "fedavg", "learning-rate": 1e6}},
+               {"chain": {"method": "cyclic"}}]  # fmt: skip
+    recipe = recipe_of(methods=methods, reference="fedavg")
+    losses = {
+        "fedavg": [1.8, 1.7, 1.5],
+        "slow": [1.792, 1.79, 1.78],
+        "fast": [1.9, 1.96e31],
+        "chain": [1.8, 2.5],
+    }
+    with_losses(store, recipe, losses)
+    report = collect(recipe, store, {})
+    (found,) = report.comparisons
+    assert [list(row.troubles) for row in found.measured] == [
+        [],
+        [],
+        ["seed 0: did not learn: loss 1.780, guessing is 1.792"],
+        ["seed 0: diverged: loss 1.96e+31, guessing is 1.792"],
+        [],
+    ]
+    assert report.warnings == [
+        "slow, seed 0: did not learn: loss 1.780, guessing is 1.792.",
+        "fast, seed 0: diverged: loss 1.96e+31, guessing is 1.792.",
+    ]
+    assert report.warnings[1] in write_report(report, tmp_path / "report").read_text()
+    assert list(found.measured[4].rounds["chained"]) == [True, True]
+
+
+def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
+    recipe = recipe_of(methods=["random"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70])
+    file = result_file(store, run, 1)
+    file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
+    (row,) = collect(recipe, store, {}).comparisons[0].measured
+    assert row.troubles == ["seed 0, task 1: 1 of 2 clients end with a loss that is not finite"]
+
+
+def test_replies_that_were_left_out_are_counted(store, recipe_of):
+    recipe = recipe_of(methods=["fedavg"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70])
+    lost = {"replies-asked": 6, "replies-left-out": 2}
+    rounds = [{"round": 1, "loss": 1.0, **lost}, {"round": 2, "loss": 1.0}]
+    rounds.append({"round": 3, "loss": 1.0, "replies-asked": 3, "replies-left-out": 1})
+    write_result(store.folder(run.main), [], [{"phase": "pretraining"} | row for row in rounds])
+    assert collect(recipe, store, {}).warnings == [
+        "fedavg, seed 0: 3 of 9 replies were left out in 2 of the 3 rounds."
+    ]
+
+
+def test_the_search_shows_every_value(store, recipe_of):
+    recipe = recipe_of()
+    keep_all(store, recipe, lambda start, seed, task: 60 if start.endswith("1.0") else 50)
+    (found,) = collect(recipe, store, {}).comparisons
+    assert [(one.label, one.values, one.score, one.chosen) for one in found.tried] == [
+        ("coprefl", "gamma=0.0", 50.0, False),
+        ("coprefl", "gamma=1.0", 60.0, True),
+    ]
+    assert found.scored == "on 1 validation task (seed 100)"
+    assert collect(recipe_of(select="all"), store, {}).comparisons[0].tried == []
+
+
+def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
+    """Of the results, not of whoever reports them; folders of one's own files are nobody's."""
+    own = tmp_path / "secret" / "net.py"
+    own.parent.mkdir()
+    own.write_text("from tests.tiny_study import network\n")
+    recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
+    report = collect(recipe, store, {})
+    assert report.made["date (UTC)"] == "nothing is done yet"
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70])
+    for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
+        os.utime(file, (86_400 * 365, 86_400 * 365))
+    report = collect(recipe, store, {}, commit="abc123")
+    assert report.made == {
+        "versions": "torch 2.0",
+        "commit of the package": "not recorded: an installed package, or results of before it was",
+        "commit of the recipe": "abc123",
+        "machine": "An engine, 2 cores",
+        "date (UTC)": "1971-01-01",
+        "seeds": "3",
+    }
+    assert report.settings["model"] == "net.py:network"
+    assert report.defaults["min-replies"] == 1
+    assert "local-steps = 2" in report.methods["fedavg"]
+    page = write_report(report, tmp_path / "report").read_text()
+    assert "<summary>How it was made</summary>" in page
+    assert "An engine, 2 cores" in (tmp_path / "report" / "provenance.md").read_text()
+    assert "secret" not in page
+
+
+def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
+    """Clients fit their own classes in a few local steps, and nobody has learnt all of them."""
+    recipe = recipe_of({"start-loss": True}, methods=["fedavg"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70], losses=[1.0, 0.9])
+    assert collect(recipe, store, {}).warnings == []
+    write_result(store.folder(run.study.stages[-1]), [], [{"start-loss": 1.79}])
+    assert collect(recipe, store, {}).warnings == [
+        "fedavg, seed 0: did not learn: loss 1.790, guessing is 1.792."
+    ]
+
+
+def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
+    recipe = recipe_of(methods=["fedavg"], reference=None)
+    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    keep(store, run, [60, 70], losses=[1.8, 1.79])
+    with caplog.at_level("WARNING", "flwr.coprefl"):
+        found = told(run.study, store)
+    assert found == {run.settings.method: "did not learn: loss 1.790, guessing is 1.792"}
+    assert caplog.messages == [f"{run.main.title}: {found[run.settings.method]}"]

@@ -272,3 +272,13 @@ def test_summary_csv(tmp_path: Path) -> None:
     assert entry["start"] == "a,b"
     assert (entry["tasks"], entry["accuracy"], entry["variance"]) == ("1", "75.0", "625.0")
     assert (entry["worst-40%"], entry["best-10%"], entry["accuracy std"]) == ("50.0", "100.0", "")
+
+
+def test_a_start_that_did_not_learn_is_not_best() -> None:
+    """The most accurate one would be; of two, the one that is left stands alone."""
+    trouble = {"coprefl": "did not learn: loss 4.38, guessing is 4.382"}
+    text = plain(summary_table(pd.DataFrame(two_starts()), trouble))
+    _, _, random, coprefl, *_ = text.splitlines()
+    assert coprefl.startswith("coprefl †  85.0 ±  7.1 ")
+    assert "*" not in random + coprefl
+    assert " ".join(text.split()).endswith(f"† coprefl {trouble['coprefl']}.")

@@ -84,7 +84,7 @@ def test_curves_show_every_start(tmp_path: Path) -> None:
             row["accuracy"] -= 5 * STARTS.index(row["start"])
     figures.save(figures.learning_figure(frame(rows)), path)
     image = pixels(path)
-    assert image.shape == (780, 1600, 3)
+    assert image.shape == (780 + 40, 1600, 3)  # The legend has two lines.
     for colour, _ in figures.colours(STARTS).values():
         # In both halves: one line in each panel (the legend is cut off).
         assert has_colour(image[:580, :800], colour)
@@ -205,3 +205,52 @@ def test_import_is_light() -> None:
     )
     root = Path(figures.__file__).parents[3]
     subprocess.run([sys.executable, "-c", program], check=True, cwd=root)
+
+
+def lines_with_bands(count: int) -> tuple[int, int]:
+    """Return how many bands and bars stand in the panel of tasks of so many starts."""
+    (_, tasks) = figures.learning_figure(frame(curve_rows(STARTS[:count]))).axes
+    bands = [one for one in tasks.collections if type(one).__name__.startswith("Fill")]
+    return len(bands), len(tasks.containers)
+
+
+def test_spreads_of_many_starts_are_bars_beside_each_other() -> None:
+    """Five bands over each other were one grey."""
+    assert lines_with_bands(2) == (2, 0)
+    assert lines_with_bands(5) == (0, 5)
+
+
+def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
+    rows = curve_rows(["fedavg", "cyclic"])
+    for row in rows:
+        row["chained"] = row["phase"] == "pretraining" and row["start"] == "cyclic"
+    averaged, chain, tasks = figures.learning_figure(frame(rows)).axes
+    assert [panel.get_title(loc="left") for panel in (averaged, chain, tasks)] == [
+        "Pre-training, averaged", "Pre-training in a chain", "Downstream tasks",
+    ]  # fmt: skip
+    assert [len(panel.lines) for panel in (averaged, chain, tasks)] == [1, 1, 2]
+
+
+def test_one_that_diverged_does_not_hide_the_others() -> None:
+    rows = curve_rows(["fedavg", "burst"])
+    for row in rows:
+        row["loss"] *= 1e30 if row["start"] == "burst" else 1
+    before, _ = figures.learning_figure(frame(rows)).axes
+    assert before.get_yscale() == "log"
+    alone, _ = figures.learning_figure(frame(curve_rows(["fedavg"]))).axes
+    assert alone.get_yscale() == "linear"
+
+
+def test_legends_of_long_names_fit(tmp_path: Path) -> None:
+    """A line of names that is wider than the figure was cut off at both sides."""
+    searched = ",".join(f"learning-rate-{number}=0.001" for number in range(9))
+    names = ["fedavg", f"coprefl:{searched}"]
+    figure = figures.learning_figure(frame(curve_rows(names)))
+    figures.save(figure, tmp_path / "long.png")
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert "".join(text.get_text() for text in legend.get_texts()).replace("\n", "") == "".join(
+        names
+    )

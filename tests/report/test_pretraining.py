@@ -5,6 +5,7 @@ import math
 from coprefl_flwr.report.forms import markdown, plain
 from coprefl_flwr.report.results import frame
 from coprefl_flwr.report.starts import pretraining_summary, pretraining_table
+from coprefl_flwr.report.table import NONE
 
 
 def rows(start, accuracies, models=4.0):
@@ -60,11 +61,12 @@ def test_a_plain_start_is_found_by_its_last_phase():
 
 def test_table():
     table = plain(pretraining_table(pretraining_summary(frame(ROUNDS))))
-    head, rule, fedavg, cyclic, slower = table.splitlines()
+    head, rule, fedavg, cyclic, slower, _, why = table.splitlines()
     assert head.startswith("Start  ")
     assert head.endswith("Rounds  Final %  Best %  at round  plain's best by  Models sent  MB sent")
-    assert {len(line) for line in table.splitlines()} == {len(rule)}
-    assert fedavg.split() == ["fedavg", "4", "35.0", "40.0", "3", "24", "12"]
+    assert {len(line) for line in table.splitlines()[:5]} == {len(rule)}
+    assert fedavg.split() == ["fedavg", "4", "35.0", "40.0", "3", NONE, "24", "12"]
+    assert why.startswith(f"{NONE} plain's best by: of a start A+B alone")
     assert cyclic.split()[-3:] == ["3", "48", "12"]
     assert slower.split()[-3:] == ["never", "48", "12"]
     untested = markdown(pretraining_table(pretraining_summary(frame(rows("fedavg", [None])))))

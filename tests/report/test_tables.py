@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001  The dash that stands for a missing number.
 import csv
 import io
 import math
@@ -11,6 +12,7 @@ from coprefl_flwr.report import Measured, text_tables
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
 from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.forms import latex, markdown
+from coprefl_flwr.report.searching import Tried, search_table
 from coprefl_flwr.report.table import NONE, Number, Part
 from tests.report.made_up import NASTY, UNITS, comparison, measured, one_unit
 
@@ -58,7 +60,7 @@ def test_numbers_of_a_row() -> None:
     assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
     assert cell(comparison(), fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
     assert cell(comparison(), fedavg, "variance", "paper").text == "64.80"
-    assert cell(comparison(), coprefl, "accuracy", "p").text == ""
+    assert cell(comparison(), coprefl, "accuracy", "p").text == NONE
     assert cell(comparison(), fedmeta, "accuracy").text == NONE
     assert cell(comparison(), fedmeta, "accuracy", "paper").text == "82.45 ± 2.61"
 
@@ -103,7 +105,7 @@ def test_markdown_shows_every_character() -> None:
     assert "<strong>78.00 ± 3.56</strong>" in html
     head, _, fedavg = text.splitlines()[2:5]
     assert head == "| Method | Chosen | Accuracy % | paper | p | Variance %² | paper | p |"
-    assert fedavg.startswith("| fedavg |  | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.251 | 55.00 ± 12.91 |")
+    assert fedavg.startswith("| fedavg | – | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.251 | 55.00 ± 12.91 |")
     assert f"<li>{shown}, seed 0, task 1: client 3 sent a NaN</li>" in html
 
 
@@ -127,7 +129,10 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
     text = markdown(table(comparison(metrics=["accuracy", "final"], measured=rows, paper={})))
     assert "Final %: 2 values a row." in text
     assert "not marked best" not in text
-    assert "| coprefl | **5.00 ± 2.58** |  | 51.00 ± 1.41 |" in text
+    assert "| coprefl | **5.00 ± 2.58** | – | 51.00 ± 1.41 |" in text
+    # A cell without a number says why.
+    assert "– random: the start was not trained, or test-every is not set (Final %)." in text
+    assert "– below p: the row that the others are tested against" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
@@ -162,7 +167,9 @@ def test_units_of_another_name_are_tested_each() -> None:
 def test_latex_escapes_everything() -> None:
     text = latex(table(comparison()))
     assert r"a\textbar{}b\_c\%d\&e\textless{}f\textgreater{}\{g\}\#\$\textasciitilde{}" in text
-    assert r"\textasciicircum{}\textbackslash{}* &  & 90.00 $\pm$ 0.00 & 1.00 $\pm$ 0.00 \\" in text
+    assert (
+        r"\textasciicircum{}\textbackslash{}* & -- & 90.00 $\pm$ 0.00 & 1.00 $\pm$ 0.00 \\" in text
+    )
     assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in text
     assert r"\quad paper &  & 78.90 $\pm$ 2.98 & 64.80 \\" in text
     assert r"\quad p &  & 0.251 &" in text
@@ -239,3 +246,67 @@ def test_overview_has_a_column_a_comparison() -> None:
     assert lines[NASTY] == ["90.00 ± 0.00", NONE]
     assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown(accuracy)
     assert overviews([other], [table(other)]) == []
+
+
+def troubled() -> Comparison:
+    """The most even row diverged, the most accurate one has not learnt."""
+    rows = [
+        measured("fedavg", [70.0] * 4, [50.0] * 4),
+        measured("coprefl", [75.0] * 4, [40.0] * 4),
+        measured("burst", [1.0] * 4, [0.0] * 4, troubles=["seed 0: diverged: loss 1.96e+31"]),
+        measured("idle", [99.0] * 4, [60.0] * 4, troubles=["seed 1: did not learn: loss 4.38"]),
+    ]
+    return comparison(measured=rows, paper={})
+
+
+def test_what_diverged_or_did_not_learn_is_never_best() -> None:
+    """A loss of 1.96e31 took the bold "best variance" of four equal nothings."""
+    best = [[cell(troubled(), line, metric).best for line in range(4)] for metric in METRICS]
+    assert best == [[False, True, False, False]] * 2
+    for text in (markdown(table(troubled())), text_tables(troubled())):
+        assert "burst †" in text
+        assert "idle †" in text
+        assert "fedavg †" not in text
+        told = " ".join(text.split())
+        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in told
+    assert r"burst \textdagger{} & 1.00" in latex(table(troubled()))
+
+
+def test_an_overview_marks_them_too() -> None:
+    both = [troubled(), comparison(name="b", title="B")]
+    accuracy, _ = overviews(both, [table(one) for one in both])
+    first = accuracy.columns[0].parts["here"]
+    assert [number.text[-1] for number in first[:4]] == ["0", "0", "†", "†"]
+    assert "† diverged or did not learn" in markdown(accuracy)
+
+
+def test_no_cell_is_empty() -> None:
+    """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
+    for found in (comparison(), troubled(), one_unit()):
+        numbers_of = [
+            n for one in table(found).columns for part in one.parts.values() for n in part
+        ]
+        assert all(number.text for number in numbers_of)
+        assert "| |" not in markdown(table(found)).replace("  ", " ")
+    note = markdown(table(comparison()))
+    for why in (
+        "– fedmeta: only the paper has it.",
+        "– below Chosen: nothing was searched.",
+        "– below paper: not printed there.",
+    ):
+        assert why in note
+
+
+def test_the_table_of_a_search() -> None:
+    tried = [
+        Tried("coprefl", "gamma=0.0", 61.5, chosen=False, trouble="seed 100: diverged"),
+        Tried("coprefl", "gamma=1.0", 63.25, chosen=True),
+        Tried("qffl", "q=1", math.nan, chosen=False, why="no memory"),
+    ]
+    text = markdown(search_table(tried, "on 2 validation tasks (seed 100)"))
+    assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
+    assert "| coprefl | gamma=1.0 | 63.25 | **chosen** |" in text
+    assert "| qffl | q=1 | – | no |" in text
+    assert "on 2 validation tasks (seed 100)" in text
+    assert "– qffl with q=1: no memory." in text
+    assert "† coprefl with gamma=0.0 seed 100: diverged" in text

@@ -11,6 +11,7 @@ import pytest
 from coprefl_flwr.report import Measured, Report, write_report
 from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
 from coprefl_flwr.report.figures import Landscape, Similarity
+from coprefl_flwr.report.searching import Tried
 from tests.report.made_up import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
@@ -95,7 +96,8 @@ def test_the_folder(index: Path) -> None:
     names = {str(path.relative_to(index.parent)) for path in index.parent.rglob("*.*")}
     figures = {f"figures/participants-20-{kind}.{s}" for kind in FIGURES for s in ("png", "pdf")}
     tables = {f"tables/participants-20.{suffix}" for suffix in ("md", "tex")}
-    assert names == {"index.html", "results.csv", "units.csv"} | figures | tables
+    files = {"index.html", "provenance.md", "results.csv", "units.csv"}
+    assert names == files | figures | tables
 
 
 def test_the_page_needs_no_other_file(index: Path) -> None:
@@ -160,3 +162,31 @@ def test_nothing_measured_at_all(tmp_path: Path) -> None:
     report = Report("t", "", [], [comparison(measured=rows, paper={})], FIGURES)
     page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
     assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)
+
+
+def test_one_comparison_has_its_title_once(tmp_path: Path) -> None:
+    """It stood above the page and again above its only table."""
+    page = Page(write_report(Report("T", "", [], [comparison(title="T")]), tmp_path).read_text())
+    assert [text for tag, text in page.texts if tag in ("h1", "h2") and text == "T"] == ["T"]
+    assert ("h2", "Results") in page.texts
+
+
+def test_here_stands_beside_the_papers_numbers_alone(tmp_path: Path) -> None:
+    """A column of p-values made a heading "here" where there was nothing else to be there."""
+    without = comparison(paper={})
+    page = Page(write_report(Report("T", "", [], [without]), tmp_path / "a").read_text())
+    heads = [text for tag, text in page.texts if tag == "th"]
+    assert "p" in heads
+    assert "here" not in heads
+    page = Page(write_report(Report("T", "", [], [comparison()]), tmp_path / "b").read_text())
+    assert [text for tag, text in page.texts if tag == "th"].count("here") == 2
+
+
+def test_the_search_stands_below_the_table_it_is_of(tmp_path: Path) -> None:
+    tried = [Tried("coprefl", f"gamma={gamma}", 50.0 + gamma, bool(gamma)) for gamma in (0, 1)]
+    found = comparison(tried=tried, scored="on 2 validation tasks")
+    page = Page(write_report(Report("T", "", [], [found]), tmp_path).read_text())
+    assert ("summary", "Search: 2 values tried") in page.texts
+    assert {("td", "gamma=0"), ("td", "gamma=1"), ("td", "chosen")} <= set(page.texts)
+    text = (tmp_path / "tables" / "participants-20-search.md").read_text()
+    assert "| coprefl | gamma=1 | 51.00 | **chosen** |" in text

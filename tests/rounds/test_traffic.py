@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import CoPreFLClient, MOONClient, client_app
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.traffic import Traffic
 from coprefl_flwr.strategies import (
     MOON,
     SCAFFOLD,
@@ -160,6 +161,8 @@ def test_failures_are_sent_but_send_nothing_back():
     assert (found["models-down"], found["models-up"]) == (8, 3)
     assert found["bytes-down"] == 8 * (HEADER + 400)
     assert found["bytes-up"] == 3 * (HEADER + 400)
+    # Of both attempts: four, and one.
+    assert (found["replies-asked"], found["replies-left-out"]) == (8, 5)
 
 
 def test_arrays_in_an_evaluation_are_not_looked_at():
@@ -201,3 +204,13 @@ def test_a_round_without_messages_sends_nothing():
 
     found = totals(Idle(), adding("1"), START, 2)
     assert set(found.values()) == {0}
+
+
+def test_replies_are_counted_only_where_some_were_left_out():
+    """Results of runs without failures stay as they are, to the byte."""
+    traffic = Traffic()
+    traffic.count_replies(5, 5)
+    assert "replies-asked" not in traffic.as_metrics()
+    traffic.count_replies(5, 3)
+    found = traffic.as_metrics()
+    assert (found["replies-asked"], found["replies-left-out"]) == (10, 2)

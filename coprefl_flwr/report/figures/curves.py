@@ -9,12 +9,15 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.figures import style
+from coprefl_flwr.report.learnt import CHAINED
 
 PHASES = ("pretraining", "downstream", "personalised", "diagnosis")
 _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
+_WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
+_BANDS = 2  # lines that can have bands over each other
 
 
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
@@ -24,36 +27,52 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
 
     `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
     with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
-    place of the loss. A line is the mean over those seeds or tasks that have a value for the round,
-    its band one sample standard deviation either side. A panel without data is left out.
+    place of the loss. Rounds whose column "chained" is true, in which a model travels from client
+    to client, have a panel of their own: their loss is that of a model just fitted to another
+    client's data, no mean over models that began alike.
+
+    A line is the mean over those seeds or tasks that have a value for the round. One sample
+    standard deviation either side is a band where there are at most two lines, else a bar beside
+    the last round: bands over each other tell nothing apart. A panel without data is left out.
 
     Raises `NothingToDrawError` where both are, and `SettingsError` for rows that cannot be right.
     """
     _check(rounds)
     before, label = _by_round(rounds, "pretraining", "server-accuracy"), "Test accuracy (%)"
+    chains, averaged = before.iloc[:0], "Pre-training"
     if before.empty:
-        before, label = _by_round(rounds, "pretraining", "loss"), "Loss"
+        chained = rounds.get(CHAINED, pd.Series(False, rounds.index)).eq(True)
+        before, label = _by_round(rounds[~chained], "pretraining", "loss"), "Loss"
+        chains = _by_round(rounds[chained], "pretraining", "loss")
+        averaged = "Pre-training" if chains.empty else "Pre-training, averaged"
     tasks = _by_round(rounds, "downstream", "accuracy")
     seeds = rounds["seed"].nunique() if "seed" in rounds else 1
     over = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
+    number = rounds.loc[rounds["phase"] == "downstream", "task"].nunique()
+    of_tasks = "one task" if number == 1 else f"mean ± std over {number} tasks"
     drawn = [
-        (before, "Pre-training", over, label),
-        (tasks, "Downstream tasks", "mean ± std over tasks", "Accuracy (%)"),
+        (before, averaged, over, label),
+        (chains, "Pre-training in a chain", over, "Loss on the way"),
+        (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
         (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
     ]
     drawn = [one for one in drawn if not one[0].empty]
     if not drawn:
         raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
     shown = style.colours(rounds["start"])
-    figure, panels = style.row_of_panels(len(drawn))
+    lines = {start for values, *_ in drawn for start in values.index.unique("start")}
+    starts = [start for start in rounds["start"].unique() if start in lines]
+    figure, panels = style.row_of_panels(len(drawn), 3.9 + style.legend_height(starts))
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
         style.by_round(panel, *texts)
         _draw(panel, values, shown)
+        if (values is not tasks and label == "Loss") and _spans_wide(values["mean"]):
+            # One that diverged would press all others into a line at the bottom.
+            panel.set_yscale("log")
         if values is tasks:
             low, high = panel.get_ylim()
             panel.set_ylim(max(low, 0), min(high, 101))
-    lines = {start for values, *_ in drawn for start in values.index.unique("start")}
-    style.legend(figure, [start for start in rounds["start"].unique() if start in lines], shown)
+    style.legend(figure, starts, shown)
     return figure
 
 
@@ -92,17 +111,32 @@ def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
     return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
 
 
+def _spans_wide(losses: "pd.Series[float]") -> bool:
+    """Tell whether losses are so far apart that only a logarithmic axis shows them all."""
+    low, high = losses.min(), losses.max()
+    return bool(low > 0) and bool(high > _WIDE * low)
+
+
 def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None:
-    for start, of_start in values.groupby("start", sort=False):
+    starts = list(values.index.unique("start"))
+    last = values.index.get_level_values("round").max()
+    step = max(0.02 * last, 0.04)  # Between two bars; the first stands as far from the last round.
+    for at, (start, of_start) in enumerate(values.groupby("start", sort=False)):
         colour, dashes = shown[str(start)]
         rounds = of_start.index.get_level_values("round").to_numpy()
         means, stds = of_start["mean"].to_numpy(), of_start["std"].to_numpy()
         # A line through one point cannot be seen.
         marker = "o" if len(rounds) == 1 else ""
         panel.plot(rounds, means, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
-        if stds.any():
+        if stds.any() and len(starts) <= _BANDS:
             low, high = means - stds, means + stds
-            panel.fill_between(rounds, low, high, color=colour, alpha=0.1, linewidth=0)
+            panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        elif stds.any():
+            beside = rounds[-1:] + step * (at + 1)
+            panel.errorbar(
+                beside, means[-1:], stds[-1:], color=colour, fmt="o", markersize=3, linewidth=1.2,
+                capsize=2,
+            )  # fmt: skip
 
 
 def smoothing_window(rounds: npt.ArrayLike) -> int:
@@ -133,7 +167,8 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
     shown = style.colours(accuracy.columns)
     last = int(accuracy.index.max())
     widths = [2, 1] if last >= 4 * _LAST else [2]
-    figure, (first, *zoomed) = style.row_of_panels(len(widths), 4.2, widths)
+    height = 4.2 + style.legend_height(list(accuracy.columns))
+    figure, (first, *zoomed) = style.row_of_panels(len(widths), height, widths)
     below = "smoothed; faint: as measured; dotted: the switch"
     style.by_round(first, "Pre-training", below, "Test accuracy (%)")
     for panel in (first, *zoomed):

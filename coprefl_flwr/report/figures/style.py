@@ -129,17 +129,50 @@ def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str
     panel.margins(x=0.02)
 
 
+# About so many characters of the legend's size and as many line samples fit across a figure.
+_ACROSS, _SAMPLE = 103, 6
+
+
+def _columns(starts: Sequence[str]) -> int:
+    """Return in how many columns a legend stands, each of its lines about as full as the others."""
+    fit = max(1, min(len(starts), _ACROSS // (max(map(len, starts)) + _SAMPLE)))
+    lines = -(-len(starts) // fit)
+    return -(-len(starts) // lines)
+
+
+def _wrapped(start: str) -> str:
+    """Return a name in lines that fit across a figure, broken behind commas and plus signs."""
+    lines = [""]
+    for word in re.findall(r"[^,+]*[,+]?", start):
+        long = len(lines[-1]) + len(word) > _ACROSS - _SAMPLE
+        lines = [*lines, word] if long and lines[-1] else [*lines[:-1], lines[-1] + word]
+    return "\n".join(lines)
+
+
+def legend_height(starts: Sequence[str]) -> float:
+    """Return the inches that a legend needs beyond its first line."""
+    columns = _columns(starts)
+    rows = [starts[at : at + columns] for at in range(0, len(starts), columns)]
+    lines = sum(max(_wrapped(start).count("\n") + 1 for start in row) for row in rows)
+    return 0.2 * (lines - 1)
+
+
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write below the figure which start has which line."""
+    """Write below the figure which start has which line, in their order from left to right."""
     from matplotlib.lines import Line2D
 
-    looks = [shown[start] for start in starts]
-    lines = [Line2D([], [], color=c, linestyle=dashes, linewidth=2.4) for c, dashes in looks]
-    # About 103 characters of this size and as many line samples fit across the figure.
-    columns = max(1, min(len(starts), 103 // (max(map(len, starts)) + 6)))
+    columns = _columns(starts)
+    # Matplotlib fills a legend column by column.
+    order = [at for first in range(columns) for at in range(first, len(starts), columns)]
+    names = [starts[at] for at in order]
+    lines = [
+        Line2D([], [], color=colour, linestyle=dashes, linewidth=2.4)
+        for colour, dashes in (shown[name] for name in names)
+    ]
     figure.legend(
-        lines, starts, loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-    )
+        lines, list(map(_wrapped, names)), loc="outside lower center", ncols=columns,
+        frameon=False, fontsize=9,
+    )  # fmt: skip
 
 
 def save(figure: "Figure", path: str | Path) -> None:

@@ -1,0 +1,125 @@
+"""How the results of a report were made: versions, machines, dates, and all settings."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from coprefl_flwr import places
+from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.methods import short_forms
+from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.options import Value, declared
+from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.personalised import HEEDED
+from coprefl_flwr.studies.populations import TaskSettings
+from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.stage import ABOUT, RESULT
+
+UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
+"""Settings of the data that a personalised study does not heed."""
+
+OF_NO_RESULT = (
+    *("output-dir", "run-name", "resume", "data-dir", "min-nodes", "timeout", "checkpoint-every"),
+    *("method", "seed"),  # The rows, and a line of their own.
+)
+
+
+def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], commit: str) -> dict[str, str]:
+    """Return how those runs that are there were made; `commit` is that of the recipe's folder.
+
+    All of it is the results' own, so that a report that is made again says the same.
+    """
+    folders = [store.folder(stage) for run in runs for stage in run.study.stages]
+    files = sorted({folder / RESULT for folder in folders if (folder / RESULT).exists()})
+    abouts = [json.loads(path.read_text()) for path in _beside(files)]
+    versions = [_in_words(about.get("versions", {})) for about in abouts]
+    found = {
+        "versions": _joined(versions),
+        "commit of the package": _joined(about.get("commit", "") for about in abouts),
+        "commit of the recipe": commit,
+        "machine": _joined(about.get("machine", "") for about in abouts),
+        "date (UTC)": _days(files),
+        "seeds": ", ".join(map(str, recipe.seeds)),
+    }
+    return {key: text or _UNKNOWN[key] for key, text in found.items() if text or key in _UNKNOWN}
+
+
+_UNKNOWN = {
+    "versions": "nothing is done yet",
+    "commit of the package": "not recorded: an installed package, or results of before it was",
+    "machine": "not recorded: results of before it was",
+    "date (UTC)": "nothing is done yet",
+}
+"""Why a line says nothing."""
+
+
+def _beside(results: Iterable[Path]) -> list[Path]:
+    """Return the files that say how starts, and personalised methods, were made."""
+    return [file for file in (path.with_name(ABOUT) for path in results) if file.exists()]
+
+
+def _in_words(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(sorted({text for text in texts if text}))
+
+
+def _days(files: Sequence[Path]) -> str:
+    """Return the first and the last day on which results were written: a second one adds none."""
+    days = sorted({datetime.fromtimestamp(file.stat().st_mtime, UTC).date() for file in files})
+    return " to ".join(dict.fromkeys(f"{day:%Y-%m-%d}" for day in (days[:1] + days[-1:])))
+
+
+def set_here(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that the recipe sets."""
+    return {
+        key: portable(values[0]) if len(values) == 1 else list(map(portable, values))
+        for key, values in recipe.settings.items()
+        if key != "data-dir"
+    }
+
+
+def left_alone(recipe: Recipe) -> dict[str, Any]:
+    """Return all other settings that such a study heeds, as they were used: their defaults."""
+    combination = recipe.combinations()[0]
+    values = Settings.from_config(combination).to_config()
+    starts = recipe.study == STARTS
+    unheeded = declared(PersonalSettings) if starts else (*declared(TaskSettings), *UNHEEDED)
+    # What methods have for themselves stands beside the rows.
+    left_out = {*OF_NO_RESULT, *recipe.settings, *unheeded, *short_forms()}
+    return {key: value for key, value in values.items() if key not in left_out}
+
+
+def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:
+    """Return {row: its methods with every setting that they heed}, of the rows' first runs."""
+    found = {}
+    for name, run in runs:
+        phases = [phase.about() for phase in getattr(run.main, "phases", [])]
+        phases += [run.main.of.about()] if hasattr(run.main, "of") else []
+        found[name] = " + ".join(map(_phase, phases)) or "not trained here"
+    return found
+
+
+def _phase(about: dict[str, Any]) -> str:
+    values = [f"{k} = {v}" for k, v in about.items() if k != "method" and v not in ("", None)]
+    return ": ".join(filter(None, [str(portable(about["method"])), ", ".join(values)]))
+
+
+def portable(value: Value) -> Value:
+    """Return a value without the folders of a user's own files: they are nobody else's."""
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)
+
+
+def _named(word: str) -> str:
+    if word.startswith(FILE):
+        return FILE + Path(word.removeprefix(FILE)).name
+    return places.portable(word)

@@ -1,0 +1,47 @@
+import math
+
+import pytest
+
+from coprefl_flwr.report.learnt import DIVERGED, NOT_LEARNT, Trouble, trouble_of
+
+GUESSING = math.log(80)
+
+
+@pytest.mark.parametrize(
+    ("losses", "more", "what"),
+    [
+        ([4.386, 4.38, 4.376], {}, NOT_LEARNT),  # README's first run of before, of 80 classes.
+        ([4.386, 4.3, 4.29], {}, None),  # 2 % below ln 80 is 4.294.
+        ([4.386, 1.96e31], {}, DIVERGED),
+        ([4.386, None], {}, DIVERGED),  # As results have what is not finite.
+        ([4.386, math.inf], {}, DIVERGED),
+        ([9.0, 8.7], {}, NOT_LEARNT),  # Below twice ln 80, 8.76.
+        ([None, 3.0], {}, None),
+        ([], {}, None),
+        # The last tenth of 20 rounds is two: 4.0 and 4.8 are no better than guessing.
+        ([3.0] * 18 + [4.0, 4.8], {}, NOT_LEARNT),
+        ([3.0] * 19 + [4.8], {}, None),
+        # A chain's loss is that of one client's data after another's.
+        ([4.38, 4.379], {"chained": True}, NOT_LEARNT),
+        ([4.38, 9.5], {"chained": True}, None),
+        ([4.38, 44.0], {"chained": True}, DIVERGED),
+        # With another term in it, a loss above ln C says nothing.
+        ([4.5], {"comparable": False}, None),
+        ([44.0], {"comparable": False}, DIVERGED),
+        # The start's own loss over all clients' data counts before the rounds'.
+        ([3.0], {"start_loss": 4.38}, NOT_LEARNT),
+        ([4.38], {"start_loss": 3.0}, None),
+        ([3.0], {"start_loss": math.nan}, DIVERGED),
+        ([3.0], {"start_loss": 5.0, "chained": True}, None),
+    ],
+)
+def test_the_rule(losses, more, what):
+    found = trouble_of(losses, 80, **more)
+    assert (found.what if found else None) == what
+
+
+def test_what_is_said():
+    assert str(trouble_of([4.376], 80)) == "did not learn: loss 4.376, guessing is 4.382"
+    assert str(trouble_of([1.96e31], 80)) == "diverged: loss 1.96e+31, guessing is 4.382"
+    assert str(trouble_of([None], 80)) == "diverged: loss not finite, guessing is 4.382"
+    assert str(Trouble("3 of 5 clients end badly")) == "3 of 5 clients end badly"
