@@ -113,9 +113,11 @@ def table(comparison: Comparison) -> Table:
 def _column(metric: str, found: pd.DataFrame, troubled: Container[str]) -> Column:
     """Return the column of a metric, from its `numbers`; rows that are troubled are never best."""
     heading, best, nothing = column(metric), _best(metric, found, troubled), Number(NONE)
+    values = found[["mean", "std"]]
+    whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
+    decimals = 0 if whole else heading.decimals  # Rounds are whole, but where they are averaged.
     here = [
-        Number.of(mean, std, f",.{heading.decimals}f", at in best)
-        for at, mean, std in found[["mean", "std"]].itertuples()
+        Number.of(mean, std, f",.{decimals}f", at in best) for at, mean, std in values.itertuples()
     ]
     # Qualities with the papers' two decimals, costs in as many as it takes.
     spec = ".2f" if heading.tested else ",.10g"
