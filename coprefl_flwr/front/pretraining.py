@@ -185,6 +185,7 @@ class _Start(Pretraining):
         about = {
             "start": self.start,
             "phases": [phase.about() for phase in self.phases],
+            "num-classes": self.front.num_classes,
             "classes": list(self.front.clients.classes),
             "versions": versions(),
         }

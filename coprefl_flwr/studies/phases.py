@@ -10,6 +10,7 @@ from typing import Any
 from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import (
     HEAD,
     METHODS,
@@ -81,6 +82,8 @@ class Phase:
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
         heeded, values = training_keys(self.method, self.role), values_of(self.training)
+        if values["learning-rate"] is None:  # However it is written, it is the same.
+            values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
         own = {key: "" if values[key] is None else values[key] for key in heeded}
         return {"method": self.method.name, **self.options, **own}
 

@@ -244,11 +244,15 @@ def test_an_evaluation_that_is_done_is_found_again(tmp_path):
 def test_quiet_says_nothing_and_otherwise_progress_is_shown(caplog, capsys):
     clients = cp.partition(images(), clients=4, scheme="iid")
     caplog.set_level("INFO", "flwr.coprefl")
-    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **SMALL)
+    learning = {"local_steps": 20, "batch_size": 8, "learning_rate": 0.3}
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **learning)
     assert caplog.text == ""
     assert capsys.readouterr().err == ""
-    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **SMALL)
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
     assert "pre-training fedavg  round 1/1" in caplog.text
+    idle = {**learning, "learning_rate": 1e-6}
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **idle)
+    assert "pre-training fedavg: did not learn: loss 2." in caplog.text
 
 
 def test_a_client_app_in_the_place_of_clients(tmp_path):

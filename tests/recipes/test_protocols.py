@@ -62,12 +62,12 @@ def test_rates_multiply_every_rate_defaults_included(recipe_of):
     assert starts(recipe) == {
         "random": ["random"],
         "fedavg": ["fedavg"],
-        "coprefl": ["coprefl:meta-learning-rate=0.1"],
+        "coprefl": ["coprefl:meta-learning-rate=5.0"],
         "strong": ["coprefl:gamma=1.0,meta-learning-rate=5.0"],
         "cyclic:rounds=1+fedmeta:inner-learning-rate=0.01": [
-            "cyclic:rounds=1+fedmeta:inner-learning-rate=1.0,meta-learning-rate=0.1"
+            "cyclic:rounds=1+fedmeta:inner-learning-rate=1.0,meta-learning-rate=5.0"
         ],
-        "fedavg-refined": ["fedavg-refined:server-learning-rate=0.1"],
+        "fedavg-refined": ["fedavg-refined:server-learning-rate=5.0"],
         "scaffold": ["scaffold"],
     }
 
