@@ -100,10 +100,10 @@ class _Study(Starts):
         options: Mapping[str, Any],
     ) -> None:
         self.given, self.method, self.clients = copy.deepcopy(model).cpu(), method, clients
-        seed = method.seed if isinstance(method, RoundStrategy) else options.get("seed", 0)
-        of_method = _checked(method, options)
-        training = {key: one for key, one in of_method.items() if key in TRAINING_KEYS}
-        own = {key: one for key, one in of_method.items() if key not in TRAINING_KEYS}
+        found = _checked(method, options)
+        seed = method.seed if isinstance(method, RoundStrategy) else found.pop("seed", 0)
+        training = {key: one for key, one in found.items() if key in TRAINING_KEYS}
+        self.of_client = {key: one for key, one in found.items() if key not in TRAINING_KEYS}
         settings = Settings.from_config(
             {
                 "method": "random",
@@ -117,7 +117,6 @@ class _Study(Starts):
                 **training,
             }
         )
-        self.of_method = own
         super().__init__(settings)
         self._check_model()
         self.check()
@@ -138,10 +137,8 @@ class _Study(Starts):
 
     def _check_model(self) -> None:
         """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
-        outputs, classes = (
-            outputs_of(self.given, "model", self.clients[0]).shape[1],
-            self.num_classes,
-        )
+        outputs = outputs_of(self.given, "model", self.clients[0]).shape[1]
+        classes = self.num_classes
         if outputs < classes:
             line = f"model gives {outputs} numbers for a sample, and there are {classes} classes"
             raise SettingsError(f"{line}: its last layer needs at least as many")
@@ -201,7 +198,11 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
             line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
             raise SettingsError(f"{line}; compare starts with evaluate_starts")
         for strategy, _ in _parts(method, 1):
-            known += declared(_method(strategy).client_class)
+            used = _method(strategy)
+            if PRETRAINING not in used.roles:
+                roles = " and ".join(used.roles)
+                raise SettingsError(f"{used.label} is a method of the role {roles}: no start")
+            known += declared(used.client_class)
     else:
         known.append("seed")
     found = {name.replace("_", "-"): value for name, value in options.items()}
@@ -209,7 +210,6 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
         if key not in known:
             names = [one.replace("-", "_") for one in known]
             raise SettingsError(unknown("option", key.replace("-", "_"), names))
-    found.pop("seed", None)
     return found
 
 
@@ -239,7 +239,7 @@ def _phase(study: _Study, strategy: RoundStrategy, rounds: int) -> Phase:
     given = {
         key: getattr(inner, one.name) for key, one in method.options.items() if key not in of_client
     }
-    given |= {key: one for key, one in study.of_method.items() if key in of_client}
+    given |= {key: one for key, one in study.of_client.items() if key in of_client}
     given |= {"rounds": rounds, "participants": strategy.participants or len(study.clients)}
     return made_phase(method, PRETRAINING, given, study.training, {})
 

@@ -3,6 +3,7 @@
 import copy
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,9 @@ from coprefl_flwr.clients import query_reply
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
+from coprefl_flwr.options import option
 from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.rounds import Mean
 from coprefl_flwr.studies.build import build, run_study
 from tests.front.made_up import (
     CLASSES,
@@ -93,6 +96,28 @@ def test_a_strategy_in_parts_and_the_same_by_name_agree():
     other = cp.pretrain(text, Perceptron(), clients, rounds=2, quiet=True, **SMALL)
     assert same(one, other)
     assert not same(one, Perceptron())
+
+
+@dataclass(kw_only=True, eq=False)
+class Damped(cp.RoundStrategy):
+    """A method of one's own: half of FedAvg's step."""
+
+    share: float = option(0.5, "part of the step that is taken", minimum=0, maximum=1)
+
+    def round(self, server_round, arrays):
+        """Return w + share (mean of w_k - w)."""
+        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
+        return new, replies.mean_metrics()
+
+
+def test_a_method_of_ones_own():
+    clients, first = cp.partition(images(), clients=4, scheme="iid"), Perceptron()
+    whole = cp.pretrain(cp.FedAvg(), first, clients, rounds=1, quiet=True, **SMALL)
+    half = cp.pretrain(Damped(share=0.5), first, clients, rounds=1, quiet=True, **SMALL)
+    for name, array in model_arrays(half).items():
+        expected = (model_arrays(first)[name] + model_arrays(whole)[name]) / 2
+        np.testing.assert_allclose(array, expected, atol=1e-6)
 
 
 def test_what_is_given_stays_as_it_is():
@@ -334,6 +359,7 @@ def test_one_line_for_what_cannot_be():
     assert "clients are TensorDataset" in refusal(cp.pretrain, cp.FedAvg(), model, data)
     said = refusal(cp.pretrain, cp.FedAvg(participants=9), model, clients)
     assert "participants = 9: must be at most clients = 4" in said
+    assert "fedpcl is a method of" in refusal(cp.pretrain, cp.FedPCL(), model, clients)
     assert "evaluate_starts" in refusal(cp.pretrain, cp.FedAvg(evaluate_every=1), model, clients)
     assert "class 9" in refusal(cp.partition, data, 4, only=[9])
     assert "did you mean 'iid'" in refusal(cp.partition, data, 4, "idd")
