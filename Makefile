@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
+# Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
+SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
@@ -56,7 +58,7 @@ tests-on-ray:
 
 other-tests:
 	pytest -m "not ray and not deployment"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/strategies tests/rounds tests/clients tests/grids tests/test_client_state.py
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/clients tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 
 deployment-test: install
 	pytest -m deployment tests/deployment

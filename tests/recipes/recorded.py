@@ -39,6 +39,7 @@ def _hash(recipe):
         for run in [Run.of(contest.combination, candidate.start, seed)]
     ]
     text = json.dumps([_described(run.study) for run in runs], sort_keys=True, default=str)
+    text = text.replace(f"{FOLDER}/", "")  # Wherever the checkout lies.
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
