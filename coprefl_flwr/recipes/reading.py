@@ -66,6 +66,8 @@ def read_recipe(
         tree = cut(tree, str(path))
     for change in changes:
         _change(tree, change)
+    if any(change.startswith("methods=") for change in changes):
+        _leave_out_unheeded(tree)
     return _recipe(tree, str(path), changed=bool(changes) or new or scale == SMALL)
 
 
@@ -83,6 +85,21 @@ def _change(tree: dict[str, Located], change: str) -> None:
         tree[key] = value
     else:
         tree["settings"] = Located({**part_of(tree, "settings"), key: as_text(key, value)}, place)
+
+
+def _leave_out_unheeded(tree: dict[str, Located]) -> None:
+    """Take the options away that the recipe sets for methods which a change left out."""
+    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
+    has = {key for one in _entrants(tree, role) for key in keys_of(one.method, one.role)}
+    for task_method in settings.get("task-method", ("fedavg",)):
+        has |= heeded_by({"task-method": task_method})
+    for part in {"settings", "search"} & tree.keys():
+        kept = {
+            key: one
+            for key, one in part_of(tree, part).items()
+            if key in has or key not in short_forms() or one.place.startswith("--set")
+        }
+        tree[part] = tree[part].holding(kept)
 
 
 def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:

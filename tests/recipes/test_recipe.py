@@ -325,3 +325,13 @@ def test_the_paper_of_what_is_still_compared_stays(read, tmp_path):
     for one in (recipe, fewer, read(changes=["participants=3"])):
         (tmp_path / "kept.yaml").write_text(one.to_yaml())
         assert read_recipe(tmp_path / "kept.yaml").paper == one.paper
+
+
+def test_a_change_of_the_rows_takes_their_options_along(read):
+    """What the file set for methods that are left out is none of the others' errors."""
+    text = TEXT.replace("rounds: 3", "rounds: 3\n  inner-learning-rate: 0.001")
+    text = text.replace("methods:", "methods:\n  - per-fedavg", 1)
+    assert read(text).settings["inner-learning-rate"] == (0.001,)
+    assert "inner-learning-rate" not in read(text, ["methods=[fedavg]"]).settings
+    with pytest.raises(SettingsError, match="inner-learning-rate: no method here"):
+        read(text, ["methods=[fedavg]", "inner-learning-rate=0.1"])

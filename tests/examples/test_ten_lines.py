@@ -1,0 +1,12 @@
+"""The script of the Python interface, cut down."""
+
+import runpy
+
+from tests.simulation import ROOT
+
+
+def test_the_script_compares_two_starts():
+    main = runpy.run_path(str(ROOT / "examples" / "ten_lines.py"))["main"]
+    found = main(rounds=1, number=1, task_rounds=1).summary()
+    assert list(found.index) == ["random", "coprefl"]
+    assert found["tasks"].tolist() == [1, 1]
