@@ -42,6 +42,21 @@ def one_line(error: BaseException) -> str:
     return text if written else f"{type(error).__name__}: {text}"
 
 
+def of_system(error: OSError) -> str:
+    """Return what the operating system refused, and for which file."""
+    file = f"{error.filename}: " if error.filename else ""
+    return short(f"{file}{error.strerror or one_line(error)}", 400)
+
+
+def short(value: object, most: int = 60) -> str:
+    """Return a value as a text of at most so many characters, for a line about it."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no number of more than 4300 digits.
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}

@@ -204,9 +204,12 @@ def test_noise_enters_the_numbers(settings, tmp_path, noise_on):
 
 def test_the_papers_training_is_the_default(settings, tmp_path):
     def training(**changes):
-        about = {"population": "personal", "method": "fedpcl", "state-dir": str(tmp_path)}
-        config = about | {"server-round": 1, "feature-dir": str(tmp_path / "features")}
-        chosen = Settings(study="personalised", method="fedpcl", train_per_class=2, **changes)
+        about = {"population": "personal", "method": "fedpcl", "folder": "run/methods/fedpcl"}
+        config = about | {"server-round": 1, "features": "run/features"}
+        chosen = Settings(
+            study="personalised", method="fedpcl", train_per_class=2, output_dir=str(tmp_path),
+            **changes,
+        )  # fmt: skip
         return build(chosen).client(0, config).training
 
     paper = AdamTraining(local_epochs=1)
