@@ -63,4 +63,4 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values()) or "none"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
-    return f"unknown {what} '{name}': {hint}"
+    return f"unknown {what} '{short(name, 200)}': {hint}"

@@ -7,11 +7,13 @@ import time
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import alone, inside, read_json, remove_unfinished, write_atomically
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000], ids=short
+)
 def test_what_is_no_json_is_one_line_with_the_files_name(tmp_path, content):
     file = tmp_path / "a.json"
     file.write_bytes(content)
@@ -29,6 +31,7 @@ def test_a_file_that_is_not_there(tmp_path):
 @pytest.mark.parametrize(
     "name",
     ["", ".", "..", "/", "/etc", "a/../b", "../a", "a//b", "a/", "a\\b", "C:x", "a\0b", "a" * 256],
+    ids=short,
 )
 def test_a_name_of_somebody_elses_stays_in_the_folder(tmp_path, name):
     with pytest.raises(SettingsError, match="cannot name a folder of this node"):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from coprefl_flwr import __version__
+from coprefl_flwr.errors import short
 from coprefl_flwr.files import alone
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import LOCK, main
@@ -369,7 +370,7 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     assert not (out / ".recipe.yaml.7.part").exists()
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999])
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=short)
 def test_a_damaged_file_beside_the_results_is_one_line(copied, content, capsys):
     (copied / "tiny" / "failed.json").write_bytes(content)
     line = refusal(["report", copied / "tiny"], capsys)

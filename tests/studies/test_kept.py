@@ -8,7 +8,7 @@ import pytest
 
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
@@ -37,7 +37,9 @@ def damage(file, how):
 
 
 @pytest.mark.parametrize(
-    "how", ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"]
+    "how",
+    ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"],
+    ids=short,
 )
 def test_a_damaged_result_is_named_and_put_aside(kept, how, caplog):
     damage(kept / RESULT, how)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.phases import TRAINING_KEYS
@@ -219,6 +219,7 @@ def test_a_count_can_be_a_whole_number():
         ("dataset", "a\0b", "dataset = 'a\\x00b': holds a NUL character"),
         ("study", "x" * 10**5, "study: unknown value 'xxx"),
     ],
+    ids=short,
 )
 def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
     with pytest.raises(SettingsError) as caught:
