@@ -52,8 +52,8 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     lists = [found.get(key) for key in ("rows", "rounds")] if isinstance(found, dict) else [None]
     if not all(isinstance(one, list) and all(isinstance(r, dict) for r in one) for one in lists):
         raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
-    if wrong := damaged(folder, RESULT):
-        raise SettingsError(f"{folder / RESULT} is damaged: {wrong[0]} says another content")
+    if damaged(folder, RESULT):
+        raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
     return {key: found[key] for key in ("rows", "rounds")}
 
 
