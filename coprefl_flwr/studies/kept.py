@@ -33,9 +33,8 @@ def write_result(
 
 
 def _left(folder: Path) -> list[str]:
-    """Return what a stage left for good besides its result: not how long it took."""
-    found = [*folder.glob("*.json"), *folder.glob("*.safetensors")]
-    return [one.name for one in found if one.name not in (RESULT, SECONDS, CHECKPOINT)]
+    """Return the arrays that a stage left: not what says when, where and how they were made."""
+    return [one.name for one in folder.glob("*.safetensors") if one.name != CHECKPOINT]
 
 
 def _finite(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -175,8 +175,9 @@ def test_features_of_this_packages_models(settings, tmp_path):
     assert list(rows["start"].unique()) == ["fedpcl", "fedavg"]
 
 
-def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings):
+def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings, monkeypatch):
     """From the folder that a study wrote to features of the 8 numbers before its last layer."""
+    monkeypatch.setenv("COPREFL_ALLOW", "tests.tiny_study")  # The network is no built-in one.
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
     folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))
