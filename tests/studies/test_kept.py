@@ -1,13 +1,13 @@
 """Results that were damaged on disk: found, named, put aside and made again; never reported."""
 
 import logging
-import shutil
 from dataclasses import replace
 
 import pytest
+from flwr.app import Context, RecordDict
 
 from coprefl_flwr.checksums import SUMS
-from coprefl_flwr.client_app import app
+from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
@@ -146,4 +146,16 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
     for wrong in ("/tmp/x", "../x", "tiny/../../x", ""):
         with pytest.raises(SettingsError, match="cannot name a folder of this node"):
             study.client(0, config | {"folder": wrong})
-    assert shutil.rmtree(folder) is None
+
+
+def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):
+    """In a deployment by its node-config; a run-config of the server's does not count there."""
+    config = replace(tiny_settings, method="scaffold").to_config()
+    asked = {"population": "pretrain", "method": "scaffold", "server-round": 1}
+    asked["folder"] = "tiny/starts/scaffold"
+    found = {}
+    for node in ({}, {"state-dir": str(tmp_path / "mine")}):
+        context = Context(1, 1, node, RecordDict(), config)
+        found[len(node)] = client_fn(context, 0, asked).state.folder
+    below = "tiny/starts/scaffold/client-state"
+    assert found == {0: tmp_path / "outputs" / below, 1: tmp_path / "mine" / below}
