@@ -161,6 +161,7 @@ def _run_into(
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
     store = ModelStore(models.resolve())
+    remove_unfinished(store.root, shared=True)
     commit = commit_of(given.recipe.resolve().parent)
     # That of its results: a recipe that was run to the end has no others by being run again.
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):

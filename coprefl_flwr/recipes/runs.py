@@ -145,6 +145,4 @@ class ModelStore:
             held = lock.acquire()
         with held:
             remove_unfinished(folder)
-            if (self.root / "features").is_dir():
-                remove_unfinished(self.root / "features", shared=True)
             yield
