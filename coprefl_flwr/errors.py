@@ -42,6 +42,15 @@ def one_line(error: BaseException) -> str:
     return text if written else f"{type(error).__name__}: {text}"
 
 
+def unknown(what: str, name: str, known: Iterable[str]) -> str:
+    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
+    spelled = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), spelled, n=1)
+    names = ", ".join(spelled.values()) or "none"
+    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
+    return f"unknown {what} '{short(name, 200)}': {hint}"
+
+
 def of_system(error: OSError) -> str:
     """Return what the operating system refused, and for which file."""
     file = f"{error.filename}: " if error.filename else ""
@@ -55,12 +64,3 @@ def short(value: object, most: int = 60) -> str:
     except ValueError:  # Python writes no number of more than 4300 digits.
         text = "a number of thousands of digits"
     return text if len(text) <= most else f"{text[: most - 3]}..."
-
-
-def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
-    spelled = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), spelled, n=1)
-    names = ", ".join(spelled.values()) or "none"
-    hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
-    return f"unknown {what} '{short(name, 200)}': {hint}"
