@@ -22,8 +22,15 @@ def _settings(config: tuple[tuple[str, Value], ...]) -> Settings:
 
 
 def study_of(context: Context) -> Study:
-    """Return the study of a run, built once per process."""
-    return build(_settings(tuple(sorted(context.run_config.items()))))
+    """Return the study of a run, built once per process.
+
+    Its clients keep files in the folder that the node names itself: its node-config's `state-dir`,
+    or the run-config's `output-dir` where that is not set, as in a simulation.
+    """
+    config = dict(context.run_config)
+    if own := context.node_config.get("state-dir"):
+        config["output-dir"] = str(own)
+    return build(_settings(tuple(sorted(config.items()))))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

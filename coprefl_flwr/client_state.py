@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
+from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.checksums import IN_HEADER
+from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.files import LONGEST_NAME, remove_unfinished, write_atomically
 
 
 class ClientState:
@@ -38,18 +40,24 @@ class ClientState:
         if not version:
             return None
         file = self._file(config, version)
+        lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
         try:
-            return load_file(file)
+            with safe_open(str(file), framework="numpy") as opened:
+                header = opened.metadata() or {}
+                found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
             raise SettingsError(f"{lost}: {file}") from error
+        if not checksums.fits(found, header):
+            raise SettingsError(f"{lost}: {file}")
+        return found
 
     def write(self, config: Mapping[str, Any], arrays: Arrays) -> None:
         """Keep `arrays` as the state after this request, and delete versions no longer needed."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-        write_atomically(file, save(contiguous))
+        remove_unfinished(file.parent, shared=True)
+        write_atomically(file, save(contiguous, {IN_HEADER: checksums.of_arrays(contiguous)}))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
             # Not the newer ones: this request may be a late one.
@@ -61,8 +69,9 @@ class ClientState:
         parts = [str(config.get(name, "")) for name in ("run", "population")]
         parts.append(str(config.get("client", 0)))
         for part in [*parts, version]:
-            if not part or part in (".", "..") or "/" in part or "\\" in part:
-                raise SettingsError(f"'{part}' cannot name a folder of a client's state")
+            wrong = not part or part in (".", "..") or any(one in part for one in "/\\\0")
+            if wrong or len(part.encode()) > LONGEST_NAME:
+                raise SettingsError(f"'{short(part)}' cannot name a folder of a client's state")
         return self.folder.joinpath(*parts) / f"{version}.safetensors"
 
 

@@ -48,4 +48,19 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values()) or "none"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
-    return f"unknown {what} '{name}': {hint}"
+    return f"unknown {what} '{short(name, 200)}': {hint}"
+
+
+def of_system(error: OSError) -> str:
+    """Return what the operating system refused, and for which file."""
+    file = f"{error.filename}: " if error.filename else ""
+    return short(f"{file}{error.strerror or one_line(error)}", 400)
+
+
+def short(value: object, most: int = 60) -> str:
+    """Return a value as a text of at most so many characters, for a line about it."""
+    try:
+        text = str(value)
+    except ValueError:  # Python writes no number of more than 4300 digits.
+        text = "a number of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -15,13 +15,17 @@ from dataclasses import Field, dataclass, field
 from typing import Any
 
 from coprefl_flwr import places
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.places import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """What a text may be given as besides: a whole number, a list of such, or a list of texts."""
+
+
+LARGEST_INTEGER = 2**63 - 1
+"""The largest whole number that a message can hold."""
 
 
 def option(
@@ -90,14 +94,20 @@ class Option:
         if value is None and type(None) in self.kinds:
             return None
         value = self._typed(value, name)
+        shown = short(value)
+        if isinstance(value, str) and "\0" in value:
+            raise SettingsError(f"{name} = {shown!r}: holds a NUL character", self.key)
         if self.choices and value not in self.choices and not self._is_own(str(value)):
             raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
         if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{name} = {value}: must be a finite number", self.key)
+            raise SettingsError(f"{name} = {shown}: must be a finite number", self.key)
+        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+            problem = f"{name} = {shown}: must be at most {LARGEST_INTEGER}, as in messages"
+            raise SettingsError(problem, self.key)
         low = self.minimum is not None and value < self.minimum
         high = self.maximum is not None and value > self.maximum
         if low or high or (self.above is not None and value <= self.above):
-            raise SettingsError(f"{name} = {value}: must be {self.limits}", self.key)
+            raise SettingsError(f"{name} = {shown}: must be {self.limits}", self.key)
         return value
 
     def _is_own(self, value: str) -> bool:
@@ -114,9 +124,10 @@ class Option:
         elif int in self.kinds and isinstance(value, numbers.Integral):
             return int(value)
         elif float in self.kinds and isinstance(value, numbers.Real):
-            return float(value)
+            return _as_float(value)
         wanted = " or ".join(_KINDS[kind] for kind in self.kinds if kind in _KINDS)
-        raise SettingsError(f"{name} = {value!r}: must be {wanted}", self.key)
+        shown = short(value) if isinstance(value, int) else short(repr(value))
+        raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key)
 
     @property
     def limits(self) -> str:
@@ -127,6 +138,14 @@ class Option:
             return f"between {self.minimum} and {self.maximum}"
         bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
+
+
+def _as_float(value: Any) -> float:
+    """Return a number as a float, which is infinite for a whole one that no float can hold."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def without_added(values: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ A place is `module:NAME`, `path/file.py:NAME`, an entry point of the group `copr
 that was given to `register`. Options may follow it, as in `net.py:Net:width=32,depth=3`.
 """
 
-import ast
 import functools
 import hashlib
 import importlib
@@ -14,12 +13,14 @@ import inspect
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from coprefl_flwr.allowed import check_allowed, is_allowed
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.imports import beside, check_beside, forget_changed
 
 Value = bool | int | float | str
 
@@ -37,7 +38,6 @@ Registered = dict[tuple[str, str], tuple[Any, bytes]]
 """By kind and name, what was registered and its source."""
 
 _registered: Registered = {}
-_read: dict[Path, bytes] = {}
 
 
 def register(kind: str, name: str, what: Any) -> None:
@@ -51,6 +51,11 @@ def register(kind: str, name: str, what: Any) -> None:
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
     _registered[kind, name] = what, _source(name, what)
+
+
+def is_registered(kind: str, name: str) -> bool:
+    """Return whether a name was given to something in this process."""
+    return (kind, name) in _registered
 
 
 def registered() -> Registered:
@@ -113,15 +118,21 @@ def of_library(kind: str, text: str) -> bool:
 def find(kind: str, text: str) -> Any:
     """Return what is at a place.
 
-    Raises a SettingsError with the place, the reason and the nearest name that there is.
+    Raises a SettingsError with the place, the reason and the nearest name that there is, or if it
+    is code that COPREFL_ALLOW does not allow.
     """
     place, _ = split_options(text)
-    if (kind, place) in _registered:
+    if is_registered(kind, place):
         return _registered[kind, place][0]
     if place in _entry_points():
         entry = _entry_points()[place]
+        check_allowed(entry.value, place)
         return _loaded(f"{place} ({entry.value})", entry.load)
-    whole = f"flwr_datasets.partitioner:{place}" if of_library(kind, place) else place
+    whole = place
+    if of_library(kind, place):
+        whole = f"flwr_datasets.partitioner:{place}"
+    else:
+        check_allowed(place)
     where, _, name = whole.rpartition(":")
     module = _of_file(Path(where), place) if where.endswith(".py") else _of_name(where, place)
     if hasattr(module, name):
@@ -160,13 +171,15 @@ def hash_at(kind: str, text: str) -> str:
     """Return the SHA-256 of the text of what is at a place, "" if nothing is there.
 
     That is the file, and the files beside it that it imports, also through others. Of a package
-    that is installed it is the one file.
+    that is installed it is the one file. Of code that may not be used it is "".
     """
     place, _ = split_options(text)
     if (kind, place) in _registered:
         return _digest([_registered[kind, place][1]])
     value = _entry_points()[place].value if place in _entry_points() else place
     where = value.rpartition(":")[0]
+    if not is_allowed(value):  # To look for a module is to import the packages that it lies in.
+        return ""
     file = Path(where).expanduser() if where.endswith(".py") else _file_of(where)
     if file is None or not file.is_file():
         return ""
@@ -203,7 +216,7 @@ def _of_file(path: Path, place: str) -> ModuleType:
     texts = [one.read_bytes() for one in (file, *others.values())]
     name = f"{file.stem}_{_digest([str(file).encode(), *texts])[:12]}"
     if name not in sys.modules:
-        _forget_changed(others)
+        forget_changed(others)
         if str(file.parent) not in sys.path:
             sys.path.append(str(file.parent))
         spec = importlib.util.spec_from_file_location(name, file)
@@ -213,7 +226,7 @@ def _of_file(path: Path, place: str) -> ModuleType:
         sys.modules[name] = module  # Dataclasses look their module up while it is being read.
         try:
             _loaded(place, functools.partial(spec.loader.exec_module, module))
-            _check_beside(place, others)
+            check_beside(place, others)
         except SettingsError:
             del sys.modules[name]
             raise
@@ -260,67 +273,6 @@ _LIBRARIES = tuple(sysconfig.get_path(name) for name in ("purelib", "platlib", "
 
 def _installed(file: Path) -> bool:
     return any(file.is_relative_to(folder) for folder in _LIBRARIES)
-
-
-def beside(file: Path) -> dict[str, Path]:
-    """Return {module: file} of what a file imports from its own folder, also through others."""
-    found: dict[str, Path] = {}
-    waiting, root = [file], file.parent
-    while (root / "__init__.py").is_file():
-        root = root.parent
-    while waiting:
-        one = waiting.pop()
-        for folder in dict.fromkeys((file.parent, root)):
-            for name, other in _imported(one, folder):
-                if name not in found:
-                    found[name] = other
-                    waiting.append(other)
-    return found
-
-
-def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the modules in `folder` that a file names in its import lines, with their files."""
-    for level, name in _import_lines(file, file.stat().st_mtime_ns):
-        start, parts = file.parents[level - 1] if level else folder, Path(*name.split("."))
-        for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
-            if other.is_file() and other.is_relative_to(folder):
-                relative = other.relative_to(folder).with_suffix("")
-                yield ".".join(relative.parts).removesuffix(".__init__"), other
-
-
-@functools.lru_cache(maxsize=256)
-def _import_lines(file: Path, _: int) -> tuple[tuple[int, str], ...]:
-    """Return (dots before it, name) of all that a file written at some time imports."""
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except SyntaxError:  # Said when the file is imported.
-        return ()
-    found = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names = [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
-            found += [(node.level, name) for name in names if name]
-    return tuple(found)
-
-
-def _forget_changed(others: Mapping[str, Path]) -> None:
-    """Have Python read again what was read of these files, if their text is another now."""
-    for name, file in others.items():
-        text, module = file.read_bytes(), sys.modules.get(name)
-        if _read.get(file) != text and str(getattr(module, "__file__", "")) == str(file):
-            del sys.modules[name]
-        _read[file] = text
-
-
-def _check_beside(place: str, others: Mapping[str, Path]) -> None:
-    """Raise a SettingsError if a name that a file imports was taken by another folder's file."""
-    for name, other in others.items():
-        origin = getattr(sys.modules.get(name), "__file__", None)
-        if origin and Path(origin).resolve() != other.resolve():
-            raise SettingsError(
-                f"{place} imports {name}, which is already the module at {origin}: rename one"
-            )
 
 
 def _source(name: str, what: Any) -> bytes:

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
 from coprefl_flwr.flower import end_log_with, without_colours
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
@@ -20,3 +20,7 @@ def main(grid: Grid, context: Context) -> None:
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise
+    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
+        failed = RunFailedError(of_system(error))
+        end_log_with(failed)
+        raise failed from error

@@ -1,10 +1,14 @@
 """The files a client keeps: which one is read, which are dropped, and where they may be."""
 
+import os
+
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.errors import SettingsError
+from tests.test_checksums import flip
 
 
 def request(server_round, attempt=0, version="", kept="", **more):
@@ -76,6 +80,24 @@ def test_a_late_writer_deletes_nothing_newer(tmp_path):
     assert versions(tmp_path) == ["5-0", "6-0"]
 
 
+def test_a_state_of_before_there_were_checksums_is_read(tmp_path):
+    state = ClientState(tmp_path)
+    write(state, 4)
+    file = tmp_path / "r" / "p" / "0" / "4-0.safetensors"
+    file.write_bytes(save({"a": np.float32([1, 2])}))
+    np.testing.assert_array_equal(state.read(request(5, version="4-0"))["a"], [1, 2])
+
+
+def test_what_a_killed_client_was_writing_is_removed(tmp_path):
+    state = ClientState(tmp_path)
+    write(state, 1)
+    left = tmp_path / "r" / "p" / "0" / ".2-0.safetensors.77.part"
+    left.touch()
+    os.utime(left, (0, 0))
+    write(state, 2)
+    assert not left.exists()
+
+
 def test_files_of_others_stay(tmp_path):
     state = ClientState(tmp_path)
     write(state, 1)
@@ -102,13 +124,17 @@ def test_runs_populations_and_clients_do_not_mix(tmp_path):
             state.read(request(3, version="2-0", **unknown))
 
 
-@pytest.mark.parametrize("damage", ["lost", "cut", "other"])
+@pytest.mark.parametrize("damage", ["lost", "cut", "other", "empty", "flipped"])
 def test_a_lost_or_damaged_state_is_one_clear_line(tmp_path, damage):
     state = ClientState(tmp_path)
     write(state, 4)
     file = tmp_path / "r" / "p" / "0" / "4-0.safetensors"
     if damage == "lost":
         file.unlink()
+    elif damage == "flipped":  # A bit of the first number, which the format does not notice.
+        flip(file, file.read_bytes().index(np.float32([4, 0]).tobytes()) + 3, 1)
+    elif damage == "empty":
+        file.write_bytes(b"")
     else:
         file.write_bytes(file.read_bytes()[:30] if damage == "cut" else b"something else entirely")
     with pytest.raises(SettingsError) as caught:
@@ -117,7 +143,7 @@ def test_a_lost_or_damaged_state_is_one_clear_line(tmp_path, damage):
 
 
 @pytest.mark.parametrize("name", ["run", "population", "client", "state-version"])
-@pytest.mark.parametrize("value", ["..", ".", "../x", "/etc/x", "a/b", "a\\b"])
+@pytest.mark.parametrize("value", ["..", ".", "../x", "/etc/x", "a/b", "a\\b", "a\0b"])
 def test_names_from_the_server_cannot_leave_the_folder(tmp_path, name, value):
     state = ClientState(tmp_path / "mine")
     config = {**request(2, version="1-0"), name: value}

@@ -41,12 +41,15 @@ UPPER = (
     "report",
 )
 FOUNDATION = {
+    "allowed",
     "arrays",
+    "checksums",
     "client_state",
     "errors",
     "failures",
     "files",
     "flower",
+    "imports",
     "options",
     "places",
     "prototypes",

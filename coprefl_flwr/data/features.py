@@ -64,24 +64,28 @@ def features_of(
         process need compute them again; None keeps them in memory only
     change : applied to the images, all at once
     """
-    if file is not None and file.is_file():
-        values = _stored(file)
-    else:
+    values = _stored(file) if file is not None and file.is_file() else None
+    if values is None:
         values = _computed(samples, encoders, device, change)
         if file is not None:
             content = io.BytesIO()
             np.save(content, values)
             write_atomically(file, content.getvalue())
-            values = _stored(file)
+            # Mapped where they are large.
+            values = values if (kept := _stored(file)) is None else kept
     if len(values) != len(samples):
         raise SettingsError(f"{file} holds features of {len(values)} samples, not {len(samples)}")
     dataset = FeatureDataset(values, samples.labels, samples.dataset.classes)
     return Samples(dataset, np.arange(len(samples)), samples.labels)
 
 
-def _stored(file: Path) -> npt.NDArray[np.float32]:
+def _stored(file: Path) -> npt.NDArray[np.float32] | None:
+    """Return features that were kept, None where the file is damaged: they are made again."""
     large = file.stat().st_size > IN_MEMORY
-    values: npt.NDArray[np.float32] = np.load(file, "r" if large else None, allow_pickle=False)
+    try:
+        values: npt.NDArray[np.float32] = np.load(file, "r" if large else None, allow_pickle=False)
+    except (ValueError, EOFError, OSError):
+        return None
     return values
 
 

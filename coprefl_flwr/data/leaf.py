@@ -54,7 +54,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
     """Yield (writer, images (n, 784), labels (n,)) of a file, without writers of no images."""
     try:
         stored = json.loads(file.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: not readable as JSON ({error})") from error
     if not isinstance(stored, dict) or not isinstance(stored.get("users"), list):
         form = "{users: [...], user_data: {...}}"

@@ -1,7 +1,10 @@
 """Images and their labels in one NumPy file."""
 
 import difflib
+import math
+import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import torch
 
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.labels import renumber
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
 _PARTS, _COLUMNS = ("train_", "val_", "test_"), ("images", "labels", "groups", "domains")
@@ -24,10 +27,14 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
     laid out otherwise, has a key that is none of these, or no such labels.
     """
     try:
+        _check_sizes(path)
         with np.load(path, allow_pickle=False) as stored:
             arrays = dict(stored)
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({error})") from error
+    except SettingsError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+        why = short(one_line(error), 200)
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
     parts = _parts(path, arrays)
     _check_keys(path, arrays, parts)
     images = [arrays[f"{part}images"] for part in parts]
@@ -55,6 +62,36 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
         domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
         **columns,
     )
+
+
+def _check_sizes(path: Path) -> None:
+    """Raise a SettingsError for arrays that are not of the size they say, or too large to load.
+
+    Of a few bytes an archive can make as many zeros as there is memory for.
+    """
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.infolist():
+            with archive.open(entry) as file:
+                version = np.lib.format.read_magic(file)
+                known = {(1, 0): np.lib.format.read_array_header_1_0}
+                read = known.get(version, np.lib.format.read_array_header_2_0)
+                shape, _, dtype = read(file)
+                said = file.tell() + math.prod(shape) * dtype.itemsize
+            if said != entry.file_size and not dtype.hasobject:
+                problem = f"{entry.filename} says {said} bytes and has {entry.file_size}"
+                raise SettingsError(f"{path}: {problem}")
+        total, most = sum(entry.file_size for entry in archive.infolist()), most_bytes()
+    if total > most:
+        problem = f"holds {total / 2**30:.1f} GiB, and half of this machine's memory is"
+        raise SettingsError(f"{path}: {problem} {most / 2**30:.1f} GiB")
+
+
+def most_bytes() -> int:
+    """Return the most bytes to load: half of the memory, as parts of a dataset are put together."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # A system that does not say.
+        return 16 * 2**30
 
 
 def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
@@ -35,6 +35,7 @@ _FINGERPRINT = 64
 def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
+    study.root = store.base
     app = client_app(
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
@@ -89,11 +90,12 @@ def folder_for(
         line = f"checkpoint = {checkpoint}: the folder holds a run"
         raise SettingsError(f"{line}; set resume=True to go on with it, or name another folder")
     if kept.exists():
-        before = json.loads(kept.read_text())
+        before = read_json(kept)
         other = [key for key in about if json.loads(text)[key] != before.get(key)]
         if other:
             line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"
             raise SettingsError(f"{line}; name another folder, or give what it had")
+    remove_unfinished(folder)
     write_atomically(kept, text.encode())
     yield folder
 

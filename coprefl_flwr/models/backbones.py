@@ -15,14 +15,20 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr import places
+from coprefl_flwr.allowed import VARIABLE, is_listed
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.models.arrays import load_arrays
-from coprefl_flwr.models.build import build_model
+from coprefl_flwr.models.build import KNOWN, build_model
 from coprefl_flwr.models.network import outputs_and_representation
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
 
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""
+
+LARGEST_SIDE = 4096
+"""The most pixels of a side that a model.json may say."""
 
 _FORMS = (
     "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
@@ -135,10 +141,29 @@ def _saved(name: str, path: Path) -> Backbone:
         if key not in about:
             why = ": it was not trained on images" if key == "pixel-mean" else ""
             raise _refused(name, f"its model.json has no {key}{why}")
+    _check_about(name, about, arrays)
     shape = tuple(about["input-shape"])
     network = build_model(about["model"], about["num-classes"], shape, about["norm"])
     load_arrays(network, arrays)
     return Backbone.of(name, network, shape, about["pixel-mean"], about["pixel-std"])
+
+
+def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
+    """Raise a SettingsError for a model.json that names code, or sizes that its weights have not.
+
+    Whoever made the folder could otherwise run programs here, or take all memory.
+    """
+    model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
+    own = places.is_registered("model", str(model)) or is_listed(str(model))
+    if not isinstance(model, str) or not (model in KNOWN or own):
+        why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(KNOWN)}"
+        raise _refused(name, f"{why}, and what {VARIABLE} lists")
+    sizes = isinstance(shape, list) and all(type(one) is int for one in shape)
+    if not sizes or not 1 <= len(shape) <= 3 or not all(1 <= one <= LARGEST_SIDE for one in shape):
+        why = f"its model.json has input-shape {short(shape)}"
+        raise _refused(name, f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
+    if not any(array.shape[:1] == (classes,) for array in arrays.values()):
+        raise _refused(name, f"its model.json has {short(classes)} classes, its weights have not")
 
 
 def _from_file(name: str, architecture: str, file: str) -> nn.Module:

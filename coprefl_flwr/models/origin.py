@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.models.build import own_model, seeded
 from coprefl_flwr.models.network import Network
@@ -68,6 +69,8 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
 def _of_file(text: str, path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise SettingsError(f"method, {text}: there is no such file, and no folder with {WEIGHTS}")
+    if damaged(path.parent, path.name):
+        raise SettingsError(f"method, {text}: damaged: {SUMS} beside it says another content")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)

@@ -9,6 +9,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.errors import SettingsError
 
 WEIGHTS = "model.safetensors"
@@ -27,6 +28,7 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
     weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMS).unlink(missing_ok=True)  # Those of an older model.
     new_weights = _write_beside(folder / WEIGHTS, weights)
     new_about = _write_beside(folder / ABOUT, text.encode())
     # An older model's weights must never stand beside the new model's description.
@@ -43,12 +45,17 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
     for name in (WEIGHTS, ABOUT):
         if not (folder / name).is_file():
             raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
+    if wrong := damaged(folder, WEIGHTS, ABOUT):
+        told = f"{SUMS} says another content of {wrong[0]}"
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
     try:
         about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        if not isinstance(about, dict):
+            raise ValueError(f"{ABOUT} holds no {{key: value}}")
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
             order = json.loads((weights.metadata() or {}).get("order", "null"))
             arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
-    except (ValueError, safetensors.SafetensorError) as error:
+    except (ValueError, RecursionError, safetensors.SafetensorError) as error:
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {error}") from error
     return arrays, about
 

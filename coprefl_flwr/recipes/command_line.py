@@ -24,8 +24,8 @@ from pathlib import Path
 
 from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
-from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, unknown
+from coprefl_flwr.files import alone, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
@@ -42,7 +42,7 @@ from coprefl_flwr.recipes.listing import (
 from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import Tracked, tensorboard
@@ -56,7 +56,7 @@ from coprefl_flwr.studies.study import Track, check_place, commit_of, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-FAILED, COMMIT = "failed.json", "commit.txt"
+FAILED, COMMIT, LOCK = "failed.json", "commit.txt", ".lock"
 INTERRUPTED = 130
 
 
@@ -68,6 +68,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(given.run(given))
     except (SettingsError, RunFailedError) as error:
         print(f"coprefl: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
+        print(f"coprefl: {of_system(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
@@ -139,10 +142,26 @@ def _run(given: argparse.Namespace) -> int:
     _check_not_another(out, recipe)
     tracker = _tracker(given, out)
     runs = check_runs(recipe)
+    with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
+        return _run_into(out, models, given, recipe, runs, tracker)
+
+
+def _run_into(
+    out: Path,
+    models: Path,
+    given: argparse.Namespace,
+    recipe: Recipe,
+    runs: Sequence[Run],
+    tracker: Track | None,
+) -> int:
+    _check_not_another(out, recipe)  # Again: now nobody else writes there.
+    for folder in (out, out / "report"):
+        remove_unfinished(folder, below=folder != out)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
     write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
     store = ModelStore(models.resolve())
+    remove_unfinished(store.root, shared=True)
     commit = commit_of(given.recipe.resolve().parent)
     # That of its results: a recipe that was run to the end has no others by being run again.
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
@@ -195,7 +214,7 @@ def _report(given: argparse.Namespace) -> int:
     recipe, store = read_recipe(out / RECIPE), store_of(out)
     if not store.root.is_dir():
         raise SettingsError(f"{out}: its results are not at {store.root}")
-    _write(recipe, store, json.loads(failed.read_text()) if failed.exists() else {}, out)
+    _write(recipe, store, read_json(failed) if failed.exists() else {}, out)
     return 0
 
 

@@ -1,6 +1,6 @@
 """What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
 
-import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,12 +8,15 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT
+
+logger = logging.getLogger("flwr.coprefl")
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
@@ -36,7 +39,13 @@ def store_of(folder: Path) -> ModelStore:
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     """Return the folders of all runs whose first stage is done, and how each was made."""
     made = [path.with_name(ABOUT) for path in sorted(models.glob(f"*/{RESULT}"))]
-    return {file.parent: json.loads(file.read_text()) for file in made if file.exists()}
+    found = {}
+    for file in filter(Path.exists, made):
+        try:
+            found[file.parent] = read_json(file)
+        except SettingsError as error:  # The others are shown.
+            logger.warning("%s", error)
+    return found
 
 
 def listing(outputs: Path) -> str:
@@ -79,7 +88,7 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        for key, purpose in json.loads((folder / RUNS).read_text()).items():
+        for key, purpose in read_json(folder / RUNS).items():
             name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
             users.setdefault(key, []).append(name)
     return users

@@ -1,6 +1,5 @@
 """How the results of a report were made: versions, machines, dates, and all settings."""
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -9,6 +8,7 @@ from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.files import read_json
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import Value, declared
@@ -36,7 +36,7 @@ def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], commit: str) ->
     """
     folders = [store.folder(stage) for run in runs for stage in run.study.stages]
     files = sorted({folder / RESULT for folder in folders if (folder / RESULT).exists()})
-    abouts = [json.loads(path.read_text()) for path in _beside(files)]
+    abouts = [read_json(path) for path in _beside(files)]
     versions = [_in_words(about.get("versions", {})) for about in abouts]
     found = {
         "versions": _joined(versions),

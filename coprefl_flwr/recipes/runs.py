@@ -11,7 +11,6 @@ recipe that needs one finds it, and none is made twice:
 """
 
 import functools
-import json
 import logging
 import math
 import statistics
@@ -23,12 +22,14 @@ from typing import Any
 
 import filelock
 
+from coprefl_flwr.files import read_json, remove_unfinished
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.kept import SECONDS, is_done, read_result
 from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import RESULT, SECONDS, Stage, read_result
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -95,6 +96,11 @@ class ModelStore:
 
     root: Path
 
+    @property
+    def base(self) -> Path:
+        """The folder from which messages count."""
+        return self.root
+
     def folder(self, stage: Stage) -> Path:
         """Return where a stage lies, or will."""
         return self.root / stage.key()
@@ -109,7 +115,7 @@ class ModelStore:
 
     def has(self, stage: Stage) -> bool:
         """Return whether a stage is there."""
-        return (self.folder(stage) / RESULT).exists()
+        return is_done(self.folder(stage))
 
     def result(self, stage: Stage) -> dict[str, list[dict[str, Any]]]:
         """Return {"rows", "rounds"} of a stage, both empty if it is not there."""
@@ -121,7 +127,7 @@ class ModelStore:
         The first round of its last process is left out: there features are made.
         """
         file = self.folder(stage) / SECONDS
-        taken = json.loads(file.read_text()) if file.exists() else []
+        taken = read_json(file) if file.exists() else []
         return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
     @contextmanager
@@ -138,6 +144,5 @@ class ModelStore:
             logger.info("%s is being made by another process; waiting for it", run.key)
             held = lock.acquire()
         with held:
-            for unfinished in folder.rglob(".*.part"):  # Of a process that was killed.
-                unfinished.unlink(missing_ok=True)
+            remove_unfinished(folder)
             yield

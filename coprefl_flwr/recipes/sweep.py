@@ -215,7 +215,9 @@ def make(run: Run, store: ModelStore, progress: Progress, tracker: Track | None 
     """Make a run, in this process; the stages that are there are not made again."""
     study = run.to_be_made().study
     study.check()
-    grid = LocalGrid(client_app.app, 1, study.config)
+    # Its clients keep their files in the store, as those of `flwr run` do in its output-dir.
+    config = study.config | {"output-dir": str(store.base.resolve())}
+    grid = LocalGrid(client_app.app, 1, config)
     with store.held(run):
         for stage in study.stages:
             run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())

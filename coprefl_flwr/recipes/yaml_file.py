@@ -1,5 +1,6 @@
 """YAML with line numbers, and nothing but plain values in it."""
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,10 +9,15 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""
+
+LARGEST = 4 * 2**20
+"""Bytes of a file, of which the longest recipes have 10,000."""
+MOST_VALUES, DEEPEST = 100_000, 50
+"""Values that a file may hold with its aliases written out, and how deep they may lie."""
 
 # YAML 1.1 takes 1e-3 for a text; everybody means the number.
 _EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
@@ -72,7 +78,7 @@ class Located:
         """Return the value, a whole number of at least `minimum`."""
         value: int = self.value
         if type(value) is not int or value < minimum:
-            raise self.error(f"{what} = {value}: must be a whole number, at least {minimum}")
+            raise self.error(f"{what} = {short(value)}: must be a whole number, at least {minimum}")
         return value
 
     def one_of(self, what: str, allowed: Sequence[str]) -> str:
@@ -104,9 +110,12 @@ def read_yaml(path: Path) -> Located:
     """Read a YAML file.
 
     Raises a SettingsError with file and line, if there is no such file, it is not YAML, a key
-    stands twice in a mapping, or a tag would make something else than a plain value.
+    stands twice in a mapping, a tag would make something else than a plain value, or it is larger
+    than any recipe.
     """
     try:
+        if path.stat().st_size > LARGEST:
+            raise SettingsError(f"{path}: has more than {LARGEST} bytes")
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
@@ -124,21 +133,31 @@ def parse_yaml(text: str, name: str) -> Located:
         raise SettingsError(f"{name}{line}: not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise SettingsError(f"{name}: not YAML: brackets within brackets, too deep") from None
     if root is None:
         raise SettingsError(f"{name} is empty")
-    return _located(root, name, ())
+    return _located(root, name, (), itertools.count())
 
 
-def _located(node: yaml.Node, name: str, parents: tuple[yaml.Node, ...]) -> Located:
+def _located(
+    node: yaml.Node, name: str, parents: tuple[yaml.Node, ...], values: Iterator[int]
+) -> Located:
     place = f"{name}, line {node.start_mark.line + 1}"
     kind = _kind(node, place)
+    if len(parents) > DEEPEST:
+        raise SettingsError(f"{place}: more than {DEEPEST} lists or mappings within each other")
+    if next(values) >= MOST_VALUES:  # Aliases of aliases double with every line.
+        raise SettingsError(
+            f"{place}: more than {MOST_VALUES} values, with all aliases written out"
+        )
     if any(parent is node for parent in parents):
         raise SettingsError(f"{place}: an alias that contains itself")
     within = (*parents, node)
     if isinstance(node, yaml.MappingNode):
-        return Located(_mapping(node, name, within), place)
+        return Located(_mapping(node, name, within, values), place)
     if isinstance(node, yaml.SequenceNode):
-        return Located([_located(entry, name, within) for entry in node.value], place)
+        return Located([_located(entry, name, within, values) for entry in node.value], place)
     if kind == "str":
         text = node.value
         unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
@@ -146,7 +165,7 @@ def _located(node: yaml.Node, name: str, parents: tuple[yaml.Node, ...]) -> Loca
     try:
         return Located(yaml.SafeLoader("").construct_object(node), place)
     except (yaml.YAMLError, ValueError, LookupError) as error:
-        raise SettingsError(f"{place}: {node.value!r} is no {kind}") from error
+        raise SettingsError(f"{place}: {short(node.value)!r} is no {kind}") from error
 
 
 def _kind(node: yaml.Node, place: str) -> str:
@@ -160,7 +179,7 @@ def _kind(node: yaml.Node, place: str) -> str:
 
 
 def _mapping(
-    node: yaml.MappingNode, name: str, parents: tuple[yaml.Node, ...]
+    node: yaml.MappingNode, name: str, parents: tuple[yaml.Node, ...], values: Iterator[int]
 ) -> dict[str, Located]:
     found: dict[str, Located] = {}
     for key, value in node.value:
@@ -171,5 +190,5 @@ def _mapping(
         if key.value in found:
             raise SettingsError(f"{place}: the key '{key.value}' stands twice")
         # Where the key stands: what it holds may begin a line below.
-        found[key.value] = Located(_located(value, name, parents).value, place)
+        found[key.value] = Located(_located(value, name, parents, values).value, place)
     return found

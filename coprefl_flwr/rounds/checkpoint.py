@@ -19,8 +19,10 @@ from flwr.serverapp.strategy import Result
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, mismatch
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.checksums import IN_HEADER
+from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
@@ -150,15 +152,20 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "options": checkpoint.options,
         "versions": checkpoint.versions,
     }
-    write_atomically(path, save(tensors, {"checkpoint": json.dumps(about)}))
+    text = json.dumps(about)
+    sums = {IN_HEADER: checksums.of_arrays(tensors, text)}
+    write_atomically(path, save(tensors, {"checkpoint": text, **sums}))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint; raise a SettingsError if the file is not one of this package."""
+    """Read a checkpoint; raise a SettingsError if it is damaged, or none of this package."""
     try:
         with safe_open(str(path), framework="numpy") as file:
-            about = json.loads((file.metadata() or {})["checkpoint"])
+            header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if not checksums.fits(tensors, header, header["checkpoint"]):
+            raise ValueError("it is damaged, as its checksum says")
+        about = json.loads(header["checkpoint"])
         return Checkpoint(
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
@@ -167,8 +174,9 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             options=about["options"],
             versions={int(client): version for client, version in about["versions"].items()},
         )
-    except (SafetensorError, KeyError, ValueError, TypeError, OSError) as error:
-        raise SettingsError(f"{path} is not a checkpoint of this package: {error}") from error
+    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        why = f"{path} is not a checkpoint of this package: {one_line(error)}"
+        raise SettingsError(f"{why}; remove it to begin anew") from error
 
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:

@@ -15,7 +15,7 @@ from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import Study, StudyFolder, make_folder, with_run_name
+from coprefl_flwr.studies.study import Study, StudyFolder, own_folder, with_run_name
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -46,12 +46,13 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     settings = with_run_name(settings)
     study = build(settings)
     study.check()
-    store = StudyFolder(make_folder(settings))
-    logger.info("results go to %s", store.root)
-    progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
-    with quiet_flower():
-        for stage in study.stages:
-            run_stage(stage, grid, store, progress)
-    shutil.rmtree(store.root / "features", ignore_errors=True)
-    write_results(study, store, store.root)
-    return store.root
+    with own_folder(settings) as folder:
+        store = StudyFolder(folder)
+        logger.info("results go to %s", store.root)
+        progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
+        with quiet_flower():
+            for stage in study.stages:
+                run_stage(stage, grid, store, progress)
+        shutil.rmtree(store.root / "features", ignore_errors=True)
+        write_results(study, store, store.root)
+        return store.root

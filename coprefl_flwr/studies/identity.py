@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.checksums import of_file
 from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.options import declared
 
@@ -88,5 +89,4 @@ def hash_of_file(path: Path) -> str:
 @functools.lru_cache(maxsize=64)
 def _hash_of_file(version: tuple[Path, int, int]) -> str:
     """Return the hash of a file of some size and time, read again only after it was changed."""
-    with version[0].open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return of_file(version[0])

@@ -34,7 +34,7 @@ from coprefl_flwr.studies.personal_data import (
 )
 from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import ABOUT, Stage, Store
+from coprefl_flwr.studies.stage import ABOUT, FEATURES, STATES, Stage, Store
 from coprefl_flwr.studies.study import Study, made_by, not_set
 
 GLOBAL = "global.safetensors"
@@ -110,9 +110,9 @@ class Personalised(Study):
         """Return a client of the method that a message names."""
         name = str(config["method"])
         phase, network = self.phases[name], self.network(name)
-        held = client_data(self.data, client_id, Path(str(config["feature-dir"])))
+        held = client_data(self.data, client_id, self.folder_of(config, FEATURES))
         offered = {
-            "state": ClientState(str(config["state-dir"])),
+            "state": ClientState(self.folder_of(config) / STATES),
             "initial": network.arrays,
             "noise": self.personal.noise("prototypes"),
         }

@@ -1,6 +1,5 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_json
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models import save_model
@@ -159,7 +159,7 @@ class Pretraining(Stage):
         rounds = [row for row in read_result(folder)["rounds"] if row["round"] > before]
         return trouble_of(
             [row["loss"] for row in rounds if "loss" in row],
-            json.loads((folder / ABOUT).read_text())["num-classes"],
+            read_json(folder / ABOUT)["num-classes"],
             start_loss=start_loss,
             chained=last.loss_of == "chain",
             comparable=last.loss_of != "more",

@@ -25,6 +25,11 @@ Group = TypeVar("Group")
 
 STARTS = "starts"
 
+LARGEST = 10**9
+"""The most of anything that is counted, a thousand times what any study has."""
+MOST = {"tasks": 10**5} | dict.fromkeys(("clients", "task-clients", "personal-clients"), 10**6)
+"""The most of what there is a list of from the beginning."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FolderSettings:
@@ -95,6 +100,10 @@ class Settings(
         """Check each group, then what must hold between them."""
         for group in GROUPS:
             self.part(group)
+        for key, one in declared(Settings).items():
+            counted, room = getattr(self, one.name), MOST.get(key, LARGEST)
+            if int in one.kinds and key != "seed" and counted is not None and counted > room:
+                raise SettingsError(f"{key} = {counted}: must be at most {room:,}", key)
         for key, most in (("participants", "clients"), ("min-replies", "participants")):
             value, limit = getattr(self, declared(Settings)[key].name), getattr(self, most)
             if value > limit:

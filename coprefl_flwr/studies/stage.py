@@ -6,6 +6,7 @@ result is there. Files are written in one step: a stage that was interrupted goe
 checkpoint, and ends with the very bytes of one that was not.
 
     FOLDER/result.json               {"rows": ..., "rounds": ...}
+    FOLDER/SHA256SUMS                checksums of it and of the model, by which damage is found
     FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
     FOLDER/checkpoint.safetensors    while it is under way
     FOLDER/client-state/             what its clients keep, where they keep something
@@ -13,7 +14,6 @@ checkpoint, and ends with the very bytes of one that was not.
 
 import json
 import logging
-import math
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,18 @@ from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
+from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
+from coprefl_flwr.studies.kept import RESULT as RESULT
+from coprefl_flwr.studies.kept import read_result as read_result
+from coprefl_flwr.studies.kept import write_result as write_result
 from coprefl_flwr.studies.phases import folder_of
 
 logger = logging.getLogger("flwr.coprefl")
 
-RESULT, ABOUT, STATES = "result.json", "model.json", "client-state"
-CHECKPOINT, SECONDS = "checkpoint.safetensors", "seconds.json"
+ABOUT, STATES = "model.json", "client-state"
+
+FOLDER, FEATURES = "folder", "features"
+"""Settings of a message: names below the client's own folder, of its stage's files and features."""
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -82,6 +88,10 @@ class RunSettings:
 
 class Store(Protocol):
     """Where stages lie."""
+
+    @property
+    def base(self) -> Path:
+        """The folder from which clients count: it is theirs to know, and no message's to say."""
 
     def folder(self, stage: "Stage") -> Path:
         """Return the folder of a stage."""
@@ -179,8 +189,9 @@ class Stage(ABC):
 def run_stage(
     stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook] = ()
 ) -> None:
-    """Run a stage into its folder, unless that is done."""
+    """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
+    put_aside_damaged(folder)
     if (folder / RESULT).exists():
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
@@ -221,9 +232,9 @@ def _train(
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, strategy, more))
 
-    told = {"method": stage.method, "state-dir": str(folder / STATES)}
+    told = {"method": stage.method, FOLDER: _name(folder, store)}
     if stage.features():
-        told["feature-dir"] = str(store.shared(stage.features()))
+        told[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
         grid,
         to_record(stage.initial(store)),
@@ -238,6 +249,11 @@ def _train(
         stop=stage.ends,
         hooks=[progress, finish, *hooks],
     )
+
+
+def _name(folder: Path, store: Store) -> str:
+    """Return a folder's name for messages, which clients look for below a folder of their own."""
+    return folder.relative_to(store.base).as_posix()
 
 
 def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]]:
@@ -276,22 +292,3 @@ def round_rows(
         measured = {"accuracy": accuracy} if stage.measures else {}
         rows.append({**about, "round": number - stage.before, **measured, **metrics, **more})
     return rows
-
-
-def write_result(
-    folder: Path, rows: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]
-) -> None:
-    """Write a stage's result, in one step; a number that is not finite becomes null."""
-    content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
-    write_atomically(folder / RESULT, json.dumps(content, indent=1, allow_nan=False).encode())
-
-
-def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
-    infinite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
-    return {**record, **dict.fromkeys(infinite)}
-
-
-def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return {"rows", "rounds"} of a stage that is done."""
-    found: dict[str, list[dict[str, Any]]] = json.loads((folder / RESULT).read_text())
-    return found

@@ -34,7 +34,7 @@ from coprefl_flwr.studies.phases import (
 from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.stage import STATES, Stage
 from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
@@ -177,7 +177,7 @@ class Starts(Study):
             phase = self.head_phase
         held = group.clients[client_id]
         # In the run's folder: any node may run any client, so they share a file system.
-        offered = {"state": ClientState(str(config.get("state-dir", "")))}
+        offered = {"state": ClientState(self.folder_of(config) / STATES)}
         # Weights are loaded into it, so all clients of a process share it.
         module = self._shared_network(len(group.classes))
         return phase.method.client(

@@ -25,7 +25,8 @@ import platform
 import re
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -37,7 +38,7 @@ import yaml
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import alone, inside, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.rounds.strategy import Hook
@@ -45,10 +46,12 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
-from coprefl_flwr.studies.stage import RunSettings, Stage
+from coprefl_flwr.studies.stage import FOLDER, RunSettings, Stage
 
 FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
 """Settings that a resumed run may change: they do not enter its numbers."""
+
+SETTINGS, TEXTS, LOCKS = "settings.yaml", "texts.json", ".locks"
 
 Track = Callable[[Stage], Sequence[Hook]]
 """Gives the hooks that follow a stage."""
@@ -59,6 +62,8 @@ class Study(ABC):
 
     stages: Sequence[Stage]
     """In the order in which they are run."""
+    root: Path
+    """The folder below which clients of this process keep files: no message says where that is."""
 
     def __init__(self, settings: Settings) -> None:
         self.config = settings.to_config()  # As written beside results.
@@ -66,6 +71,7 @@ class Study(ABC):
         self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
         self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
         self.metrics = ClientMetrics(self.run.client_metrics)
+        self.root = Path(settings.output_dir).expanduser().resolve()
 
     @abstractmethod
     def check(self) -> None:
@@ -80,6 +86,10 @@ class Study(ABC):
         client = self.client_of_method(client_id, config)
         client.metrics = self.metrics.functions
         return client
+
+    def folder_of(self, config: Mapping[str, Any], key: str = FOLDER) -> Path:
+        """Return a folder that a message names, below the one of this process."""
+        return inside(self.root, str(config.get(key, "")))
 
     @abstractmethod
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
@@ -100,6 +110,11 @@ class StudyFolder:
 
     root: Path
 
+    @property
+    def base(self) -> Path:
+        """The folder of all studies, from which messages count."""
+        return self.root.parent
+
     def folder(self, stage: Stage) -> Path:
         """Return the folder of a stage."""
         return self.root / stage.path
@@ -117,23 +132,43 @@ def with_run_name(settings: Settings) -> Settings:
 
 def make_folder(settings: Settings) -> Path:
     """Make the run's folder with its settings in it, or raise a SettingsError before that."""
-    folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    kept, config = folder / "settings.yaml", settings.to_config()
-    texts = folder / "texts.json"
+    folder = _folder(settings)
+    _check_folder(settings, folder)
+    texts = texts_of(settings.to_config())
+    remove_unfinished(folder)
+    if texts:
+        write_atomically(folder / TEXTS, json.dumps(texts).encode())
+    write_atomically(folder / SETTINGS, yaml.safe_dump(settings.to_config()).encode())
+    return folder
+
+
+@contextmanager
+def own_folder(settings: Settings) -> Iterator[Path]:
+    """Make the run's folder as `make_folder` does, for this process alone."""
+    folder = _folder(settings)
+    _check_folder(settings, folder)  # Before anything is written.
+    problem = f"run-name = {settings.run_name}: {folder} is being written by another process"
+    with alone(folder.parent / LOCKS / settings.run_name, problem):
+        yield make_folder(settings)
+
+
+def _folder(settings: Settings) -> Path:
+    return Path(settings.output_dir).expanduser().resolve() / settings.run_name
+
+
+def _check_folder(settings: Settings, folder: Path) -> None:
+    """Raise a SettingsError if the run cannot begin, or go on, in this folder."""
+    kept, texts, config = folder / SETTINGS, folder / TEXTS, settings.to_config()
     check_place("output-dir", folder)
     if settings.resume:
         _check_resumed(kept, config)
-        if texts.exists() and json.loads(texts.read_text()) != list(texts_of(config)):
+        if texts.exists() and read_json(texts) != list(texts_of(config)):
             raise SettingsError("resume = true: files of your own have changed since the run began")
     elif kept.exists():
         raise SettingsError(
             f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
             "on with it, or another run-name"
         )
-    if texts_of(config):
-        write_atomically(texts, json.dumps(texts_of(config)).encode())
-    write_atomically(kept, yaml.safe_dump(config).encode())
-    return folder
 
 
 def check_place(option: str, folder: Path) -> None:
@@ -141,6 +176,9 @@ def check_place(option: str, folder: Path) -> None:
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise SettingsError(f"{option}: {place} is a file, not a folder")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise SettingsError(f"{option}: {there} cannot be written to")
 
 
 def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
@@ -148,7 +186,10 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
     if not kept.exists():
         runs = [path.parent.name for path in kept.parent.parent.glob("*/settings.yaml")]
         raise SettingsError(f"resume = true: {unknown('run', kept.parent.name, runs)}")
-    written = yaml.safe_load(kept.read_text())
+    try:
+        written = yaml.safe_load(kept.read_text())
+    except (yaml.YAMLError, ValueError, RecursionError):
+        written = None
     if not isinstance(written, dict):
         raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
     before = Settings.from_config(written).to_config()

@@ -7,7 +7,8 @@ from typing import Any
 
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble
-from coprefl_flwr.studies.stage import RESULT, Stage, Store, read_result
+from coprefl_flwr.studies.kept import is_done, read_result
+from coprefl_flwr.studies.stage import Stage, Store
 from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study
 
@@ -16,14 +17,12 @@ logger = logging.getLogger("flwr.coprefl")
 
 def trouble_in(study: Study, store: Store, stage: Stage) -> Trouble | None:
     """Return what is wrong with what a stage came to; None also where it is not done."""
-    if not (store.folder(stage) / RESULT).exists():
+    if not is_done(store.folder(stage)):
         return None
     measured = [
         store.folder(one)
         for one in study.stages
-        if isinstance(one, StartLoss)
-        and one.made is stage
-        and (store.folder(one) / RESULT).exists()
+        if isinstance(one, StartLoss) and one.made is stage and is_done(store.folder(one))
     ]
     if not measured:
         return stage.trouble(store.folder(stage))

@@ -1,8 +1,12 @@
+import io
+import zipfile
+
 import numpy as np
 import pytest
 
 from coprefl_flwr.data import load_dataset
 from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data.npz import most_bytes
 from coprefl_flwr.errors import SettingsError
 from tests.data.made_up import pixels, refused, write_npz
 
@@ -203,3 +207,40 @@ def test_a_file_without_other_labels_says_so(tmp_path):
     path = write_npz(tmp_path, images=IMAGES, labels=LABELS, classes=np.array(["a", "b", "c"]))
     refused("unknown labels 'names': known are labels$", f"{path}:names")
     refused("unknown labels 'classes'", f"{path}:classes")
+
+
+def spoilt(path, shape, content=b"\0" * 48):
+    """Write an .npz whose images say a shape."""
+    header = io.BytesIO()
+    about = {"descr": "|u1", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", header.getvalue() + content)
+    return str(path)
+
+
+def test_sizes_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):
+    """A header can say any shape, and a few bytes can be unpacked to many."""
+    load = np.load
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("was loaded"))
+    path = spoilt(tmp_path / "said.npz", (10**6, 10**6))
+    refused(r"images\.npy says 1000000000\d\d\d bytes and has \d+", path)
+    path = spoilt(tmp_path / "bomb.npz", (2**20, 4, 4), b"\0" * 2**24)
+    assert (tmp_path / "bomb.npz").stat().st_size < 2**15
+    monkeypatch.setattr("coprefl_flwr.data.npz.most_bytes", lambda: 2**23)
+    refused("holds 0.0 GiB, and half of this machine's memory is 0.0 GiB", path)
+    monkeypatch.setattr(np, "load", load)
+    monkeypatch.undo()
+    assert most_bytes() > 2**26
+
+
+@pytest.mark.parametrize("cut", [0.3, 0.6])
+def test_a_damaged_archive_is_one_line(tmp_path, rng, cut):
+    path = write_npz(tmp_path, images=pixels(rng, 40, 5, 6), labels=np.arange(40))
+    file = tmp_path / path.rpartition("/")[2]
+    content = bytearray(file.read_bytes())
+    content[int(len(content) * cut)] ^= 255
+    file.write_bytes(bytes(content))
+    with pytest.raises(SettingsError) as caught:
+        load_dataset(path)
+    assert "\n" not in str(caught.value)

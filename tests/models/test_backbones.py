@@ -1,5 +1,7 @@
 """Frozen networks: what they make of images is what the same network makes without us."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -96,3 +98,48 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
         with pytest.raises(SettingsError, match=line) as caught:
             load_backbone(name)
         assert "\n" not in str(caught.value), name
+
+
+def test_a_model_json_names_no_code(tmp_path, monkeypatch):
+    """A folder may come from anyone; what it names would be run when the model is built."""
+    mark = tmp_path / "mark"
+    (tmp_path / "evil.py").write_text(
+        f"import pathlib\npathlib.Path({str(mark)!r}).touch()\n"
+        "from coprefl_flwr.models import build_model\n\n\n"
+        "def net(num_classes, input_shape):\n"
+        "    return build_model('resnet8', num_classes, input_shape)\n"
+    )
+    place = f"{tmp_path / 'evil.py'}:net"
+    saved(tmp_path / "given", **{"model": "resnet8"})
+    about = json.loads((tmp_path / "given" / "model.json").read_text())
+    (tmp_path / "given" / "model.json").write_text(json.dumps(about | {"model": place}))
+    for allowed in ("", "none", "my_lab"):
+        monkeypatch.setenv("COPREFL_ALLOW", allowed)
+        with pytest.raises(
+            SettingsError, match=r"its model\.json names the code .*; allowed are res"
+        ):
+            load_backbone(str(tmp_path / "given"))
+        assert not mark.exists()
+    monkeypatch.setenv("COPREFL_ALLOW", f"my_lab,{tmp_path}/evil.py")
+    assert load_backbone(str(tmp_path / "given")).size == 64
+    assert mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"num-classes": 10**18}, "has 1000000000000000000 classes, its weights have not"),
+        ({"num-classes": "5"}, "has 5 classes, its weights have not"),
+        ({"input-shape": [3, 10**9, 10**9]}, "has input-shape .*; allowed are 1 to 3 whole"),
+        ({"input-shape": "image"}, "has input-shape image; allowed are 1 to 3 whole"),
+        ({"model": ["resnet8"]}, "names the code"),
+        ({"model": "os:system"}, "names the code 'os:system'"),
+    ],
+)
+def test_what_a_model_json_says_is_checked_before_memory_is_taken(tmp_path, changes, line):
+    saved(tmp_path)
+    about = json.loads((tmp_path / "model.json").read_text())
+    (tmp_path / "model.json").write_text(json.dumps(about | changes))
+    with pytest.raises(SettingsError, match=line) as caught:
+        load_backbone(str(tmp_path))
+    assert "\n" not in str(caught.value)

@@ -8,8 +8,10 @@ import safetensors.numpy
 import safetensors.torch
 import torch
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.checksums import write_sums
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays, save_model
+from tests.test_checksums import flip
 
 CIFAR = (3, 32, 32)
 ABOUT = {"strategy": "coprefl", "rounds": 50, "data": {"alpha": 0.5}}
@@ -108,3 +110,25 @@ def test_missing_and_damaged_files_are_refused(name: str, tmp_path: Path) -> Non
     (tmp_path / name).unlink()
     with pytest.raises(SettingsError, match=f"it has no file {name}"):
         load_saved_model(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"null", b"[]", b"[" * 100_000], ids=short)
+def test_a_description_that_is_none_is_one_line(content: bytes, tmp_path: Path) -> None:
+    save_model(tmp_path, {"w": np.zeros(1)}, ABOUT)
+    (tmp_path / "model.json").write_bytes(content)
+    with pytest.raises(SettingsError, match="is damaged: ") as caught:
+        load_saved_model(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_are_not_what_their_checksum_says_are_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, {"w": np.zeros(1)}, ABOUT)
+    write_sums(tmp_path, ["model.json", "model.safetensors"], {})
+    load_saved_model(tmp_path)
+    flip(tmp_path / "model.safetensors", -1)
+    with pytest.raises(
+        SettingsError, match=r"SHA256SUMS says another content of model\.safetensors"
+    ):
+        load_saved_model(tmp_path)
+    save_model(tmp_path, {"w": np.ones(1)}, ABOUT)  # Another model has none of the old one's.
+    assert load_saved_model(tmp_path)[0]["w"].item() == 1.0

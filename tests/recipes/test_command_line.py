@@ -1,14 +1,18 @@
 """The command line: what it refuses, where things go, and what it shows."""
 
+import errno
 import json
+import os
 import re
 import shutil
 
 import pytest
 
 from coprefl_flwr import __version__
+from coprefl_flwr.errors import short
+from coprefl_flwr.files import alone
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.command_line import LOCK, main
 from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe
@@ -332,3 +336,72 @@ def test_show(done, capsys):
         f"unknown run '{folder.name}x': did you mean '{folder.name}'?"
     )
     assert refusal(["show", "/etc", *models], capsys).startswith("unknown run '/etc': known are ")
+
+
+@pytest.fixture
+def copied(done, tmp_path):
+    """A copy of the results, to be damaged."""
+    return shutil.copytree(done, tmp_path / "outputs")
+
+
+def test_two_runs_into_one_folder(path, tmp_path, capsys):
+    out = tmp_path / "outputs" / "tiny"
+    with alone(out / LOCK, "x"):
+        line = refusal(["run", path, "--out", out], capsys)
+    assert line == f"--out {out}: another `coprefl run` is writing there; give another"
+    assert [one.name for one in out.iterdir()] == [LOCK]
+
+
+def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, caplog):
+    recipe, out = done.parent / "tiny.yaml", copied / "tiny"
+    (result,) = (copied / "models").glob("fedavg-*/tasks/*/result.json")
+    whole = result.read_bytes()
+    result.write_bytes(whole.replace(b'"correct": 1', b'"correct": 2', 1))
+    assert result.read_bytes() != whole
+    assert main(["report", str(out)]) == 0
+    assert any("result.json is damaged: SHA256SUMS" in line for line in caplog.messages)
+    said = (out / "report" / "tables" / "table.md").read_text()
+    assert said != (done / "tiny" / "report" / "tables" / "table.md").read_text()
+    left = [out / ".recipe.yaml.7.part", copied / "models" / "features" / ".a.npy.7.part"]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        os.utime(file, (0, 0))
+    assert main(["run", str(recipe), "--out", str(out)]) == 0
+    assert result.read_bytes() == whole
+    assert result.with_name("result.json.damaged").exists()
+    said = (out / "report" / "tables" / "table.md").read_text()
+    assert said == (done / "tiny" / "report" / "tables" / "table.md").read_text()
+    assert not any(file.exists() for file in left)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[" * 99999], ids=short)
+def test_a_damaged_file_beside_the_results_is_one_line(copied, content, capsys):
+    (copied / "tiny" / "failed.json").write_bytes(content)
+    line = refusal(["report", copied / "tiny"], capsys)
+    assert line.startswith(f"{copied / 'tiny' / 'failed.json'} is damaged: ")
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_lost(path, tmp_path, capsys, monkeypatch):
+    room, out = iter(range(6)), tmp_path / "outputs" / "tiny"
+
+    def full(descriptor):
+        if next(room, None) is None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    command = ["run", str(path), "--out", str(out), "--set", "methods=[fedavg]"]
+    command += ["--set", "tasks=0", "--set", "figures=[]"]
+    monkeypatch.setattr("os.fsync", full)
+    assert main(command) == 1
+    assert list(out.parent.glob("models/*/*"))
+    assert capsys.readouterr().err.splitlines()[-1] == "coprefl: No space left on device"
+    assert [one for one in tmp_path.rglob("*") if one.is_file() and one.suffix == ".part"] == []
+    monkeypatch.undo()
+    assert main(command) == 0
+
+
+def test_a_name_longer_than_any_files_is_one_line(path, tmp_path, capsys):
+    line = refusal(
+        ["run", path, "--out", tmp_path / "outputs", "--set", f"dataset={'x' * 5000}.npz"], capsys
+    )
+    assert len(line) < 500

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
@@ -230,8 +231,9 @@ def test_everything_is_made_once(whole):
         "model.safetensors",
         "model.json",
         "result.json",
+        SUMS,
     }
-    assert {Path(name).name for name in names if name.startswith("tasks/")} == {"result.json"}
+    assert {Path(name).name for name in names if name.startswith("tasks/")} == {"result.json", SUMS}
 
 
 def test_what_is_done_is_not_done_again(whole, tiny_file, monkeypatch):
@@ -307,7 +309,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(12, ".part"), (13, ".partial")])
+@pytest.mark.parametrize(("write", "left"), [(14, ".part"), (16, ".partial")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):

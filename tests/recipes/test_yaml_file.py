@@ -114,3 +114,26 @@ def test_mappings_lists_and_texts():
             getattr(root[key], ask)("it")
         assert str(caught.value) == message
     assert [one.value for one in root["d"].listed("it")] == [5]
+
+
+def test_aliases_of_aliases_are_bounded():
+    """Each line is ten times the one before: ten lines are more than there is memory for."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    line = refusal("\n".join(lines))
+    assert line == "file.yaml, line 1: more than 100000 values, with all aliases written out"
+
+
+@pytest.mark.parametrize(("depth", "line"), [(60, "within each other"), (5000, "too deep")])
+@pytest.mark.parametrize("brackets", ["[]", "{}"])
+def test_brackets_within_brackets(depth, line, brackets):
+    opening = "[" if brackets == "[]" else "{a: "
+    text = opening * depth + brackets[1] * depth
+    assert line in refusal(f"x: {text}")
+
+
+def test_a_file_larger_than_any_recipe(tmp_path):
+    path = tmp_path / "file.yaml"
+    path.write_bytes(b"# " + b"x" * 2**22)
+    with pytest.raises(SettingsError, match=r"file\.yaml: has more than 4194304 bytes"):
+        read_yaml(path)

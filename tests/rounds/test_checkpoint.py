@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import MetricRecord
+from safetensors import safe_open
+from safetensors.numpy import save
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
@@ -18,6 +20,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from coprefl_flwr.strategies import CoPreFL, FedAvg
+from tests.test_checksums import flip
 from tests.tiny import Federation
 
 
@@ -274,3 +277,37 @@ def test_an_option_that_no_checkpoint_can_hold_is_refused_at_the_start(tmp_path,
         "lists and mappings of them"
     )
     assert not (tmp_path / "file").exists()
+
+
+def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
+    """Also one of a weight, which the format itself does not notice; there is one line."""
+    path = tmp_path / "checkpoint.safetensors"
+    kept = Checkpoint(2, {"a": np.float32([4, 0])}, {"s": 1.5}, History(), {}, {})
+    write_checkpoint(path, kept)
+    whole = path.read_bytes()
+    weight = whole.index(np.float32([4, 0]).tobytes()) + 3
+    places = [weight, len(whole) - 1, whole.index(b"1.5"), whole.index(b"F32"), *range(8, 200, 7)]
+    for position in places:
+        flip(path, position, 1)
+        with pytest.raises(SettingsError) as caught:
+            read_checkpoint(path)
+        line = str(caught.value)
+        assert line.startswith(f"{path} is not a checkpoint of this package: "), position
+        assert line.endswith("; remove it to begin anew")
+        assert "\n" not in line
+        flip(path, position, 1)
+    assert read_checkpoint(path).arrays["a"][0] == 4
+    for content in (b"", b"null", whole[:50]):
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
+            read_checkpoint(path)
+
+
+def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
+    path = tmp_path / "checkpoint.safetensors"
+    write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
+    with safe_open(path, framework="numpy") as file:
+        header = {"checkpoint": file.metadata()["checkpoint"]}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    path.write_bytes(save(tensors, header))
+    assert read_checkpoint(path).round == 2

@@ -32,7 +32,7 @@ def test_it_pre_trains(name, tiny_settings):
     assert changed["1.weight"], changed
     assert changed["4.weight"], changed
     left = {path.name for path in (folder / "starts" / name).iterdir()}
-    assert left == {"model.safetensors", "model.json", "result.json"}
+    assert left == {"model.safetensors", "model.json", "result.json", "SHA256SUMS"}
 
 
 @pytest.mark.parametrize("name", with_role(TASK))
@@ -40,7 +40,7 @@ def test_it_runs_tasks(name, tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3)
     folder = run(settings)
     assert len(read_rows(folder / "rows.jsonl")) == settings.task_clients
-    left = [str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.*")]
+    left = [str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.json")]
     assert left == ["0/random/result.json"]
     assert not list((folder / "tasks").rglob("client-state"))
 
@@ -51,13 +51,14 @@ def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
         tiny_settings, method=starts, task_method="moon:mu=3", task_learning_rate=0.3
     )
     context = Context(1, 1, {}, None, settings.to_config())
-    config = {"population": "task-1", "server-round": 2, "state-dir": settings.output_dir}
+    config = {"population": "task-1", "server-round": 2, "folder": "tiny/tasks/1/fedavg"}
     client = client_fn(context, 1, config | {"method": "moon:mu=3"})
     assert type(client) is MOONClient
     assert client.training == TrainingSettings(
         rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
     )
     pretraining = {"population": "pretrain", "server-round": 2, "method": starts.split()[1]}
+    pretraining["folder"] = "tiny/starts/scaffold"
     assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
     assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient
 

@@ -175,8 +175,9 @@ def test_features_of_this_packages_models(settings, tmp_path):
     assert list(rows["start"].unique()) == ["fedpcl", "fedavg"]
 
 
-def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings):
+def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings, monkeypatch):
     """From the folder that a study wrote to features of the 8 numbers before its last layer."""
+    monkeypatch.setenv("COPREFL_ALLOW", "tests.tiny_study")  # The network is no built-in one.
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
     folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))
@@ -204,9 +205,12 @@ def test_noise_enters_the_numbers(settings, tmp_path, noise_on):
 
 def test_the_papers_training_is_the_default(settings, tmp_path):
     def training(**changes):
-        about = {"population": "personal", "method": "fedpcl", "state-dir": str(tmp_path)}
-        config = about | {"server-round": 1, "feature-dir": str(tmp_path / "features")}
-        chosen = Settings(study="personalised", method="fedpcl", train_per_class=2, **changes)
+        about = {"population": "personal", "method": "fedpcl", "folder": "run/methods/fedpcl"}
+        config = about | {"server-round": 1, "features": "run/features"}
+        chosen = Settings(
+            study="personalised", method="fedpcl", train_per_class=2, output_dir=str(tmp_path),
+            **changes,
+        )  # fmt: skip
         return build(chosen).client(0, config).training
 
     paper = AdamTraining(local_epochs=1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.phases import TRAINING_KEYS
@@ -199,3 +199,35 @@ def test_a_count_can_be_a_whole_number():
     for value in (2.5, True):
         with pytest.raises(SettingsError, match=r"downstream-classes = .*: must be a text"):
             Settings.from_config({"downstream-classes": value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("learning-rate", 10**400, "learning-rate = inf: must be a finite number"),
+        (
+            "rounds",
+            10**400,
+            f"rounds = 1{'0' * 56}...: must be at most {2**63 - 1}, as in messages",
+        ),
+        ("rounds", 10**5000, "rounds = a number of thousands of digits: must be at most"),
+        ("seed", 10**400, f"seed = 1{'0' * 56}...: must be at most {2**63 - 1}, as in messages"),
+        ("batch-size", 10**18, "batch-size = 1000000000000000000: must be at most 1,000,000,000"),
+        ("clients", 10**18, "clients = 1000000000000000000: must be at most 1,000,000"),
+        ("tasks", 10**9, "tasks = 1000000000: must be at most 100,000"),
+        ("dataset", 10**400, f"dataset = 1{'0' * 56}...: must be a text"),
+        ("dataset", "a\0b", "dataset = 'a\\x00b': holds a NUL character"),
+        ("study", "x" * 10**5, "study: unknown value 'xxx"),
+    ],
+    ids=short,
+)
+def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_config({key: value})
+    assert str(caught.value).startswith(line)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+def test_a_seed_may_be_large():
+    assert Settings(seed=10**18).seed == 10**18

@@ -381,15 +381,17 @@ def client(settings, held, **config):
             return Population(name, (0, 1, 2), (held,))
 
     study.populations = Populations()
-    return study.client(0, {"server-round": 1, **config})
+    return study.client(0, {"server-round": 1, "folder": "run/starts/a", **config})
 
 
 def test_clients_get_their_settings(federation, tmp_path):
     data = ClientData(federation.samples[0], federation.samples[1])
     for name in ("fedavg", "coprefl", "fedmeta", "scaffold"):
         own = {"support_fraction": 0.6, "resplit": False} if name in ("coprefl", "fedmeta") else {}
-        settings = Settings.of(method=name, local_epochs=2, momentum=0.5, batch_size=4, **own)
-        about = {"population": "pretrain", "method": name, "state-dir": str(tmp_path)}
+        settings = Settings.of(
+            method=name, local_epochs=2, momentum=0.5, batch_size=4, output_dir=str(tmp_path), **own
+        )
+        about = {"population": "pretrain", "method": name, "folder": "run/starts/a"}
         made = client(settings, data, **about)
         assert type(made) is METHODS[name].client_class
         assert (made.train, made.test) == (data.train, data.test)
@@ -397,7 +399,7 @@ def test_clients_get_their_settings(federation, tmp_path):
         if isinstance(made, CoPreFLClient):
             assert (made.support_fraction, made.resplit) == (0.6, False)
         if isinstance(made, StatefulClient):
-            assert made.state.folder == tmp_path
+            assert made.state.folder == tmp_path / "run" / "starts" / "a" / "client-state"
 
 
 def test_local_training(federation):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
+from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
@@ -76,8 +77,13 @@ def test_files(whole, module_settings):
         "settings.yaml",
         *(f"starts/{start}/model.safetensors" for start in FOLDERS),
         *(f"starts/{start}/model.json" for start in FOLDERS),
-        *(f"starts/{start}/result.json" for start in FOLDERS),
-        *(f"tasks/{number}/{start}/result.json" for number in (0, 1) for start in FOLDERS),
+        *(f"starts/{start}/{file}" for start in FOLDERS for file in ("result.json", SUMS)),
+        *(
+            f"tasks/{number}/{start}/{file}"
+            for number in (0, 1)
+            for start in FOLDERS
+            for file in ("result.json", SUMS)
+        ),
         "rows.jsonl",
         "rounds.jsonl",
         "pretraining.md",

@@ -1,0 +1,69 @@
+"""Checksums, by which a file that was damaged on disk is found before it is used.
+
+A folder of results has them in a file of its own, which `sha256sum -c SHA256SUMS` reads; arrays
+that are saved as safetensors carry theirs in the file's header. What was written before there were
+checksums has none, and is taken as it is.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.files import write_atomically
+
+SUMS = "SHA256SUMS"
+IN_HEADER = "sha256"
+
+_LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
+
+
+def of_arrays(arrays: Arrays, text: str = "") -> str:
+    """Return the SHA-256 of arrays, in whatever order, and of a text that belongs to them."""
+    made = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        made.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
+        made.update(array.tobytes())
+    return made.hexdigest()
+
+
+def fits(arrays: Arrays, header: Mapping[str, str], text: str = "") -> bool:
+    """Return whether arrays are those whose checksum stands in a file's header, if one does."""
+    return header.get(IN_HEADER) in (None, of_arrays(arrays, text))
+
+
+def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:
+    """Write the checksums of files of a folder, and of others that are about to be written."""
+    found = {name: of_file(folder / name) for name in names}
+    found |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    lines = [f"{found[name]}  {name}\n" for name in sorted(found)]
+    write_atomically(folder / SUMS, "".join(lines).encode())
+
+
+def damaged(folder: Path, *names: str) -> list[str]:
+    """Return which files of a folder are not what their checksums say; of `names`, if any.
+
+    One that is not there is left to whoever needs it. Where the file of checksums cannot be read,
+    it is that one that is damaged.
+    """
+    sums = folder / SUMS
+    if not sums.is_file():
+        return []
+    lines = sums.read_bytes().decode(errors="replace").splitlines()
+    found = [_LINE.fullmatch(line) for line in lines]
+    known = {one[2]: one[1] for one in found if one}
+    if len(known) < len(lines) or not known:
+        return [SUMS]
+    wanted = [name for name in known if not names or name in names]
+    there = [name for name in wanted if (folder / name).is_file()]
+    return [name for name in there if of_file(folder / name) != known[name]]
+
+
+def of_file(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

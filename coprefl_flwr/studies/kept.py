@@ -1,0 +1,94 @@
+"""A stage's result on disk: written in one step, found damaged before it is used, then made again.
+
+A result that was written before there were checksums has none beside it, and is taken as it is.
+"""
+
+import functools
+import json
+import logging
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coprefl_flwr.checksums import SUMS, damaged, write_sums
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_json, write_atomically
+
+logger = logging.getLogger("flwr.coprefl")
+
+RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
+
+
+def write_result(
+    folder: Path, rows: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]]
+) -> None:
+    """Write a stage's result, in one step; a number that is not finite becomes null."""
+    content = {"rows": list(map(_finite, rows)), "rounds": list(map(_finite, rounds))}
+    text = json.dumps(content, indent=1, allow_nan=False).encode()
+    # Before the result, which says that all is there.
+    write_sums(folder, _left(folder), {RESULT: text})
+    write_atomically(folder / RESULT, text)
+
+
+def _left(folder: Path) -> list[str]:
+    """Return the arrays that a stage left: not what says when, where and how they were made."""
+    return [one.name for one in folder.glob("*.safetensors") if one.name != CHECKPOINT]
+
+
+def _finite(record: Mapping[str, Any]) -> dict[str, Any]:
+    infinite = [k for k, v in record.items() if isinstance(v, float) and not math.isfinite(v)]
+    return {**record, **dict.fromkeys(infinite)}
+
+
+def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return {"rows", "rounds"} of a stage that is done.
+
+    Raises a SettingsError if the result is not there, or damaged.
+    """
+    found = read_json(folder / RESULT)
+    lists = [found.get(key) for key in ("rows", "rounds")] if isinstance(found, dict) else [None]
+    if not all(isinstance(one, list) and all(isinstance(r, dict) for r in one) for one in lists):
+        raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
+    if damaged(folder, RESULT):
+        raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
+    return {key: found[key] for key in ("rows", "rounds")}
+
+
+def is_done(folder: Path) -> bool:
+    """Return whether a stage's result is there, and whole; of one that is not, a line is logged."""
+    if not (folder / RESULT).exists():
+        return False
+    try:
+        read_result(folder)
+    except SettingsError as error:
+        _tell_once(f"{error}; it is left out until the same command is run again")
+        return False
+    return True
+
+
+@functools.lru_cache(maxsize=256)
+def _tell_once(line: str) -> None:
+    logger.warning("%s", line)
+
+
+def put_aside_damaged(folder: Path) -> None:
+    """Rename what is damaged of a stage that was done, so that it is made again."""
+    if not (folder / RESULT).exists():
+        return
+    wrong = damaged(folder)
+    try:
+        read_result(folder)
+    except SettingsError:
+        wrong = [RESULT, *wrong]
+    if not wrong:
+        return
+    logger.warning(
+        "%s: damaged: %s; put aside as NAME.damaged, and made again",
+        folder,
+        ", ".join(dict.fromkeys(wrong)),
+    )
+    for name in {RESULT, SUMS, *wrong}:  # Without a result it is not done.
+        if (folder / name).exists():
+            os.replace(folder / name, folder / f"{name}.damaged")

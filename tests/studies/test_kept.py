@@ -1,0 +1,161 @@
+"""Results that were damaged on disk: found, named, put aside and made again; never reported."""
+
+import logging
+from dataclasses import replace
+
+import pytest
+from flwr.app import Context, RecordDict
+
+from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.client_app import app, client_fn
+from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.kept import RESULT, is_done, put_aside_damaged, read_result, write_result
+from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.study import StudyFolder, own_folder
+from tests.test_checksums import flip
+
+ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    (tmp_path / "model.json").write_text("{}")
+    write_result(tmp_path, ROWS, [])
+    return tmp_path
+
+
+def damage(file, how):
+    if how == "flip":
+        position = file.read_bytes().index(b"0.5") + 2
+        flip(file, position)  # 0.5 becomes 0.4: nothing else would tell.
+        assert b"0.4" in file.read_bytes()
+    else:
+        file.write_bytes(how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["flip", b"", b"null", b"[]", b"{}", b'{"rows": 1, "rounds": []}', b"[" * 99999, b"\0"],
+    ids=short,
+)
+def test_a_damaged_result_is_named_and_put_aside(kept, how, caplog):
+    damage(kept / RESULT, how)
+    with pytest.raises(SettingsError) as caught:
+        read_result(kept)
+    assert str(caught.value).startswith(f"{kept / RESULT} is damaged: ")
+    assert "\n" not in str(caught.value)
+    with caplog.at_level(logging.WARNING):
+        assert not is_done(kept)
+        assert not is_done(kept)
+        put_aside_damaged(kept)
+    told = [line for line in caplog.messages if str(kept) in line]
+    assert told[0].endswith("it is left out until the same command is run again")
+    assert told[1] == f"{kept}: damaged: result.json; put aside as NAME.damaged, and made again"
+    assert len(told) == 2
+    left = sorted(path.name for path in kept.iterdir())
+    assert left == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
+
+
+def test_a_whole_result_stays(kept):
+    before = {path: path.read_bytes() for path in kept.iterdir()}
+    put_aside_damaged(kept)
+    assert is_done(kept)
+    assert read_result(kept) == {"rows": ROWS, "rounds": []}
+    assert {path: path.read_bytes() for path in kept.iterdir()} == before
+
+
+def test_a_result_of_before_there_were_checksums_is_read(kept):
+    (kept / SUMS).unlink()
+    put_aside_damaged(kept)
+    assert read_result(kept)["rows"] == ROWS
+
+
+def test_a_process_that_died_before_the_result_leaves_a_stage_to_be_made(kept):
+    (kept / RESULT).unlink()
+    put_aside_damaged(kept)
+    assert not is_done(kept)
+    write_result(kept, ROWS, [])
+    assert read_result(kept)["rows"] == ROWS
+
+
+def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplog):
+    """A task's result and a start's weights, of which one bit would change what is reported."""
+    settings = replace(tiny_settings, method="fedavg", tasks=1, rounds=1, task_rounds=1)
+    grid = LocalGrid(app, 1, settings.to_config())
+    folder = run_study(grid, settings)
+    study, store = build(settings), StudyFolder(folder)
+    files = [folder / "tasks/0/fedavg" / RESULT, folder / "starts/fedavg/model.safetensors"]
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        flip(file, -3)
+    for stage in study.stages:
+        run_stage(stage, grid, store, Progress(2))
+    assert [file.read_bytes() for file in files] == before
+    assert all(file.with_name(f"{file.name}.damaged").exists() for file in files)
+    told = [line for line in caplog.messages if "put aside" in line]
+    assert [line.rpartition("; put")[0] for line in told] == [
+        f"{folder}/starts/fedavg: damaged: model.safetensors",
+        f"{folder}/tasks/0/fedavg: damaged: result.json",
+    ]
+
+
+def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
+    settings = replace(tiny_settings, method="random", tasks=0)
+    with own_folder(settings) as folder:
+        line = f"run-name = tiny: {folder} is being written by another process"
+        (folder / ".x.json.7.part").touch()
+        (folder / "settings.yaml").rename(folder / "moved.yaml")  # As if both came at once.
+        with pytest.raises(SettingsError, match=line), own_folder(settings):
+            pass
+        (folder / "moved.yaml").rename(folder / "settings.yaml")
+    with own_folder(replace(settings, resume=True)):
+        assert [path.name for path in folder.iterdir()] == ["settings.yaml"]
+
+
+def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(SettingsError, match=r"^output-dir: /.* cannot be written to$"):
+        run_study(LocalGrid(app, 1, tiny_settings.to_config()), tiny_settings)
+
+
+def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
+    """Its own run-config does, or its node's; a name that leads out of that is refused."""
+    settings = replace(tiny_settings, method="scaffold", rounds=2, tasks=0, participants=6)
+    seen, states = [], []
+
+    class Watching(LocalGrid):
+        def _handle(self, message):
+            seen.append(dict(message.content.config_records.get("config", {})))
+            reply = super()._handle(message)
+            states.extend(tmp_path.rglob("*/client-state/**/*.safetensors"))
+            return reply
+
+    grid = Watching(app, 1, settings.to_config())
+    folder = run_study(grid, settings)
+    named = [one["folder"] for one in seen if "folder" in one]
+    assert set(named) == {"tiny/starts/scaffold"}
+    assert not any(str(tmp_path) in str(value) for one in seen for value in one.values())
+    assert {path.relative_to(folder).parts[:3] for path in states} == {
+        ("starts", "scaffold", "client-state")
+    }
+    study = build(settings)
+    config = {"population": "pretrain", "method": "scaffold", "server-round": 1}
+    for wrong in ("/tmp/x", "../x", "tiny/../../x", ""):
+        with pytest.raises(SettingsError, match="cannot name a folder of this node"):
+            study.client(0, config | {"folder": wrong})
+
+
+def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):
+    """In a deployment by its node-config; a run-config of the server's does not count there."""
+    config = replace(tiny_settings, method="scaffold").to_config()
+    asked = {"population": "pretrain", "method": "scaffold", "server-round": 1}
+    asked["folder"] = "tiny/starts/scaffold"
+    found = {}
+    for node in ({}, {"state-dir": str(tmp_path / "mine")}):
+        context = Context(1, 1, node, RecordDict(), config)
+        found[len(node)] = client_fn(context, 0, asked).state.folder
+    below = "tiny/starts/scaffold/client-state"
+    assert found == {0: tmp_path / "outputs" / below, 1: tmp_path / "mine" / below}

@@ -1,0 +1,68 @@
+"""Checksums: every flipped bit is found, and what has none is taken as it is."""
+
+import numpy as np
+import pytest
+
+from coprefl_flwr import checksums
+from coprefl_flwr.checksums import SUMS, damaged, write_sums
+
+
+def flip(file, position, bit=0):
+    """Flip one bit of a file."""
+    content = bytearray(file.read_bytes())
+    content[position] ^= 1 << bit
+    file.write_bytes(bytes(content))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    write_sums(tmp_path, ["a.json"], {"b.json": b"[1]"})
+    (tmp_path / "b.json").write_bytes(b"[1]")
+    return tmp_path
+
+
+def test_whole_files(folder):
+    assert damaged(folder) == []
+    (folder / "c.json").write_text("not in the list")
+    assert damaged(folder) == []
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json"])
+def test_a_flipped_bit_is_found(folder, name):
+    for bit in range(8):
+        flip(folder / name, 1, bit)
+        assert damaged(folder) == [name]
+        assert damaged(folder, name) == [name]
+        assert damaged(folder, "c.json") == []
+        flip(folder / name, 1, bit)
+    assert damaged(folder) == []
+
+
+def test_checksums_that_cannot_be_read_are_what_is_damaged(folder):
+    whole = (folder / SUMS).read_bytes()
+    for content in (b"", b"null", whole[:-30], b"\xff" + whole[1:]):
+        (folder / SUMS).write_bytes(content)
+        assert damaged(folder) == [SUMS]
+
+
+def test_without_checksums_nothing_is_said(folder):
+    (folder / SUMS).unlink()
+    (folder / "a.json").write_text("")
+    assert damaged(folder) == []
+
+
+def test_arrays_whatever_their_order():
+    arrays = {"a": np.arange(6.0).reshape(2, 3).T, "b": np.array(7), "c": np.zeros((0, 2))}
+    sums = {checksums.IN_HEADER: checksums.of_arrays(arrays, "text")}
+    back = dict(reversed(arrays.items()))
+    assert checksums.fits(back, sums, "text")
+    assert checksums.fits(arrays, {}, "text")
+    others = (
+        {**arrays, "a": arrays["a"] + np.float64(1e-16) * (arrays["a"] == 0)},
+        {**arrays, "b": np.array(7.0)},
+        {**arrays, "c": np.zeros((2, 0))},
+        {"a": arrays["a"], "b": arrays["b"]},
+    )
+    assert not any(checksums.fits(one, sums, "text") for one in others)
+    assert not checksums.fits(arrays, sums, "another")

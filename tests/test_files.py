@@ -1,0 +1,84 @@
+"""Files: half written, damaged, of somebody else's name, and held by another process."""
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.files import alone, inside, read_json, remove_unfinished, write_atomically
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"1" * 5000], ids=short
+)
+def test_what_is_no_json_is_one_line_with_the_files_name(tmp_path, content):
+    file = tmp_path / "a.json"
+    file.write_bytes(content)
+    with pytest.raises(SettingsError) as caught:
+        read_json(file)
+    assert str(caught.value).startswith(f"{file} is damaged: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(SettingsError, match=r"a\.json cannot be read: No such file"):
+        read_json(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "/", "/etc", "a/../b", "../a", "a//b", "a/", "a\\b", "C:x", "a\0b", "a" * 256],
+    ids=short,
+)
+def test_a_name_of_somebody_elses_stays_in_the_folder(tmp_path, name):
+    with pytest.raises(SettingsError, match="cannot name a folder of this node"):
+        inside(tmp_path, name)
+
+
+def test_a_good_name(tmp_path):
+    assert inside(tmp_path, "run-1/starts/coprefl=0.5") == tmp_path / "run-1/starts/coprefl=0.5"
+
+
+def test_what_killed_processes_were_writing_is_removed(tmp_path):
+    (tmp_path / "below").mkdir()
+    left = [tmp_path / ".a.json.77.part", tmp_path / "below" / "b.safetensors.partial"]
+    kept = tmp_path / "below" / "a.part.json"
+    for file in (*left, kept):
+        file.touch()
+    remove_unfinished(tmp_path, shared=True)
+    assert all(file.exists() for file in left)  # Somebody may be writing them now.
+    os.utime(left[1], (time.time() - 100, time.time() - 100))
+    remove_unfinished(tmp_path, shared=True)
+    assert [file.exists() for file in left] == [True, False]
+    remove_unfinished(tmp_path)
+    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [kept]
+
+
+def test_a_folder_that_vanished_while_a_file_was_written(tmp_path, monkeypatch):
+    """What is told is what the system said first."""
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("pathlib.Path.unlink", lambda *_, **__: os.unlink(tmp_path / "nowhere"))
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(tmp_path / "a", b"a")
+
+
+def test_one_process_at_a_time(tmp_path):
+    lock = tmp_path / "locks" / "a"
+    program = (
+        "import sys, time\nfrom pathlib import Path\nfrom coprefl_flwr.files import alone\n"
+        f"with alone(Path({str(lock)!r}), 'x'):\n    print('in', flush=True)\n    time.sleep(60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as other:
+        assert other.stdout.readline() == b"in\n"
+        with pytest.raises(SettingsError, match=r"^it is taken$"), alone(lock, "it is taken"):
+            pass
+        other.kill()  # Nothing is left to be removed by hand.
+    with alone(lock, "it is taken"):
+        pass
