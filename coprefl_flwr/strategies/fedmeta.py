@@ -55,7 +55,10 @@ class FedMeta(RoundStrategy):
         }
         if steps > 1:
             config |= {"local-steps": steps, "meta-learning-rate": beta}
-        replies = yield Exchange("train.query", learnt, clients, Mean(""), config=config)
+        changes = weights_of(learnt) if steps == 1 else ()
+        replies = yield Exchange(
+            "train.query", learnt, clients, Mean(""), config=config, changes=changes
+        )
         moved: Arrays = {}
         if steps == 1:
             moved = {n: learnt[n] - beta * g for n, g in weights_of(replies.arrays).items()}

@@ -1,6 +1,7 @@
 """One strategy after another in the same run: cyclic pre-training, then any method."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
@@ -26,7 +27,10 @@ class Schedule(RoundStrategy):
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
         first, _ = phases[0]
-        super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
+        run = {name: getattr(first, name) for name in RUN_OPTIONS}
+        if any(strategy.bounds.loss_range is None for strategy, _ in phases):
+            run["bounds"] = replace(first.bounds, loss_range=None)
+        super().__init__(**run)
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
@@ -76,5 +80,5 @@ class Schedule(RoundStrategy):
             own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}
             phases.append({**own, "rounds": rounds})
         phases[-1].pop("rounds")  # It goes on for as long as the run does.
-        run = {name: getattr(self, name) for name in RUN_OPTIONS}
+        run = {n: value for n, value in super().options().items() if n in RUN_OPTIONS}
         return {"strategy": "Schedule", **run, "phases": phases}

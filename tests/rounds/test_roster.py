@@ -2,37 +2,33 @@
 
 import pytest
 
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.rounds.roster import Roster
 
 
 def shared(clients=6):
     roster = Roster()
-    roster.learn(2, {"clients": clients})
+    roster.hear({2: {"clients": clients}})
     return roster
 
 
 def owning():
     """Node 2 hosts clients 0 and 1, node 3 clients 4 and 2."""
     roster = Roster()
-    roster.learn(2, {"own": [0, 1]})
-    roster.learn(3, {"own": [4, 2]})
+    roster.hear({2: {"own": [0, 1]}, 3: {"own": [4, 2]}})
     return roster
 
 
 def plain():
     roster = Roster()
-    for node in (2, 3, 4):
-        roster.learn(node, {})
+    roster.hear({2: {}, 3: {}, 4: {}})
     return roster
 
 
 def test_kinds():
-    assert (shared().clients(), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
+    assert (list(shared().clients()), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
     assert (owning().clients(), owning().plain) == ([0, 1, 2, 4], set())
     assert (plain().clients(), plain().plain) == ([2, 3, 4], {2, 3, 4})
-    with pytest.raises(RunFailedError, match="client 4 is named by two nodes, 3 and 9"):
-        owning().learn(9, {"own": [4]})
+    assert (shared().hosting, owning().hosting, plain().hosting) == ("shared", "own", "node")
 
 
 def test_nodes_that_left():
