@@ -8,8 +8,8 @@ over a bound is left out with one line that names its node and its client.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from io import BytesIO
 from typing import Any
 
@@ -69,6 +69,11 @@ class Bounds:
         if not least <= most:
             limit = "must be two numbers, the least loss and the largest"
             raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
+
+    def with_losses_of(self, phases: Sequence["Bounds"]) -> "Bounds":
+        """Return these bounds for several phases: losses have none where those of one have none."""
+        free = any(one.loss_range is None for one in phases)
+        return replace(self, loss_range=None) if free else self
 
     def changed(self) -> dict[str, Any]:
         """Return the bounds that are no defaults, for a checkpoint.

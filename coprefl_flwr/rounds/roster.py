@@ -101,6 +101,8 @@ class Roster:
             except ValueError as error:
                 refused[node] = str(error)
         self._decide()
+        if self.shared is not None:  # Nobody is asked again.
+            self.false |= refused.keys()
         return refused | (self._take_in() if self.agreed else {})
 
     def _decide(self) -> None:

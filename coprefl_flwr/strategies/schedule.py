@@ -1,7 +1,6 @@
 """One strategy after another in the same run: cyclic pre-training, then any method."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
@@ -16,9 +15,8 @@ class Schedule(RoundStrategy):
     Rounds are counted through, so that a learning rate that decays by the round goes on decaying.
     Clients find the phase by the round, or by the arrays and settings they are sent.
 
-    `phases` are strategies and their numbers of rounds, at least 1; the last one goes on for as
-    long as the run does. How many take part is each phase's own; seed, run name, population and all
-    other options of a run are those of the first.
+    `phases` are strategies and their numbers of rounds; the last goes on for as long as the run
+    does. How many take part is each phase's own; all other options of a run are the first's.
     """
 
     local_training = False  # Each phase trains, and has a budget, of its own.
@@ -27,10 +25,8 @@ class Schedule(RoundStrategy):
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
         first, _ = phases[0]
-        run = {name: getattr(first, name) for name in RUN_OPTIONS}
-        if any(strategy.bounds.loss_range is None for strategy, _ in phases):
-            run["bounds"] = replace(first.bounds, loss_range=None)
-        super().__init__(**run)
+        super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
+        self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:

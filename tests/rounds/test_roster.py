@@ -1,7 +1,5 @@
 """Who runs what: shares of clients, and the segments of a chain."""
 
-import pytest
-
 from coprefl_flwr.rounds.roster import Roster
 
 
