@@ -186,12 +186,14 @@ class Limits:
         if missing:
             raise ValueError(f"array '{missing[0]}' is missing")
         further = [name for name in arrays if name not in trainable]
-        if further and apart(arrays, sent) > apart(trainable, sent):
-            raise ValueError(f"array '{further[0]}' is not one of the {len(trainable)} trainable")
+        known = weights_named(trainable, sent) if further else set()
+        for name in further:
+            if not weights_named([name], sent) <= known:
+                raise ValueError(f"array '{name}' is not one of the {len(trainable)} trainable")
 
 
-def apart(names: Iterable[str], sent: Arrays) -> int:
-    """Return how many weights these are: one that was sent under two names, as tied, counts once.
+def weights_named(names: Iterable[str], sent: Arrays) -> set[str]:
+    """Return the weights of these names: tied ones, which were sent under two names, are one.
 
     Arrays that hold one number over and over, as biases begin, are no copies of each other.
     """
@@ -200,7 +202,7 @@ def apart(names: Iterable[str], sent: Arrays) -> int:
         array = sent[name]
         constant = not array.size or array.min() == array.max()
         found.add(name if constant else hashlib.sha256(array.tobytes()).hexdigest())
-    return len(found)
+    return found
 
 
 def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:

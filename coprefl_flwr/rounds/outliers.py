@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, is_buffer
-from coprefl_flwr.rounds.bounds import apart
+from coprefl_flwr.rounds.bounds import weights_named
 from coprefl_flwr.rounds.combine import PerClient, Rule
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
@@ -45,7 +45,7 @@ def most_named(named: Mapping[frozenset[str], int], sent: Arrays) -> frozenset[s
 
     def rank(names: frozenset[str]) -> tuple[int, int]:
         weights = [name for name in names if not is_buffer(name, sent[name])]
-        return apart(weights, sent), -len(names)
+        return len(weights_named(weights, sent)), -len(names)
 
     return max(first, key=rank)
 
