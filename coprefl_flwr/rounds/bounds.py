@@ -37,9 +37,11 @@ class Bounds:
     """The bounds that a user sets: options of every strategy, in its field `bounds`.
 
     `loss_range` is the least and the largest value of a client's "loss"; not set, any finite one.
+    `trainable` names the arrays that a gradient has; not set, those that most clients' have.
     """
 
     loss_range: tuple[float, float] | None = None
+    trainable: tuple[str, ...] | None = None
     most_samples: int = option(
         10**9, "the largest number of samples that a client may say it has", minimum=1
     )

@@ -1,6 +1,6 @@
 """CoPreFL, scenario I: collaborative pre-training by meta-updating a temporary global model."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.meta import Losses, Terms, meta_step, sum_and_variance
@@ -16,8 +16,6 @@ class CoPreFL(RoundStrategy):
         0.5, "balance: 1 the sum of the query losses, 0 their variance", minimum=0, maximum=1
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
-    trainable: tuple[str, ...] | None = field(default=None, metadata={"option": False})
-    """Names that every query gradient has; None: those that most clients' gradients have."""
 
     name = "coprefl"
     refined_name = "coprefl-sgd"
@@ -34,7 +32,7 @@ class CoPreFL(RoundStrategy):
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
         # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
         reference = self.kept("query-loss", 0.0)
-        moments, names = LossMoments(reference), self.trainable
+        moments, names = LossMoments(reference), self.bounds.trainable
         query = yield Exchange("train.query", temporary, support.clients, moments, trainable=names)
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.

@@ -92,7 +92,8 @@ def test_a_gradient_has_the_names_that_are_trainable(kind, caplog):
         return {"w": gradient["w"]}, n, metrics
 
     start = START | {"more": np.zeros(1, np.float32)}
-    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, trainable=("w", "b"), min_nodes=1)
+    bounds = Bounds(trainable=("w", "b"))
+    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, bounds=bounds)
     arrays = from_record(strategy.start(grid(kind, fault), to_record(start), 1).arrays)
     np.testing.assert_allclose(arrays["b"], np.full(3, 0.5))
     np.testing.assert_allclose(arrays["more"], [1.0])
