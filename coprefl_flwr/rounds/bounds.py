@@ -19,7 +19,7 @@ from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import LONGEST, SettingsError
 from coprefl_flwr.options import check_declared, option
-from coprefl_flwr.rounds.combine import Metrics, Rule, measured
+from coprefl_flwr.rounds.combine import LossMoments, Metrics, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
 
@@ -104,8 +104,10 @@ class Limits:
 
     @classmethod
     def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
-        """Return the limits of an exchange."""
+        """Return the limits of an exchange; CoPreFL's, of gradients, has the names of the bounds."""
         names = exchange.trainable
+        if names is None and isinstance(exchange.combine, LossMoments):
+            names = bounds.trainable
         return cls(
             bounds.loss_range,
             bounds.most_samples,

@@ -32,8 +32,9 @@ class CoPreFL(RoundStrategy):
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
         # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
         reference = self.kept("query-loss", 0.0)
-        moments, names = LossMoments(reference), self.bounds.trainable
-        query = yield Exchange("train.query", temporary, support.clients, moments, trainable=names)
+        query = yield Exchange(
+            "train.query", temporary, support.clients, combine=LossMoments(reference)
+        )
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
         updated, metrics = meta_step(
