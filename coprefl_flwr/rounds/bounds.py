@@ -104,7 +104,7 @@ class Limits:
 
     @classmethod
     def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
-        """Return the limits of an exchange; CoPreFL's, of gradients, has the names of the bounds."""
+        """Return the limits of an exchange; gradients have the names of the bounds."""
         names = exchange.trainable
         if names is None and isinstance(exchange.combine, LossMoments):
             names = bounds.trainable
