@@ -4,6 +4,7 @@
 is the same thing in a message; the two functions at the top are the only border between them.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -59,11 +60,19 @@ def taken_apart(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
     return first, more
 
 
-def mismatch(arrays: Arrays, template: Arrays, *, subset: bool = False) -> str | None:
+def mismatch(
+    arrays: Arrays,
+    template: Arrays,
+    *,
+    subset: bool = False,
+    weights: Mapping[str, float] | None = None,
+) -> str | None:
     """Say in a few words why `arrays` cannot take the place of `template`, or return None.
 
-    Names and shapes must be the template's, and every number real and finite. With `subset`, names
-    may be missing, and integer arrays must be: a gradient covers the trainable parameters only.
+    Names and shapes must be the template's, and every number real and finite, also in the
+    template's dtype. With `subset`, names may be missing, and integer arrays must be: a gradient
+    covers the trainable parameters only. `weights` are those of sums, by name: the numbers are that
+    much larger than those that will take the template's place.
     """
     unknown = [name for name in arrays if name not in template]
     missing = [name for name in template if name not in arrays]
@@ -79,9 +88,40 @@ def mismatch(arrays: Arrays, template: Arrays, *, subset: bool = False) -> str |
             return f"array '{name}' {why} {template[name].dtype}"
         if array.shape != template[name].shape:
             return f"array '{name}' has shape {array.shape}, sent was {template[name].shape}"
-        if np.issubdtype(array.dtype, np.inexact) and not np.isfinite(array).all():
-            return f"array '{name}' holds a NaN or an infinity"
+        problem = beyond(array, template[name].dtype, (weights or {}).get(name, 1.0))
+        if problem:
+            return f"array '{name}' holds {problem}"
     return None
+
+
+LARGEST = 1e200
+"""The largest number that counts as finite, so that a sum of float64 is finite too."""
+
+
+def beyond(array: npt.NDArray[Any], dtype: np.dtype[Any], weight: float = 1.0) -> str | None:
+    """Say which number of `array`, divided by `weight`, `dtype` cannot hold, or return None."""
+    if not array.size or (array.dtype == dtype and dtype.kind in "biu"):
+        return None
+    low, high = array.min().item(), array.max().item()
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return "a NaN or an infinity"
+    least, most = _range(dtype)
+    for number in (low, high):
+        # Not divided by 1: whole numbers beyond 2^53 are compared as they are.
+        one = number if weight == 1 else number / weight
+        if not least <= (one if dtype.kind == "f" else round(one)) <= most:
+            return f"{one:g}, which is beyond {dtype}"
+    return None
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[float, float]:
+    """Return the least and the largest number that a dtype holds."""
+    if dtype.kind == "b":
+        return 0, 1
+    if dtype.kind in "iu":
+        return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    most = min(float(np.finfo(dtype).max), LARGEST)
+    return -most, most
 
 
 def other_dtype(arrays: Arrays, template: Arrays) -> str | None:

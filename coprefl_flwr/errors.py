@@ -42,6 +42,23 @@ def one_line(error: BaseException) -> str:
     return text if written else f"{type(error).__name__}: {text}"
 
 
+LONGEST = 200
+"""Characters of a line from outside that are shown."""
+
+
+def cut(text: str) -> str:
+    """Return what came from outside as one line of at most `LONGEST` characters that print.
+
+    Of a longer one the middle is left out: how it begins says what it is, its end where it was.
+    """
+    known = text if len(text) <= 10 * LONGEST else text[: 5 * LONGEST] + text[-5 * LONGEST :]
+    line = " ".join("".join(c if c.isprintable() else " " for c in known).split())
+    if len(line) <= LONGEST:
+        return line
+    end = LONGEST // 4
+    return f"{line[: LONGEST - end - 5]} ... {line[-end:]}"
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from flwr.app import Message
 
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.errors import cut, one_line
 
 PROGRAM_ERRORS = frozenset(
     {
@@ -51,6 +51,10 @@ _ANOTHER = "\nDuring handling of the above exception, another exception occurred
 _ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\))?", re.DOTALL)
 
 
+_LONGEST = 20_000
+"""Characters of an error reply that are read: a traceback is shorter."""
+
+
 def told(error: BaseException) -> str:
     """Return an exception as one line, with its place if it went through a user's file."""
     return one_line(error) + place(error)
@@ -63,9 +67,12 @@ def place(error: BaseException) -> str:
 
 
 def reason(message: Message) -> str:
-    """Return why a node sent no answer, of an error reply."""
-    line = _line((message.error.reason or "").strip() or f"error {message.error.code}")
-    return f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line
+    """Return why a node sent no answer, of an error reply, in one line that can be shown."""
+    text = (message.error.reason or "").strip() or f"error {message.error.code}"
+    if len(text) > _LONGEST:
+        text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
+    line = _line(text)
+    return cut(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
 
 
 def _line(text: str) -> str:

@@ -7,6 +7,7 @@ named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a regi
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
@@ -119,6 +121,8 @@ class Method:
             own["server"] = _needed(server)(self.strategy_class.server_data)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
             own["training"] = training
+        if self.strategy_class.loss_of != "more":  # A cross-entropy.
+            run.setdefault("bounds", Bounds(loss_range=(0.0, math.inf)))
         strategy = self.strategy_class(**run, **own)
         if not self.refined:
             return strategy

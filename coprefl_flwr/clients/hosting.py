@@ -7,10 +7,12 @@ import numpy as np
 from flwr.app import Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import Arrays, cast_like, from_record, mismatch
+from coprefl_flwr.arrays import Arrays, cast_like, from_record
 from coprefl_flwr.failures import told
 from coprefl_flwr.rounds import protocol
-from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, measured, parse
+from coprefl_flwr.rounds.bounds import Limits
+from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
+from coprefl_flwr.rounds.outliers import OTHER_NAMES, most_named
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
@@ -29,11 +31,22 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     clients = config.pop("clients", None)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
-        reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule)
+        limits = Limits.parse(str(config.pop("limits", "")))
+        reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule, limits)
         return Message(protocol.hosted_reply(reply), reply_to=message)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
     arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
     return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
+
+
+class _Alike:
+    """What the clients returned whose arrays have the same names."""
+
+    def __init__(self, rule: Rule, sent: Arrays, first: Arrays) -> None:
+        self.accumulator = Accumulator(rule, sent)
+        # A copy: what a client returns may be a view of the model that the next one uses.
+        self.first = {name: array.copy() for name, array in first.items()}
+        self.metrics: dict[int, dict[str, float]] = {}
 
 
 def run_all(
@@ -43,37 +56,43 @@ def run_all(
     sent: Arrays,
     config: Mapping[str, Any],
     rule: Rule,
+    limits: Limits,
 ) -> NodeReply:
     """Run the clients in the order of their ids and add up their results by `rule`.
 
-    A chain runs in the order given, each client from the arrays of the last good one.
+    A chain runs in the order given, each client from the arrays of the last good one. Clients whose
+    arrays have other names than most clients' are left out: what they name is added up by itself.
     """
-    accumulator, reply = Accumulator(rule, sent), NodeReply()
-    chained = isinstance(rule, Chain)
-    first, start = Arrays(), sent
-    for client_id in clients if chained else sorted(clients):
+    chained, start, reply = isinstance(rule, Chain), sent, NodeReply()
+    groups: dict[frozenset[str], _Alike] = {}
+    asked = list(enumerate(clients))
+    for position, client_id in asked if chained else sorted(asked, key=lambda one: one[1]):
         try:
-            own = config_of(config, clients.index(client_id))
+            own = config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
-            check(arrays, metrics, sent, rule)
-            if reply.metrics and arrays.keys() != first.keys():
-                raise ValueError("the arrays returned are not those that other clients returned")
+            limits.check(arrays, metrics, sent, rule)
+            names = frozenset(arrays) if rule.sums else frozenset()
+            group = groups.get(names) or _Alike(rule, sent, arrays if rule.sums else {})
             if chained:
-                rule.coefficients(metrics)  # As `add` does: it fails a client without samples.
                 start = cast_like(arrays, sent)
             else:
-                accumulator.add(client_id, arrays, metrics)
+                group.accumulator.add(client_id, arrays, metrics)
         except Exception as error:  # One client's failure must not cost the others their work.
             reply.failed[client_id] = told(error)
         else:
-            if not reply.metrics:
-                # A copy: what a client returns may be a view of the model that the next one uses.
-                first = {name: array.copy() for name, array in arrays.items()}
-            reply.metrics[client_id] = metrics
-    if rule.sums and reply.metrics:
-        sums = {"last": start} if chained else accumulator.sums
-        reply.records = {protocol.ARRAYS: first} if len(reply.metrics) == 1 else sums
+            groups[names] = group
+            group.metrics[client_id] = metrics
+    if not groups:
+        return reply
+    chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, sent))
+    for other in groups.values():
+        reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
+    reply.metrics = chosen.metrics
+    if rule.sums:
+        sums = {"last": start} if chained else chosen.accumulator.sums
+        alone = len(reply.metrics) == 1
+        reply.records = {protocol.ARRAYS: chosen.first} if alone else sums
     return reply
 
 
@@ -124,12 +143,3 @@ def named(
     if len(arrays) != len(sent):
         raise ValueError(f"{len(arrays)} arrays were returned, sent were {len(sent)}")
     return {name: np.asarray(array) for name, array in zip(sent, arrays, strict=True)}
-
-
-def check(arrays: Arrays, metrics: Mapping[str, float], sent: Arrays, rule: Rule) -> None:
-    """Raise a ValueError for results that cannot enter a sum, such as a NaN."""
-    for name in metrics:
-        measured(metrics, name)
-    problem = mismatch(arrays, sent, subset=rule.partial) if rule.sums else None
-    if problem:
-        raise ValueError(problem)

@@ -3,6 +3,7 @@
 A method is written with the names below.
 """
 
+from coprefl_flwr.rounds.bounds import Bounds as Bounds
 from coprefl_flwr.rounds.budget import Budget as Budget
 from coprefl_flwr.rounds.budget import Work as Work
 from coprefl_flwr.rounds.combine import Accumulator as Accumulator

@@ -1,53 +1,11 @@
-"""The server's side of combining: checks what the nodes sent and makes one `Replies` of it."""
+"""The server's side of combining: makes one `Replies` of what the nodes sent."""
 
-import logging
 from collections.abc import Sequence
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, mismatch
-from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean, measured
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
+from coprefl_flwr.rounds.combine import Accumulator, Chain, Mean
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.protocol import NodeReply, table
-
-logger = logging.getLogger("flwr.coprefl")
-
-
-def check(exchange: Exchange, reply: NodeReply) -> None:
-    """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
-    rule, asked = exchange.combine, set()
-    for client, metrics in reply.metrics.items():
-        for name in metrics:
-            measured(metrics, name)
-        for name, coefficient in rule.coefficients({**metrics, "client": client}).items():
-            rule.buffer_coefficient(metrics, coefficient)
-            asked.add(name)
-    if not rule.sums:
-        return
-    if len(reply.metrics) == 1:
-        if len(reply.records) != 1:
-            raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
-    elif set(reply.records) != asked:
-        raise ValueError(f"sums {sorted(reply.records)} in the reply, asked was {rule}")
-    for arrays in reply.records.values():
-        problem = mismatch(arrays, exchange.arrays, subset=rule.partial)
-        if problem:
-            raise ValueError(problem)
-
-
-def alike(replies: Sequence[NodeReply]) -> list[NodeReply]:
-    """Return the replies in the order of their smallest client, without those of other arrays.
-
-    Otherwise the sums of two arrays could be over different clients, and together no gradient.
-    """
-    ordered = sorted(replies, key=lambda reply: reply.clients[0])
-    kept: list[NodeReply] = []
-    for reply in ordered:
-        names = {frozenset(arrays) for arrays in reply.records.values()}
-        if kept and names != {frozenset(arrays) for arrays in kept[0].records.values()}:
-            clients = ", ".join(map(str, reply.clients))
-            logger.warning("clients %s are left out: their arrays are not the others'", clients)
-        else:
-            kept.append(reply)
-    return kept
 
 
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:

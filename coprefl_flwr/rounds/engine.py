@@ -116,7 +116,7 @@ class Engine:
         result.arrays = to_record(self.arrays)
         self.history.put_into(result)
         if self._transport:
-            self._transport.tell_of_silent_nodes()
+            self._transport.end()
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -173,7 +173,8 @@ class Engine:
         self.evaluation = None
         if not self.strategy.evaluation_due(absolute, self.num_rounds):
             return []
-        exchange = self.strategy.evaluation_exchange(from_record(arrays), self.link.clients())
+        clients = list(self.link.clients())
+        exchange = self.strategy.evaluation_exchange(from_record(arrays), clients)
         self.round, self.attempt = absolute, 0
         return self._prepare(exchange, dict(config))
 
@@ -219,7 +220,13 @@ class Engine:
                 "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
             )
         self._transport = Transport(
-            grid, self.timeout, strategy.min_nodes, strategy.min_replies, strategy.population
+            grid,
+            self.timeout,
+            strategy.min_nodes,
+            strategy.min_replies,
+            strategy.population,
+            strategy.hosting,
+            strategy.bounds,
         )
 
     def _start_attempt(self, attempt: int) -> list[Message]:

@@ -1,6 +1,6 @@
 """An exchange with clients, as a round's program sees it: the question and the replies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,10 @@ class Exchange:
     ArrayRecord of its own, and `config` settings on top of the app's own. `stateful` tells whether
     the clients keep a state from one of these exchanges to the next. `needed` is the number of good
     replies, 0 to go on without any; None is the strategy's `min_replies`.
+
+    Of what clients answer: `positive` are metrics that must be above 0, `counts` names of arrays of
+    counts, `changes` those that are answered by a change instead of a new value, and `trainable`
+    the names that every gradient has; None is those that most clients' gradients have.
     """
 
     action: str
@@ -31,6 +35,10 @@ class Exchange:
     config: MessageConfig = field(default_factory=dict)
     stateful: bool = False
     needed: int | None = None
+    positive: Collection[str] = ()
+    counts: Collection[str] = ()
+    changes: Collection[str] = ()
+    trainable: Collection[str] | None = None
 
 
 @dataclass(frozen=True)

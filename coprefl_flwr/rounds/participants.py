@@ -23,6 +23,6 @@ def drawn(
     if fraction is not None:
         wanted = max(1, int(fraction * len(clients)))
     if wanted is None or wanted >= len(clients):
-        return clients
+        return list(clients)
     positions = rng.choice(len(clients), wanted, replace=False)
     return sorted(clients[position] for position in positions)

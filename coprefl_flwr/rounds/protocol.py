@@ -4,9 +4,10 @@ Request   the ArrayRecord "arrays", which clients answer with arrays of the same
           quantities of a method follow the weights, named "LABEL/NAME"); other ArrayRecords; a
           ConfigRecord "config" with the app's own settings and: server-round, run, population,
           seed, attempt; where nodes host clients also `clients` (the ids to run) and `combine` (how
-          to add up their results). Where clients keep a state, `state-version` and `state-kept`
-          (see `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients`
-          for several.
+          to add up their results) and, if there are any, `limits` (what a result must keep to, see
+          `rounds.bounds`). Where clients keep a state, `state-version` and `state-kept` (see
+          `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients` for
+          several.
 Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
           and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).
@@ -16,7 +17,7 @@ Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the 
           that this node and every other can host, or `own`, the ids of this node's own clients.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +26,7 @@ import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, cut
 from coprefl_flwr.rounds.combine import Rule
 
 ROSTER = "query.roster"
@@ -33,7 +34,17 @@ ARRAYS = "arrays"
 OF_CLIENTS = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
-OURS = ("server-round", "run", "population", "seed", "attempt", "client", "clients", "combine")
+OURS = (
+    "server-round",
+    "run",
+    "population",
+    "seed",
+    "attempt",
+    "client",
+    "clients",
+    "combine",
+    "limits",
+)
 """Settings that every request has from this package; an app cannot send its own under these."""
 
 Scalar = bool | int | float | str | bytes
@@ -53,6 +64,15 @@ class NodeReply:
         """Ids of the clients whose results are in, ascending."""
         return sorted(self.metrics)
 
+    def leave_out(self, clients: Iterable[int], why: str) -> None:
+        """Take results back out; the arrays too, where they are these clients' alone."""
+        for client in clients:
+            del self.metrics[client]
+            self.records.pop(str(client), None)
+            self.failed[client] = why
+        if not self.metrics:
+            self.records.clear()
+
 
 def request(
     records: Mapping[str, ArrayRecord],
@@ -61,6 +81,7 @@ def request(
     rule: Rule,
     clients: Sequence[int] | None,
     of_clients: Mapping[str, Sequence[str]] | None = None,
+    limits: str = "",
 ) -> RecordDict:
     """Return the content of a request; `clients` None asks the node's only client.
 
@@ -71,6 +92,7 @@ def request(
     if clients is not None:
         each = {"clients": list(clients), "combine": str(rule)}
         each |= {name: list(values) for name, values in differing}
+        each |= {"limits": limits} if limits else {}
     return RecordDict({**records, "config": ConfigRecord({**config, **each})})
 
 
@@ -115,15 +137,16 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
     return content
 
 
-def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
-    """Read a hosted or a plain reply to a request for `clients`.
+def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True) -> NodeReply:
+    """Read a hosted or a plain reply to a request for `clients`, with its arrays or without.
 
     Raises a ValueError of one line if it cannot be read as either.
     """
     if len(content.metric_records) != 1:
         raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")
     (measured,) = content.metric_records.values()
-    records = {name: from_record(record) for name, record in content.array_records.items()}
+    found = content.array_records if arrays else {}
+    records = {name: from_record(record) for name, record in found.items()}
     ids = measured.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
@@ -141,6 +164,8 @@ def read_reply(content: RecordDict, clients: Sequence[int]) -> NodeReply:
             if not np.isnan(value):
                 metrics[client][name] = float(value)
     failed = _failures(content)
+    if not set(failed) <= set(clients) - set(order):
+        raise ValueError(f"failures of clients {sorted(failed)}, asked were {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
     return NodeReply(metrics, records, failed | lost)
 
@@ -153,4 +178,4 @@ def _failures(content: RecordDict) -> dict[int, str]:
     clients, reasons = failed["clients"], failed["reasons"]
     if not isinstance(clients, list) or not isinstance(reasons, list):
         raise ValueError("the record 'failed' holds no lists")
-    return {int(str(client)): str(why) for client, why in zip(clients, reasons, strict=True)}
+    return {int(str(client)): cut(str(why)) for client, why in zip(clients, reasons, strict=True)}

@@ -1,9 +1,8 @@
 """The base of all strategies: a round is a program that yields exchanges.
 
-Flower's `Strategy.start` knows one train and one evaluate exchange a round. Here a strategy writes
-its round as a generator instead: it yields an `Exchange`, is sent the combined `Replies`, and
-returns the new global arrays with the round's metrics. Flower's own loop drives it, so whatever
-Flower adds to that loop applies here too.
+Flower's `Strategy.start` knows one train and one evaluate exchange a round. Here a round is a
+generator: it yields an `Exchange`, is sent the combined `Replies`, and returns the new arrays with
+the round's metrics. Flower's own loop drives it, so whatever that adds applies here too.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import logging
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +24,7 @@ from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.flower import plain_log, refuse_old_style
 from coprefl_flwr.options import Option, Value, check_declared, declared, option, without_added
+from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing, Rule
@@ -42,6 +42,7 @@ from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
 from coprefl_flwr.rounds.participants import DRAWN, drawn
 from coprefl_flwr.rounds.protocol import check_free
+from coprefl_flwr.rounds.roster import HOSTINGS
 from coprefl_flwr.rounds.versions import Versions
 
 __all__ = ["ROUNDS", "RUN_OPTIONS", "EvaluateFn", "Hook", "Round", "RoundReport", "RoundStrategy"]
@@ -53,9 +54,8 @@ ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 class RoundStrategy(Strategy, ABC):
     """A federated method whose round is a program of exchanges.
 
-    A method is a subclass that writes `round`. Its options are fields made by `option`, each with
-    its meaning and its limits, which are checked when it is made; what else a study must know of
-    it, it says in the class attributes below.
+    A method is a subclass that writes `round`. Its options are fields made by `option`, which are
+    checked when it is made; what else a study must know, it says in the class attributes below.
     """
 
     participants: int | None = option(
@@ -70,19 +70,20 @@ class RoundStrategy(Strategy, ABC):
     )
     population: str = option(
         "train",
-        "which group of clients this is, such as `pretrain` or `task-3`; client ids and seeds are "
-        "relative to it",
+        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
     )
     min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
     min_replies: int = option(
-        1,
-        "good replies an exchange needs; with fewer, the round is repeated with others",
-        minimum=1,
+        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
     )
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     evaluate_every: int = option(
         0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
     )
+    hosting: str | None = option(
+        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS, added=True
+    )
+    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
 
     name: ClassVar[str] = ""
     """What the setting `method` calls it."""
@@ -131,7 +132,7 @@ class RoundStrategy(Strategy, ABC):
 
     loss_of: ClassVar[str] = "clients"
     """What a round's loss is: the mean cross-entropy of "clients" whose models began alike, that of
-    a "chain", on the way from one to the next, or with "more" in it than the cross-entropy."""
+    a "chain", on the way from one to the next, or with "more" in it, which may be below 0."""
 
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
@@ -144,9 +145,9 @@ class RoundStrategy(Strategy, ABC):
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
         for name in ("run_name", "population"):
-            if not re.fullmatch(r"\w[\w.-]*", getattr(self, name)):
+            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
-                raise SettingsError(f"{name} = {getattr(self, name)!r}: {limit}")
+                raise SettingsError(f"{name} = {value!r}: {limit}")
         self._engine = Engine(self)
 
     @classmethod
@@ -167,9 +168,9 @@ class RoundStrategy(Strategy, ABC):
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run one round of the method from the global `arrays`.
 
-        Yields exchanges and is sent their replies; returns the new global arrays (same names,
-        shapes and dtypes) and the round's metrics. What a method carries from round to round
-        stands in `self.state` (numbers and arrays), which counts only once the round has returned.
+        Yields exchanges and is sent their replies; returns the new global arrays (names, shapes and
+        dtypes as before) and the round's metrics. What a method carries on stands in `self.state`
+        (numbers and arrays), which counts only once the round has returned.
         """
 
     def budget(self, work: Work) -> Budget:
@@ -209,8 +210,9 @@ class RoundStrategy(Strategy, ABC):
         """Return the method and its options; a checkpoint must have the same to be resumed."""
         kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
         own = {one.name: one for one in declared(type(self)).values()}
-        values = {name: getattr(self, name) for name in kept}
-        return {"strategy": type(self).__name__} | without_added(values, own)
+        values = without_added({name: getattr(self, name) for name in kept}, own)
+        bounds = self.bounds.changed()
+        return {"strategy": type(self).__name__, **values} | ({"bounds": bounds} if bounds else {})
 
     def enough(self, participants: int) -> None:
         """Raise a SettingsError if so many participants cannot give `min_replies`."""

@@ -3,7 +3,7 @@
 import logging
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -11,15 +11,18 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
-from coprefl_flwr.errors import RoundFailedError, RunFailedError, one_line
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
 from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
 from coprefl_flwr.flower import plain_log
 from coprefl_flwr.rounds import protocol
+from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
 from coprefl_flwr.rounds.combine import Chain
-from coprefl_flwr.rounds.combining import alike, check, combined
+from coprefl_flwr.rounds.combining import combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
+from coprefl_flwr.rounds.lines import Lines
+from coprefl_flwr.rounds.outliers import leave_out_large, leave_out_other_names
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
-from coprefl_flwr.rounds.roster import Roster
+from coprefl_flwr.rounds.roster import NODE, OWN, Roster
 from coprefl_flwr.rounds.traffic import Traffic
 from coprefl_flwr.rounds.versions import Versions
 
@@ -34,6 +37,9 @@ _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
+FIRST_ASKED = 15
+"""Nodes that are asked how clients are hosted, before all are where each has its own."""
+
 START_UP = 300.0
 """Least time in seconds for the first answer, as workers must start and import first."""
 
@@ -43,8 +49,9 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_nodes` are waited for before the first exchange. Of a round, `failed` has by action why
-    clients failed, and `worked` the actions that a client answered.
+    `min_nodes` are waited for before the first exchange. `hosting` and `bounds` are the strategy's.
+    Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
+    answered.
     """
 
     grid: Grid
@@ -52,7 +59,9 @@ class Transport:
     min_nodes: int
     min_replies: int
     population: str
-    roster: Roster = field(default_factory=Roster)
+    hosting: str | None = None
+    bounds: Bounds = field(default_factory=Bounds)
+    lines: Lines = field(default_factory=Lines)
     refused: dict[int, str] = field(default_factory=dict)
     begun: bool = False
     most_clients: int = 0
@@ -65,6 +74,7 @@ class Transport:
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often: it sleeps in between."""
+        self.roster = Roster(self.hosting, self.bounds.most_clients)
         # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -72,9 +82,9 @@ class Transport:
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes that can be asked, ascending."""
-        return sorted(set(self.grid.get_node_ids()) - self.silent)
+        return sorted(set(self.grid.get_node_ids()) - self.silent - self.roster.false)
 
-    def clients(self, wanted: int | None = None) -> list[int]:
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
         """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
 
         Later the run goes on with the clients that are left. Raises a RunFailedError if they have
@@ -98,55 +108,56 @@ class Transport:
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
             waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
-                raise RunFailedError(f"{waiting}; waited {self.timeout:g} s")
+                why = self.roster.undecided
+                waited = f"{waiting}; waited {self.timeout:g} s"
+                raise RunFailedError(f"{waited}; {why}" if why else waited)
             if not told:
                 logger.info("waiting for nodes: %s", waiting)
                 told = True
             time.sleep(min(1.0, self.timeout))
 
     def _ask_roster(self, nodes: Sequence[int]) -> None:
-        """Ask one node which clients it hosts, and the others if each names clients of its own."""
-        self.roster.forget(self.roster.known - set(nodes))
-        if self.roster.shared is not None:
+        """Ask some nodes how clients are hosted, and all others if each names its own."""
+        roster = self.roster
+        roster.forget(roster.asked() - set(nodes))
+        if roster.shared is not None:
             return
-        if not self.roster.known:
-            self._ask([node for node in nodes if node not in self.refused][:1])
-        asked = self.roster.known | set(self.refused) | self.silent
-        new = [node for node in nodes if node not in asked]
-        if self.roster.plain:
-            for node in new:
-                self.roster.learn(node, {})
-        elif self.roster.shared is None:
-            self._ask(new)
+        if not roster.agreed:
+            self._ask(self._unasked(nodes)[:FIRST_ASKED])
+        if roster.hosting == NODE:
+            self._refuse(roster.hear({node: {} for node in self._unasked(nodes)}))
+        elif roster.hosting == OWN or not roster.agreed:
+            self._ask(self._unasked(nodes))
+
+    def _unasked(self, nodes: Sequence[int]) -> list[int]:
+        """Return the nodes that gave no answer yet, good or bad."""
+        asked = self.roster.asked() | set(self.refused) | self.silent
+        return [node for node in nodes if node not in asked]
 
     def _ask(self, nodes: Sequence[int]) -> None:
         """Ask these nodes for their roster; an app that knows none answers with an error."""
+        if not nodes:
+            return
         content = RecordDict({"config": ConfigRecord({"population": self.population})})
         messages = [Message(content, node, protocol.ROSTER) for node in nodes]
-        answered = set()
         patience = max(self.timeout, START_UP)
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
             replies = list(self.grid.send_and_receive(messages, timeout=patience))
-        for reply in replies:
-            node = self._sender(reply, messages)
-            answered.add(node)
-            self._learn(node, reply)
-        self._mark_silent(set(nodes) - answered, patience)
+        of = dict(_by_node(replies, messages))
+        answers, problems = dict[int, Mapping[str, object]](), dict[int, str]()
+        for node in sorted(of.keys() & set(nodes)):
+            try:
+                answers[node] = _answer(of[node])
+            except Exception as error:  # Whatever a node sends must not end the run.
+                problems[node] = one_line(error)
+        self._refuse(problems | self.roster.hear(answers))
+        self._mark_silent(set(nodes) - set(of), patience)
 
-    def _learn(self, node: int, reply: Message) -> None:
-        """Take in a node's answer to the roster question; after a bad one it is asked again."""
-        try:
-            if not reply.has_error():
-                self.roster.learn(node, dict(reply.content.config_records["roster"]))
-            elif re.search(NO_ROSTER, reason(reply)):
-                self.roster.learn(node, {})
-            else:
-                raise ValueError(reason(reply))
-        except (ValueError, KeyError, RunFailedError) as error:
-            if isinstance(error, RunFailedError) and not self.begun:
-                raise
-            logger.warning("node %s is left out: %s", node, one_line(error))
-            self.refused[node] = one_line(error)
+    def _refuse(self, problems: Mapping[int, str]) -> None:
+        """Tell which nodes' answers are no good; they are asked again before the next round."""
+        for node, why in problems.items():
+            self.refused[node] = cut(why)
+            self.lines.warn(node, f"node {node} is left out: {cut(why)}")
 
     def prepare(
         self, exchange: Exchange, config: MessageConfig, versions: Versions
@@ -155,6 +166,7 @@ class Transport:
         named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
         records = {name: to_record(arrays) for name, arrays in named.items()}
         self._asked = exchange
+        self._limits = Limits.of(self.bounds, exchange)
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._sent = []
@@ -166,6 +178,7 @@ class Transport:
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
+                limits=str(self._limits),
             )
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
@@ -183,13 +196,17 @@ class Transport:
         if exchange is None:
             raise RuntimeError("no exchange is under way")
         replies: dict[int, NodeReply] = {}
-        for message in messages:
-            node = self._sender(message, self._sent)
+        for node, message in _by_node(messages, self._sent):
+            if node in replies or node not in self._shares:
+                self.lines.warn(node, f"node {node} sent a reply that it was not asked for")
+                continue
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
+        leave_out_other_names(exchange, replies)
+        leave_out_large(exchange, replies, self.bounds.largest_update)
         self._tell_failures(exchange, replies)
-        good = alike([replies[node] for node in sorted(replies) if replies[node].metrics])
+        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_replies(len(exchange.clients), count)
         needed = self.min_replies if exchange.needed is None else exchange.needed
@@ -215,10 +232,11 @@ class Transport:
             return
         for node in sorted(replies):
             for client, why in replies[node].failed.items():
-                logger.warning("client %s on node %s is left out: %s", client, node, why)
+                self.lines.warn(node, f"client {client} on node {node} is left out: {why}")
 
     def new_round(self) -> None:
         """Forget what failed in the round before."""
+        self.lines.new_round()
         self.failed.clear()
         self.worked.clear()
 
@@ -233,28 +251,21 @@ class Transport:
             return ""
         return _alike(action, failed)
 
-    def _sender(self, reply: Message, sent: Sequence[Message]) -> int:
-        """Return the node a reply is from; an error reply may come from the SuperLink instead."""
-        for message in sent:
-            if message.metadata.message_id == reply.metadata.reply_to_message_id:
-                return message.metadata.dst_node_id
-        return reply.metadata.src_node_id
-
     def _read(self, exchange: Exchange, message: Message, share: list[int]) -> NodeReply:
         """Read and check one node's reply; a bad reply fails all its clients."""
         if message.has_error():
             return NodeReply(failed=dict.fromkeys(share, reason(message)))
         try:
-            reply = protocol.read_reply(message.content, share)
-            if not exchange.combine.sums:
-                reply.records.clear()
-            check(exchange, reply)
+            check_size(message.content, exchange, len(share), self.bounds)
+            reply = protocol.read_reply(message.content, share, exchange.combine.sums)
+            check_reply(exchange, self._limits, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
-            return NodeReply(failed=dict.fromkeys(share, one_line(error)))
+            return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
         return reply
 
-    def tell_of_silent_nodes(self) -> None:
-        """Log why a simulation may not end yet: Flower waits for the workers that are busy."""
+    def end(self) -> None:
+        """Log what is left to say, and why a simulation may not end yet: workers are busy."""
+        self.lines.new_round()
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
@@ -265,6 +276,23 @@ class Transport:
                 "node %s did not answer within %g s and is not asked again", node, waited
             )
         self.silent |= nodes
+
+
+def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
+    """Return replies with the node each is from: an error may come from the SuperLink instead."""
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    for reply in replies:
+        about = reply.metadata
+        yield asked.get(about.reply_to_message_id, about.src_node_id), reply
+
+
+def _answer(reply: Message) -> Mapping[str, object]:
+    """Return what a node said of its roster, {} if it knows none, or raise a ValueError."""
+    if not reply.has_error():
+        return dict(reply.content.config_records["roster"])
+    if re.search(NO_ROSTER, reason(reply)):
+        return {}
+    raise ValueError(reason(reply))
 
 
 def _alike(action: str, failed: Mapping[int, str]) -> str:

@@ -46,7 +46,8 @@ class FedMeta(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean; rates likewise."""
-        clients, learnt = self.sample(server_round), self.learnt(arrays)
+        learnt = self.learnt(arrays)
+        asked = "train.query", learnt, self.sample(server_round), Mean("")
         steps, beta = self.local_steps, self.meta_learning_rate
         config: MessageConfig = {
             "meta-variant": self.variant,
@@ -55,10 +56,9 @@ class FedMeta(RoundStrategy):
         }
         if steps > 1:
             config |= {"local-steps": steps, "meta-learning-rate": beta}
-        replies = yield Exchange("train.query", learnt, clients, Mean(""), config=config)
-        moved: Arrays = {}
-        if steps == 1:
-            moved = {n: learnt[n] - beta * g for n, g in weights_of(replies.arrays).items()}
+        slopes = list(weights_of(learnt)) if steps == 1 else []
+        replies = yield Exchange(*asked, config=config, changes=slopes)
+        moved = {n: learnt[n] - beta * replies.arrays[n] for n in slopes}
         model, rates = taken_apart(replies.arrays | moved, "rates")
         if rates:
             self.state["rates"] = rates

@@ -31,6 +31,7 @@ class FedPCL(RoundStrategy):
     temperature: float = option(0.07, "temperature tau of eq. 8 and 9", above=0)
 
     name = "fedpcl"
+    loss_of = "more"
     version = 2  # Since its head has Table 7's BatchNorm by default.
     client = "coprefl_flwr.clients:FedPCLClient"
     roles = ("personalised",)
@@ -49,7 +50,13 @@ class FedPCL(RoundStrategy):
         more = {"local": self.kept_arrays("local", {})}
         config = {"fedpcl-variant": self.variant, "temperature": self.temperature}
         replies = yield from self.train(
-            server_round, arrays, PerClient(), extra=more, config=config, stateful=True
+            server_round,
+            arrays,
+            PerClient(),
+            extra=more,
+            config=config,
+            stateful=True,
+            counts=("counts",),
         )
         own = {client: replies.sums[str(client)] for client in replies.clients}
         shared = aggregated(list(own.values()))

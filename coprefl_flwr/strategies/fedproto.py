@@ -36,7 +36,12 @@ class FedProto(RoundStrategy):
         """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
         config = {"fedproto-mu": self.mu}
         replies = yield from self.train(
-            server_round, arrays, PerClient(), config=config, stateful=True
+            server_round,
+            arrays,
+            PerClient(),
+            config=config,
+            stateful=True,
+            counts=("counts",),
         )
         shared = aggregated([replies.sums[str(client)] for client in replies.clients])
         return cast_like(shared, arrays), replies.mean_metrics()

@@ -48,6 +48,7 @@ class LinearHead(RoundStrategy):
             Total(),
             extra={"model": arrays},
             config={"head-layer": self.head.module},
+            counts=("counts",),
         )
         found = replies.sums["sum"]
         weight, bias = self.layer(found)

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
-from coprefl_flwr.errors import RoundFailedError
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Mean, Round, RoundStrategy
 
@@ -39,11 +38,11 @@ class QFFL(RoundStrategy):
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
         config = {"q": self.q}
-        replies = yield from self.train(server_round, arrays, Mean("q-weight"), config=config)
+        replies = yield from self.train(
+            server_round, arrays, Mean("q-weight"), config=config, positive=("q-curvature",)
+        )
         weight = replies.metrics["q-weight"].sum()
-        curvature = replies.metrics.get("q-curvature", np.array([np.nan])).sum()
-        if np.isnan(curvature):
-            raise RoundFailedError("a client reported no q-curvature")
+        curvature = replies.metrics["q-curvature"].sum()
         # sum_k Delta_k = weight w^t - sum_k (q-weight_k) w_k, in float64: w^t - w_k is small.
         total = replies.sums["sum"]
         moved = {

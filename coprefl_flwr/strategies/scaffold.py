@@ -43,7 +43,14 @@ class SCAFFOLD(RoundStrategy):
         """Run lines 3 to 17; N is the number of all clients, S of the participants."""
         control = self.kept_arrays("control", zeros_like(weights_of(arrays)))
         sent, config = behind(arrays, "control", control), {"scaffold-variant": self.variant}
-        replies = yield from self.train(server_round, sent, Mean(""), config=config, stateful=True)
+        replies = yield from self.train(
+            server_round,
+            sent,
+            Mean(""),
+            config=config,
+            stateful=True,
+            changes=[name for name in sent if name not in arrays],
+        )
         mean, change = taken_apart(replies.arrays, "control")
         # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
         step = self.global_learning_rate

@@ -15,9 +15,8 @@ class Schedule(RoundStrategy):
     Rounds are counted through, so that a learning rate that decays by the round goes on decaying.
     Clients find the phase by the round, or by the arrays and settings they are sent.
 
-    `phases` are strategies and their numbers of rounds, at least 1; the last one goes on for as
-    long as the run does. How many take part is each phase's own; seed, run name, population and all
-    other options of a run are those of the first.
+    `phases` are strategies and their numbers of rounds; the last goes on for as long as the run
+    does. How many take part is each phase's own; all other options of a run are the first's.
     """
 
     local_training = False  # Each phase trains, and has a budget, of its own.
@@ -27,6 +26,7 @@ class Schedule(RoundStrategy):
             raise SettingsError("a schedule needs at least one phase")
         first, _ = phases[0]
         super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
+        self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
@@ -76,5 +76,5 @@ class Schedule(RoundStrategy):
             own = {n: value for n, value in strategy.options().items() if n not in RUN_OPTIONS}
             phases.append({**own, "rounds": rounds})
         phases[-1].pop("rounds")  # It goes on for as long as the run does.
-        run = {name: getattr(self, name) for name in RUN_OPTIONS}
+        run = {n: value for n, value in super().options().items() if n in RUN_OPTIONS}
         return {"strategy": "Schedule", **run, "phases": phases}

@@ -6,8 +6,9 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.clients.hosting import check, method_name, named, run
+from coprefl_flwr.clients.hosting import method_name, named, run
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
 from tests.messages import ask
 
@@ -269,7 +270,7 @@ def test_named():
 
 
 def test_check():
-    good = {"loss": 1.0}
+    good, check = {"loss": 1.0, "num-examples": 1}, Limits().check
     check(SENT, good, SENT, Mean())
     check({"w": SENT["w"]}, good, SENT, LossMoments())
     check({}, good, SENT, Nothing())

@@ -79,7 +79,7 @@ def test_the_diff_applies_and_both_apps_learn(copy, monkeypatch, caplog):
     diff = EXAMPLES / "own_app.diff"
     subprocess.run(["git", "apply", "-p1", diff], cwd=copy, check=True)
     after, sent = run_app(copy, monkeypatch)
-    assert sent == {"query.roster": 1, "train": 10, "train.query": 10, "evaluate": 20}
+    assert sent == {"query.roster": 4, "train": 10, "train.query": 10, "evaluate": 20}
     assert len(re.findall(EVALUATED, caplog.text)) == 5
     assert accuracy_per_node(copy, before).mean() > 0.4
     assert accuracy_per_node(copy, after).mean() > 0.4

@@ -1,38 +1,32 @@
 """Who runs what: shares of clients, and the segments of a chain."""
 
-import pytest
-
-from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.rounds.roster import Roster
 
 
 def shared(clients=6):
     roster = Roster()
-    roster.learn(2, {"clients": clients})
+    roster.hear({2: {"clients": clients}})
     return roster
 
 
 def owning():
     """Node 2 hosts clients 0 and 1, node 3 clients 4 and 2."""
     roster = Roster()
-    roster.learn(2, {"own": [0, 1]})
-    roster.learn(3, {"own": [4, 2]})
+    roster.hear({2: {"own": [0, 1]}, 3: {"own": [4, 2]}})
     return roster
 
 
 def plain():
     roster = Roster()
-    for node in (2, 3, 4):
-        roster.learn(node, {})
+    roster.hear({2: {}, 3: {}, 4: {}})
     return roster
 
 
 def test_kinds():
-    assert (shared().clients(), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
+    assert (list(shared().clients()), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
     assert (owning().clients(), owning().plain) == ([0, 1, 2, 4], set())
     assert (plain().clients(), plain().plain) == ([2, 3, 4], {2, 3, 4})
-    with pytest.raises(RunFailedError, match="client 4 is named by two nodes, 3 and 9"):
-        owning().learn(9, {"own": [4]})
+    assert (shared().hosting, owning().hosting, plain().hosting) == ("shared", "own", "node")
 
 
 def test_nodes_that_left():
@@ -75,3 +69,33 @@ def test_a_segment_whose_node_is_gone_goes_to_nobody():
     assert owning().assign([], [2, 3], in_order=True) == {}
     # A node that left and came back while its segment waited: others may have taken a client.
     assert owning().assign([4, 1], [2, 3], in_order=True) == {3: [4]}
+
+
+def test_a_client_is_bound_to_the_node_that_first_named_it():
+    """Another may have it while that one is gone, and loses it when it is back."""
+    roster = owning()
+    assert roster.hear({9: {"own": [4]}}) == {
+        9: "client 4 is named by two nodes, 3 and 9: give each node its own partition-id"
+    }
+    roster.forget([3])
+    assert roster.hear({9: {"own": [4]}}) == {}
+    assert roster.assign([4], [2, 9]) == {9: [4]}
+    assert roster.hear({3: {"own": [4, 2]}}) == {}
+    assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
+    assert 9 in roster.hear({9: {"own": [4]}})
+
+
+def test_who_names_everyones_clients_takes_none_away():
+    roster = Roster()
+    answers = {2: {"own": list(range(100))}, 3: {"own": [0]}, 4: {"own": [1]}}
+    assert roster.hear(answers).keys() == {2}
+    assert roster.clients() == [0, 1]
+
+
+def test_clients_are_no_more_than_the_bound():
+    roster = Roster(most=3)
+    assert roster.hear({2: {"own": [0, 1]}, 3: {"own": [5, 6]}, 4: {"own": [0] * 4}}) == {
+        3: "with its 2 clients there would be more than 3",
+        4: "its own clients are no list of at most 3",
+    }
+    assert Roster(most=10**12).hear({2: {"clients": 10**12}}) == {}

@@ -10,9 +10,9 @@ from flwr.serverapp.strategy import QFedAvg
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import QFFLClient, TorchClient
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import QFFL
+from coprefl_flwr.strategies import QFFL, RoundStrategy
 from tests.refusals import refused
 from tests.strategies.by_hand import (
     assert_equal,
@@ -22,8 +22,9 @@ from tests.strategies.by_hand import (
     loss_of,
     mean,
     run,
+    run_on,
 )
-from tests.tiny import Federation
+from tests.tiny import HOSTINGS, Federation
 
 
 def local_model(federation, start, client, rate=0.1):
@@ -94,22 +95,38 @@ def test_a_client_that_does_not_report_its_weight_is_named(exact_federation, cap
     assert "client 0 on node 2 is left out: no metric 'q-weight' in the reply" in caplog.text
 
 
-@pytest.mark.parametrize("silent", [[1], [0, 1, 2, 3]])
-def test_a_client_that_does_not_report_its_curvature_fails_the_round(
-    exact_federation, caplog, silent
+CURVATURES = {
+    None: "no metric 'q-curvature' in the reply",
+    0.0: "metric 'q-curvature' is 0; it must be above 0",
+    -1e9: "metric 'q-curvature' is -1e+09; it must be above 0",
+}
+
+
+@pytest.mark.parametrize("hosting", ["1", "own"])
+@pytest.mark.parametrize("told", CURVATURES)
+def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
+    exact_federation, caplog, told, hosting
 ):
+    """It failed the round, or turned the others' step around."""
+
     class Flat(QFFLClient):
         def fit(self, parameters, config):
             returned, n, metrics = super().fit(parameters, config)
-            if config["client"] in silent:
+            if config["client"] == 1:
                 del metrics["q-curvature"]
+                metrics |= {} if told is None else {"q-curvature": told}
             return returned, n, metrics
 
-    line = "^round 1 failed 2 times in a row, last: a client reported no q-curvature$"
-    with pytest.raises(RunFailedError, match=line):
-        run(QFFL(max_failed_rounds=2), exact_federation.app(Flat), exact_federation.arrays())
-    for attempt in (1, 2):
-        assert f"attempt {attempt} failed: a client reported no q-curvature" in caplog.text
+    grid = exact_federation.grid(hosting, Flat)
+    strategy = QFFL(min_nodes=HOSTINGS[hosting][0])
+    start = exact_federation.arrays()
+    found, _ = run_on(strategy, grid, start, 1)
+    assert "client 1 on node" in caplog.text
+    assert CURVATURES[told] in caplog.text
+    others = QFFL(min_nodes=HOSTINGS[hosting][0])
+    others.sample = lambda server_round: [RoundStrategy.sample(others, server_round), [0, 2, 3]][1]
+    expected, _ = run_on(others, exact_federation.grid(hosting, QFFLClient), start, 1)
+    assert_equal(found, expected)
 
 
 @pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])

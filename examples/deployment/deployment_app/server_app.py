@@ -48,6 +48,7 @@ def pretrain(grid: Grid, settings: Settings) -> None:
         min_nodes=settings.min_nodes,
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
+        hosting="own",  # Each node names its client; what one says does not change that.
     )
     result = strategy.start(
         grid,

@@ -1,0 +1,363 @@
+"""One client, or one node, that answers with what no honest one would: it alone is left out."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.protocol import ROSTER
+from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProto
+from tests.tiny import without_roster
+
+START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}
+KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}
+
+
+class Good(NumPyClient):
+    """Adds 1 to everything; every gradient is 1. What `fault(client, answer)` returns counts."""
+
+    def __init__(self, client, fault, method=""):
+        self.client, self.fault, self.method = client, fault, method
+
+    def answer(self, method, answer):
+        changed = self.fault(self.client, method, *answer)
+        return changed or answer
+
+    def fit(self, parameters, config):
+        return self.answer("fit", ([a + 1 for a in parameters], 1, {"loss": 1.0}))
+
+    def query(self, parameters, config):
+        gradient = {"w": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
+        return self.answer("query", (gradient, 1, {"loss": 1.0}))
+
+    def evaluate(self, parameters, config):
+        return self.answer("evaluate", (1.0, 4, {"correct": 2}))
+
+
+class Lying(LocalGrid):
+    """A grid on which `lie(node, message type, reply)` may return another reply."""
+
+    asked = 0
+
+    def __init__(self, app, nodes, lie):
+        super().__init__(app, nodes)
+        self.lie = lie
+
+    def _handle(self, message):
+        reply = super()._handle(message)
+        about = message.metadata
+        self.asked += about.message_type == ROSTER
+        content = self.lie(about.dst_node_id, about.message_type, reply)
+        return reply if content is None else Message(RecordDict(content), reply_to=message)
+
+
+def grid(kind, fault=lambda *_: None, lie=lambda *_: None):
+    nodes, clients = KINDS[kind]
+    app = client_app(lambda _, i: Good(i, fault), clients=clients)
+    if kind == "plain":
+        app = without_roster(client_app(lambda c: Good(c.node_config["partition-id"], fault)))
+    return Lying(app, nodes, lie)
+
+
+def of(client, method, change):
+    """Return a fault of one client's answers to one method."""
+    return lambda number, asked, *answer: (
+        change(*answer) if (number, asked) == (client, method) else None
+    )
+
+
+def warnings_of(caplog):
+    return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def more(metrics):
+    return lambda arrays, n, old: ([a + 4 for a in arrays], n, old | metrics)
+
+
+SPOILT = {
+    "infinite once it is cast": (
+        lambda arrays, n, m: ([np.full(2, 1e300), *arrays[1:]], n, m),
+        "array 'w' holds 1e+300, which is beyond float32",
+    ),
+    "beyond a whole number": (
+        lambda arrays, n, m: ([*arrays[:2], np.array(1e30)], n, m),
+        "array 'n' holds 1e+30, which is beyond int64",
+    ),
+    "samples beyond all": (
+        lambda arrays, n, m: ([a + 4 for a in arrays], 10**18, m),
+        "metric 'num-examples' is 1e+18; it must be between 1 and 1e+09",
+    ),
+    "half a sample": (
+        lambda arrays, n, m: ([a + 4 for a in arrays], 0.5, m),
+        "metric 'num-examples' is 0.5; it must be between 1 and 1e+09",
+    ),
+    "a loss whose square is infinite": (
+        more({"loss": 1e200}),
+        "metric 'loss' is 1e+200; it must be between -1e+100 and 1e+100",
+    ),
+    "metrics without end": (
+        more({str(i): 0.0 for i in range(2000)}),
+        "2002 metrics in the reply, at most 1000 are read",
+    ),
+    "a metric's name without end": (
+        more({"x" * 5000: 0.0}),
+        "a metric's name has 5000 characters, at most 200",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", SPOILT)
+def test_a_result_that_cannot_count_costs_its_client_alone(kind, case, caplog):
+    """Client 2's, in both rounds: the others add 1 in each, whatever it says."""
+    change, line = SPOILT[case]
+    client = 4 if kind == "plain" else 2  # Ids of plain nodes are the nodes', from 2 on.
+    found = grid(kind, of(2, "fit", change))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 2)
+    for array in from_record(result.arrays).values():
+        np.testing.assert_array_equal(array, np.full_like(array, 2))
+    lines = warnings_of(caplog)
+    assert [one.split(" on node ")[0] for one in lines] == [f"client {client}"] * 2
+    assert all(one.endswith(f"is left out: {line}") for one in lines)
+
+
+def without_b(gradient, n, metrics):
+    return {"w": 9 * gradient["w"]}, n, metrics
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "own"])
+def test_the_names_of_a_gradient_are_those_of_most_clients(kind, caplog):
+    """The first client leaves one out; all honest ones were left out then, in place of it."""
+    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=KINDS[kind][0])
+    found = grid(kind, of(0, "query", without_b))
+    arrays = from_record(strategy.start(found, to_record(START), 1).arrays)
+    np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5 * 4))
+    np.testing.assert_allclose(arrays["w"], np.full(2, 1 - 0.5 * 4))
+    line = "the arrays returned are not those that other clients returned"
+    assert warnings_of(caplog) == [f"client 0 on node 2 is left out: {line}"]
+    assert strategy.history.traffic[1]["replies-left-out"] == 1
+
+
+def test_of_two_clients_the_one_that_names_more_weights_is_right():
+    def fault(number, asked, *answer):
+        return without_b(*answer) if (number, asked) == (0, "query") else None
+
+    app = client_app(lambda _, i: Good(i, fault), clients=2)
+    for nodes in (1, 2):
+        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=nodes)
+        arrays = from_record(strategy.start(LocalGrid(app, nodes), to_record(START), 1).arrays)
+        np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5))
+
+
+ROSTERS = {
+    "too many to count": {"clients": 10**18},
+    "a few more": {"clients": 9},
+    "no number": {"clients": "many"},
+    "a negative number": {"clients": -1},
+    "everyone's": {"own": [0, 1, 2, 3, 4]},
+    "one twice": {"own": [0, 0]},
+    "a negative id": {"own": [-7]},
+    "half an id": {"own": [0.5]},
+    "no list": {"own": 3},
+    "nothing": {},
+}
+
+
+@pytest.mark.parametrize("lie", ROSTERS.values(), ids=ROSTERS)
+@pytest.mark.parametrize("kind", ["own", "shared"])
+@pytest.mark.parametrize("liar", [2, 4, 6])
+def test_a_false_answer_to_the_roster_costs_its_node_alone(kind, lie, liar, caplog):
+    """The first node asked decided for all; a number of 10^18 became a list."""
+
+    def answer(node, message_type, reply):
+        if node == liar and message_type == ROSTER:
+            return {"roster": ConfigRecord(lie)}
+        if node == liar and message_type == "train":
+            raise AssertionError("it is not asked")
+        return None
+
+    app = client_app(lambda _, i: Good(i, lambda *_: None), 5 if kind == "shared" else None)
+    strategy = FedAvg(min_nodes=5)
+    asked = strategy.sample
+    seen = []
+    strategy.sample = lambda number: seen.append(asked(number)) or seen[-1]
+    result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    own = [client for client in range(5) if client != liar - 2]
+    assert seen == [own if kind == "own" else [0, 1, 2, 3, 4]]
+    (line,) = warnings_of(caplog)
+    assert line.startswith(f"node {liar} is left out: ")
+
+
+def test_nodes_that_do_not_agree_are_waited_for_and_told():
+    def answer(node, message_type, reply):
+        return {"roster": ConfigRecord({"clients": 7})} if node == 3 else None
+
+    with pytest.raises(RunFailedError) as caught:
+        FedAvg(min_nodes=2).start(
+            Lying(client_app(lambda _, i: Good(i, lambda *_: None)), 2, answer),
+            to_record(START),
+            1,
+            timeout=0.01,
+        )
+    assert str(caught.value) == (
+        "2 nodes with 0 clients are there, needed are 2 with 1; waited 0.01 s; the nodes do not "
+        "agree (1 say: clients of its own; 1 say: every node can run any of 7 clients): wait for "
+        "more, or set hosting"
+    )
+
+
+def test_a_node_cannot_fill_the_log(caplog):
+    """30 clients fail on it, each with a reason of several lines, and 10^4 letters."""
+
+    def fault(number, *_):
+        if number < 30:
+            raise ArithmeticError("\x1b[31mboom\n\r" + "\u202e" + "x" * 10_000 + " in the end")
+
+    app = client_app(lambda _, i: Good(i, fault), clients=31)
+    FedAvg(evaluate_every=1).start(LocalGrid(app), to_record(START), 1)
+    lines = warnings_of(caplog)
+    # Training and evaluation: two lines a client.
+    assert lines[20:] == ["node 2: 40 more such lines in this round"]
+    for line in lines[:20]:
+        assert line.isprintable()
+        assert len(line) <= 200 + len("client 29 on node 2 is left out: ")
+    assert lines[0].startswith("client 0 on node 2 is left out: ArithmeticError: [31mboom xxx")
+    assert " in the end (" in lines[0]
+
+
+def test_an_error_reply_cannot_fill_the_log_either(caplog):
+    def answer(context):
+        if context.node_config["partition-id"] == 1:
+            raise ArithmeticError("no\x1b[2J\n" * 20_000)
+        return Good(0, lambda *_: None)
+
+    FedAvg(min_nodes=2).start(LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1)
+    (line,) = warnings_of(caplog)
+    assert line.startswith("client 3 on node 3 is left out: ArithmeticError: no\\x1b[2J\\n")
+    assert line.isprintable()
+    assert len(line) <= 240
+
+
+def lie_of(node, change):
+    """Return a lie about the training replies of a node: its records, changed in place."""
+
+    def lie(asked, message_type, reply):
+        if asked != node or message_type not in ("train", "evaluate"):
+            return None
+        content = dict(reply.content)
+        change(content)
+        return content
+
+    return lie
+
+
+def blame(content):
+    content["failed"] = ConfigRecord({"clients": [4], "reasons": ["TypeError: it is its fault"]})
+
+
+def huge_array(content):
+    """An array of 250 bytes whose header says that it has 10^11 numbers."""
+    file = np.lib.format
+    import io
+
+    data = io.BytesIO()
+    about = {"descr": "<f8", "fortran_order": False, "shape": (10**11,)}
+    file.write_array_header_1_0(data, about)
+    content["arrays"] = ArrayRecord(
+        {
+            **content["arrays"],
+            "w": Array("float64", (10**11,), "numpy.ndarray", data.getvalue() + bytes(64)),
+        }
+    )
+
+
+def many_bytes(content):
+    content["arrays"] = to_record({**from_record(content["arrays"]), "w": np.ones(10_000)})
+
+
+def many_arrays(content):
+    more = {f"a{i}": np.ones(1) for i in range(50)}
+    content["arrays"] = to_record({**from_record(content["arrays"]), **more})
+
+
+def many_records(content):
+    content |= {f"r{i}": to_record({"w": np.ones(2)}) for i in range(50)}
+
+
+def many_clients(content):
+    content["metrics"] = MetricRecord({"clients": list(range(5000)), "loss": [1.0] * 5000})
+
+
+LIES = {
+    "blames another": (blame, "failures of clients [4], asked were [1]"),
+    "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
+    "bytes": (many_bytes, "80404 bytes of arrays in the reply, at most 6240 are read"),
+    "arrays": (many_arrays, "53 arrays in the reply, sent were 3"),
+    "records": (many_records, "51 ArrayRecords in the reply, at most 2 are read"),
+    "clients": (many_clients, "results of 5000 clients in the reply, asked were 1"),
+}
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
+    change, reason = LIES[case]
+    result = FedAvg(min_nodes=5).start(grid("own", lie=lie_of(3, change)), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    assert warnings_of(caplog) == [f"client 1 on node 3 is left out: {reason}"]
+
+
+def test_a_reply_to_nobodys_question_is_passed_over(caplog):
+    """Two answers of one node, and one from a node that was not asked."""
+
+    class Twice(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = list(super().pull_messages(message_ids))
+            if found and found[0].metadata.message_type == "train":
+                found.append(found[0])
+                stray = Message(RecordDict(), reply_to=self._asked)
+                stray.metadata.__dict__.update(_reply_to_message_id="none", _src_node_id=99)
+                found.append(stray)
+            return found
+
+        def _handle(self, message):
+            self._asked = message
+            return super()._handle(message)
+
+    app = client_app(lambda _, i: Good(i, lambda *_: None), clients=4)
+    result = FedAvg(min_nodes=2).start(Twice(app, nodes=2), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    assert warnings_of(caplog) == [
+        f"node {node} sent a reply that it was not asked for" for node in (2, 99)
+    ]
+
+
+def test_more_hits_than_samples_are_left_out_of_an_evaluation(caplog):
+    change = lambda loss, n, metrics: (loss, n, {"correct": 400})  # noqa: E731
+    strategy = FedAvg(evaluate_every=1)
+    result = strategy.start(grid("one", of(3, "evaluate", change)), to_record(START), 1)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    assert strategy.evaluation.clients == (0, 1, 2, 4)
+    line = "metric 'correct' is 400; it must be between 0 and 4"
+    assert warnings_of(caplog) == [f"client 3 on node 2 is left out: {line}"]
+
+
+def test_prototypes_of_negative_counts_are_left_out(caplog):
+    """They would make others' counts 0, and a class's prototype whatever they like."""
+    start = {"prototypes": np.zeros((2, 3), np.float32), "counts": np.zeros(2, np.float32)}
+
+    def negative(arrays, n, metrics):
+        return [arrays[0], np.float32([-4, 1])], n, metrics
+
+    arrays = FedProto().start(grid("one", of(1, "fit", negative)), to_record(start), 1).arrays
+    np.testing.assert_array_equal(from_record(arrays)["counts"], [4, 4])
+    line = "array 'counts' holds -4; it must be counts"
+    assert warnings_of(caplog) == [f"client 1 on node 2 is left out: {line}"]
+    assert math.isfinite(from_record(arrays)["prototypes"].sum())
