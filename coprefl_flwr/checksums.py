@@ -31,9 +31,9 @@ def of_arrays(arrays: Arrays, text: str = "") -> str:
     return made.hexdigest()
 
 
-def fits(arrays: Arrays, header: Mapping[str, str], text: str = "") -> bool:
+def fits(arrays: Arrays, header: Mapping[str, str]) -> bool:
     """Return whether arrays are those whose checksum stands in a file's header, if one does."""
-    return header.get(IN_HEADER) in (None, of_arrays(arrays, text))
+    return header.get(IN_HEADER) in (None, of_arrays(arrays))
 
 
 def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:

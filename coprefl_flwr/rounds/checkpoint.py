@@ -21,7 +21,6 @@ from safetensors.numpy import save
 
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, mismatch
-from coprefl_flwr.checksums import IN_HEADER
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import write_atomically
 
@@ -153,8 +152,9 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "versions": checkpoint.versions,
     }
     text = json.dumps(about)
-    sums = {IN_HEADER: checksums.of_arrays(tensors, text)}
-    write_atomically(path, save(tensors, {"checkpoint": text, **sums}))
+    # One entry for both: safetensors writes several in an order of chance.
+    summed = f"{checksums.of_arrays(tensors, text)} {text}"
+    write_atomically(path, save(tensors, {"checkpoint": summed}))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -163,9 +163,11 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         with safe_open(str(path), framework="numpy") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        if not checksums.fits(tensors, header, header["checkpoint"]):
+        before, brace, rest = header["checkpoint"].partition("{")
+        text = brace + rest
+        if before not in ("", f"{checksums.of_arrays(tensors, text)} "):
             raise ValueError("it is damaged, as its checksum says")
-        about = json.loads(header["checkpoint"])
+        about = json.loads(text)
         return Checkpoint(
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},

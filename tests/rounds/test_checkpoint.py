@@ -307,7 +307,7 @@ def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
     path = tmp_path / "checkpoint.safetensors"
     write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
     with safe_open(path, framework="numpy") as file:
-        header = {"checkpoint": file.metadata()["checkpoint"]}
+        header = {"checkpoint": file.metadata()["checkpoint"].partition(" ")[2]}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     path.write_bytes(save(tensors, header))
     assert read_checkpoint(path).round == 2
