@@ -1,4 +1,4 @@
-"""Pre-train with CoPreFL and say what the start is worth, on the embedded characters: two minutes.
+"""Pre-train with CoPreFL and say what the start is worth, on the embedded characters.
 
 python examples/ten_lines.py
 """

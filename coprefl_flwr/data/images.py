@@ -100,6 +100,10 @@ class ImageDataset:
         """Return the dataset normalised by the mean and std of `other`, of as many channels."""
         return replace(self, mean=other.mean, std=other.std)
 
+    def unscaled(self) -> "ImageDataset":
+        """Return the dataset with pixels from 0 to 1, as torchvision's ToTensor gives them."""
+        return replace(self, mean=torch.zeros_like(self.mean), std=torch.ones_like(self.std))
+
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the images of `rows`, float32 (b, C, H, W), normalised on `device`.
 

@@ -86,7 +86,7 @@ def as_dataset(
     ClassLabel. Raises a SettingsError that begins with `source` where something is not so, or a
     class has no sample and `relabel` is false.
     """
-    if all(hasattr(given, name) for name in ("labels", "classes", "inputs", "domain_names")):
+    if is_ours(given):
         ours: Dataset = given
         return renumbered(source, ours) if relabel else ours
     read = _read(source, given, batch, columns or Columns())
@@ -104,6 +104,11 @@ def as_dataset(
     if labels.min() < 0 or labels.max() >= len(names):
         raise SettingsError(f"{source}: labels must lie in 0..{len(names) - 1}")
     return TensorDataset(read.values, labels, names, read.groups, read.test)
+
+
+def is_ours(given: Any) -> bool:
+    """Return whether something is a `Dataset` of this package already."""
+    return all(hasattr(given, name) for name in ("labels", "classes", "inputs", "domain_names"))
 
 
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
@@ -128,7 +133,7 @@ def as_samples(source: str, given: Any) -> Samples:
 
 
 def _all_of(source: str, given: Any) -> Samples:
-    if all(hasattr(given, name) for name in ("labels", "classes", "inputs", "domain_names")):
+    if is_ours(given):
         ours: Dataset = given
         return Samples(ours, np.arange(len(ours.labels)), ours.labels)
     read = _read(source, given, None, Columns())

@@ -3,18 +3,16 @@
 import functools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
-from torch.utils.data import ConcatDataset
 
 from coprefl_flwr.data import Dataset, ImageDataset, Samples, partition_with
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.data.items import Pick
-from coprefl_flwr.data.of_torch import as_dataset
+from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.studies.populations import (
     PRETRAINING,
@@ -50,17 +48,13 @@ class Clients:
     """
 
     populations: Populations
+    classes: tuple[str, ...]
+    """Names of the classes, in the order of their labels."""
 
     @functools.cached_property
     def samples(self) -> tuple[Samples, ...]:
         """Each client's samples, with labels 0..len(classes)-1."""
         return tuple(one.train for one in self.populations.population(PRETRAINING).clients)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes, in the order of their labels."""
-        datasets = self.populations.datasets
-        return tuple(datasets.pretraining.classes[number] for number in datasets.classes[0])
 
     @property
     def server(self) -> Samples:
@@ -168,7 +162,8 @@ def partition(
             server_reserve=server_reserve,
         )
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        made = Clients(_Spread(settings, TaskSettings(tasks=0), seed, datasets, partitioner))
+        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, partitioner)
+        made = Clients(spread, tuple(datasets.source.classes[n] for n in datasets.only))
         made.populations.population(PRETRAINING)
     return made
 
@@ -225,16 +220,14 @@ def clients_of(given: Any) -> Clients:
         kind = type(given).__name__
         wanted = "those that cp.partition(dataset, clients=N) makes, or a list of datasets"
         raise SettingsError(f"clients are {kind}; allowed are {wanted}, one a client")
-    # A DataLoader has its dataset.
-    parts: list[Any] = [getattr(one, "dataset", one) for one in given]
-    whole = _in_memory(ConcatDataset(parts), False, None)
-    ends = np.cumsum([len(part) for part in parts])
-    rows = np.split(np.arange(ends[-1]), ends[:-1])
-    settings = DataSettings(clients=len(parts), server_reserve=0.0)
-    datasets = _Given(settings, 0, whole, tuple(range(len(whole.classes))))
+    held = [as_samples(f"clients[{number}]", one) for number, one in enumerate(given)]
+    # No client need have them all, so they are called by their labels.
+    classes = tuple(range(1 + max(int(one.labels.max()) for one in held)))
+    settings = DataSettings(clients=len(held), server_reserve=0.0)
+    datasets = _Given(settings, 0, held[0].dataset, classes)
     populations = Populations(settings, TaskSettings(tasks=0), 0, datasets)
-    held = tuple(ClientData(Samples(whole, part, whole.labels[part])) for part in rows)
-    return Clients(populations.holding(Population(PRETRAINING, datasets.classes[0], held)))
+    everyone = Population(PRETRAINING, classes, tuple(map(ClientData, held)))
+    return Clients(populations.holding(everyone), tuple(map(str, classes)))
 
 
 @dataclass(frozen=True)
@@ -303,10 +296,8 @@ def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
 
     So a module that was trained here takes what the caller's own loaders give.
     """
-    found, ours = as_dataset("dataset", given, relabel, batch=batch), hasattr(given, "domain_names")
-    if ours or not isinstance(found, ImageDataset):
-        return found
-    return replace(found, mean=torch.zeros_like(found.mean), std=torch.ones_like(found.std))
+    found = as_dataset("dataset", given, relabel, batch=batch)
+    return found.unscaled() if isinstance(found, ImageDataset) and not is_ours(given) else found
 
 
 def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Running the stages of a study in this process, in a folder of its own or the caller's."""
 
+import contextlib
 import hashlib
 import io
 import json
-import logging
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -52,19 +52,12 @@ def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
     """Give the account of progress, which says nothing but warnings if it is to be quiet."""
     without_colours()
     progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
-    log = logging.getLogger("flwr.coprefl")
-
-    def only_warnings(record: logging.LogRecord) -> bool:
-        return record.levelno >= logging.WARNING
-
-    if quiet:
-        progress.stream = io.StringIO()
-        log.addFilter(only_warnings)
-    try:
-        with quiet_flower():
-            yield progress
-    finally:
-        log.removeFilter(only_warnings)
+    with contextlib.ExitStack() as silent:
+        silent.enter_context(quiet_flower())
+        if quiet:
+            progress.stream = io.StringIO()
+            silent.enter_context(quiet_flower("flwr.coprefl"))
+        yield progress
 
 
 @contextmanager

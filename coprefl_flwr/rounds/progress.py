@@ -119,15 +119,18 @@ def clock(seconds: float) -> str:
 
 
 @contextmanager
-def quiet_flower() -> Iterator[None]:
-    """Keep Flower's own account of every round out of the log; its warnings stay."""
+def quiet_flower(name: str = "flwr") -> Iterator[None]:
+    """Keep Flower's own account of every round out of the log; its warnings stay.
+
+    `name` is the logger whose lines are kept out: "flwr.coprefl" is this package's own.
+    """
 
     def only_warnings(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.WARNING
 
-    flower = logging.getLogger("flwr")
-    flower.addFilter(only_warnings)
+    kept = logging.getLogger(name)
+    kept.addFilter(only_warnings)
     try:
         yield
     finally:
-        flower.removeFilter(only_warnings)
+        kept.removeFilter(only_warnings)

@@ -19,6 +19,7 @@ import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
 from coprefl_flwr.clients import query_reply
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.front.held import clients_of
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.options import option
@@ -174,6 +175,11 @@ def test_subsets_and_a_dataset_for_each_client():
     clients = cp.partition(Subset(data, range(160)), clients=4, scheme="iid")
     assert sum(map(len, clients)) == 160
     assert clients.counts().shape == (4, CLASSES)
+    for given in (own, [DataLoader(one) for one in own], list(clients_of(own))):
+        found = clients_of(given)
+        assert [len(one) for one in found] == [80, 80, 80]
+        inputs, _ = found[1].batch(slice(0, 1), torch.device("cpu"))
+        assert torch.equal(inputs[0], data[1][0])
     start = cp.pretrain(cp.FedAvg(), Perceptron(), own, rounds=1, quiet=True, **SMALL)
     assert not same(start, Perceptron())
 
