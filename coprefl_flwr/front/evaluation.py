@@ -11,12 +11,12 @@ import pandas as pd
 import torch
 from torch import nn
 
+from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.front.held import Tasks
 from coprefl_flwr.front.running import (
     folder_for,
-    hash_of_arrays,
     hash_of_samples,
     outputs_of,
     run,
@@ -251,7 +251,9 @@ class _Study(Starts):
         free = {"run-name", "output-dir", "checkpoint-every"}
         return {
             "settings": {key: one for key, one in self.config.items() if key not in free},
-            "starts": {name: hash_of_arrays(one.weights()) for name, one in self.starts.items()},
+            "starts": {
+                name: checksums.of_arrays(one.weights()) for name, one in self.starts.items()
+            },
             "tasks": hash_of_samples(samples),
         }
 

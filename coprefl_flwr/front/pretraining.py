@@ -8,12 +8,12 @@ from typing import Any
 from flwr.clientapp import ClientApp
 from torch import nn
 
+from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.front.held import Clients, clients_of
 from coprefl_flwr.front.running import (
     folder_for,
-    hash_of_arrays,
     hash_of_samples,
     outputs_of,
     run,
@@ -148,7 +148,7 @@ class _Study(Starts):
         [stage] = self.starts.values()
         return {
             "method": [phase.identity() for phase in stage.phases],
-            "model": hash_of_arrays(model_arrays(self.given)),
+            "model": checksums.of_arrays(model_arrays(self.given)),
             "clients": hash_of_samples(self.clients.samples),
             "seed": self.run.seed,
         }
@@ -264,7 +264,7 @@ def _with_app(
     if nodes < 1:
         raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
     strategy, first = copy.deepcopy(method), model_arrays(model)
-    about = {"method": strategy.options(), "model": hash_of_arrays(first), "nodes": nodes}
+    about = {"method": strategy.options(), "model": checksums.of_arrays(first), "nodes": nodes}
     with folder_for(checkpoint, resume, about) as folder, shown([], quiet) as progress:
         progress.add([(PRETRAINING_KIND, rounds)])
         progress.begin(f"pre-training {_name(strategy)}", PRETRAINING_KIND, rounds)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
@@ -94,15 +93,6 @@ def folder_for(
 
 
 # ---- what a run depends on ----------------------------------------------------------------------
-
-
-def hash_of_arrays(arrays: Arrays) -> str:
-    """Return a hash of names, shapes and values."""
-    made = hashlib.sha256()
-    for name, array in arrays.items():
-        made.update(f"{name} {array.dtype} {array.shape}".encode())
-        made.update(np.ascontiguousarray(array).tobytes())
-    return made.hexdigest()
 
 
 def hash_of_samples(held: Sequence[Samples]) -> str:
