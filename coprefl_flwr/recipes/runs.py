@@ -55,7 +55,7 @@ class Run:
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
         return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
 
-    @property
+    @functools.cached_property
     def study(self) -> Study:
         """Its stages and their clients; folders and the like, on which no result depends, aside."""
         return build(replace(self.settings, output_dir="outputs", checkpoint_every=1))
@@ -78,7 +78,7 @@ class Run:
     @functools.cached_property
     def keys(self) -> tuple[str, ...]:
         """The folders of its stages; two runs with the same folders are one."""
-        return tuple(stage.key() for stage in self.study.stages)
+        return tuple(stage.key for stage in self.study.stages)
 
     @property
     def key(self) -> str:
@@ -103,7 +103,7 @@ class ModelStore:
 
     def folder(self, stage: Stage) -> Path:
         """Return where a stage lies, or will."""
-        return self.root / stage.key()
+        return self.root / stage.key
 
     def shared(self, key: str) -> Path:
         """Return the folder of features that all runs with them share."""

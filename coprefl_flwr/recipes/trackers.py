@@ -49,7 +49,7 @@ def tensorboard(folder: Path) -> Track:
     def track(stage: Stage) -> Sequence[Hook]:
         def write(report: RoundReport) -> None:
             # Opened for each round: a writer left open when a run fails would lose its last rounds.
-            with SummaryWriter(str(folder / stage.key())) as writer:
+            with SummaryWriter(str(folder / stage.key)) as writer:
                 for name, value in report.metrics.items():
                     writer.add_scalar(name, value, report.round)
 

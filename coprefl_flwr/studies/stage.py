@@ -12,6 +12,7 @@ checkpoint, and ends with the very bytes of one that was not.
     FOLDER/client-state/             what its clients keep, where they keep something
 """
 
+import functools
 import json
 import logging
 import shutil
@@ -137,6 +138,7 @@ class Stage(ABC):
         self.run, self.title, self.path = run, title, f"{place}/{folder_of(start)}"
         self.method, self.start, self.rounds = method, start, rounds
 
+    @functools.cached_property
     @abstractmethod
     def key(self) -> str:
         """Return its folder in a shared store: a name and a hash of all that it depends on."""

@@ -1,5 +1,6 @@
 """The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,7 @@ class Task(Stage):
         """Return no domain for each client."""
         return [""] * self.study.tasks.task_clients
 
+    @functools.cached_property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
         found = self.identity()
@@ -76,7 +78,7 @@ class Task(Stage):
             own = {"layer": layer} if layer else {}
             found["head"] = self.study.head_phase.identity() | own
         found |= self.study.metrics.identity()
-        return f"{self.made.key()}/tasks/{self.task}-{hash_of(found)}"
+        return f"{self.made.key}/tasks/{self.task}-{hash_of(found)}"
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on besides a computed head and own metrics."""
@@ -128,9 +130,10 @@ class Diagnosis(Stage):
         key = (self.run.seed, population, "diagnosis")
         return dict(diagnose(network, arrays, clients, study.task_phase.training, key))
 
+    @functools.cached_property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash; no head is computed for it."""
         found = self.of.identity() | {"head": self.of.study.tasks.head == KEEP}
         for key in ("task-rounds", "task-evaluate-every"):
             del found[key]
-        return f"{self.of.made.key()}/diagnoses/{self.task}-{hash_of(found)}"
+        return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(found)}"

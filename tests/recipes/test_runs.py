@@ -390,7 +390,7 @@ def test_a_head_that_is_computed_makes_other_tasks_of_the_same_model(base):
 def test_a_diagnosis_is_the_same_whatever_head_the_task_begins_with(base):
     def diagnosis(**changes):
         of = run(base | {"diagnostics": True, "tasks": 1, **changes}, "coprefl")
-        return [stage.key() for stage in of.study.stages if stage.phase == "diagnosis"]
+        return [stage.key for stage in of.study.stages if stage.phase == "diagnosis"]
 
     plain = diagnosis()
     assert len(plain) == 1

@@ -39,7 +39,7 @@ def test_another_text_of_a_users_module_is_another_model(
         (tmp_path / f"{module}.py").write_text(NETWORK.format(inputs=36, activation=activation))
         importlib.invalidate_caches()
         kind = Starts if study == "starts" else Personalised
-        return [stage.key() for stage in kind(settings).stages]
+        return [stage.key for stage in kind(settings).stages]
 
     first, other = keys("ReLU"), keys("Tanh")
     assert len(set(first)) == len(first)
@@ -61,7 +61,7 @@ def test_relabel_counts_only_where_it_is_set(study, tiny_settings, monkeypatch):
     hashed = []
 
     def keys(**changes):
-        return [stage.key() for stage in kind(replace(settings, **changes)).stages]
+        return [stage.key for stage in kind(replace(settings, **changes)).stages]
 
     for module in (pretraining, personalised):
         monkeypatch.setattr(module, "hash_of", lambda found: hashed.append(found) or hash_of(found))
@@ -76,7 +76,7 @@ def test_local_steps_of_fedmeta_are_its_own_and_1_is_as_before_there_were_any(ti
 
     def identity(method, **settings):
         (stage, *_) = Starts(replace(tiny_settings, method=method, **settings)).stages
-        return stage.phases[0].identity(), stage.key()
+        return stage.phases[0].identity(), stage.key
 
     before, key = identity("fedmeta")
     assert "local-steps" not in before

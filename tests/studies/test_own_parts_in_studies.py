@@ -51,10 +51,10 @@ def change(file, old, new):
     ],
 )
 def test_a_changed_file_is_another_model_in_the_same_program(parts, file, old, new):
-    before = build(settings(parts)).stages[0].key()
-    assert build(settings(parts)).stages[0].key() == before
+    before = build(settings(parts)).stages[0].key
+    assert build(settings(parts)).stages[0].key == before
     change(parts / file, old, new)
-    assert build(settings(parts)).stages[0].key() != before
+    assert build(settings(parts)).stages[0].key != before
 
 
 def test_clients_hold_what_a_changed_partition_gives_them(parts):
@@ -83,7 +83,7 @@ def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
     config = {"study": "personalised", "method": "solo", "personal-clients": 3}
 
     def key(**more):
-        return build(Settings.from_config(config | more)).stages[0].key()
+        return build(Settings.from_config(config | more)).stages[0].key
 
     plain, first = key(), key(**{"client-metrics": f"{file}:one"})
     file.write_text("def one(logits, labels):\n    return 2.0\n")
