@@ -20,6 +20,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
@@ -150,9 +151,11 @@ class Method:
 
 
 def _own(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
-    """Return the options of a strategy that not every strategy has."""
-    shared = declared(RoundStrategy)
-    return {key: one for key, one in declared(strategy_class).items() if key not in shared}
+    """Return the options of a strategy that not every strategy has; those of averaging last."""
+    shared, every = declared(RoundStrategy), declared(strategy_class)
+    own = {key: one for key, one in every.items() if key not in shared}
+    averaging = {key: one for key, one in every.items() if one.name in AGGREGATION}
+    return own | averaging if strategy_class.averages else own
 
 
 def _needed(server: ServerDataOf | None) -> ServerDataOf:

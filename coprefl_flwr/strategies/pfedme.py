@@ -23,6 +23,7 @@ class PFedMe(RoundStrategy):
     )
 
     name = "pfedme"
+    averages = True
     client = "coprefl_flwr.clients:PFedMeClient"
     roles = ("personalised",)
     travels = "the whole model"
