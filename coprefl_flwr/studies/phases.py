@@ -239,7 +239,9 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
             near = difflib.get_close_matches(key, has, n=1)
             hint = f", did you mean '{near[0]}'?" if near else ""
             own = ", ".join(has) or "no settings"
-            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}")
+            others = [n for n, one in METHODS.items() if key in one.options and not one.refined]
+            who = f"; methods that have it: {', '.join(others)}" if others else ""
+            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
         if not equals:
             raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
         given[key] = parsed(value)
