@@ -158,14 +158,13 @@ class Robust:
 
     def _by_number(self, each: Sequence[Arrays], names: "Arrays | set[str]") -> Arrays:
         """Return the median, or the trimmed mean, of each number by itself."""
-        f = self._attackers(len(each))
+        n = len(each)
+        # A median is the mean of the one or two in the middle; sorting is faster than np.median.
+        cut = self._attackers(n) if self.aggregation == TRIMMED else (n - 1) // 2
         found: Arrays = {}
         for name in names:
-            values = np.stack([one[name] for one in each])
-            if self.aggregation == TRIMMED:
-                found[name] = np.sort(values, axis=0)[f : len(each) - f].mean(axis=0)
-            else:
-                found[name] = np.median(values, axis=0)
+            values = np.sort(np.stack([one[name] for one in each]), axis=0)
+            found[name] = values[cut : n - cut].mean(axis=0)
         return found
 
     def _shortened(self, lengths: Sequence[float]) -> Numbers:
