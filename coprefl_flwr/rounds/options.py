@@ -67,7 +67,7 @@ class RoundOptions:
 
     name: ClassVar[str] = ""
     averages: ClassVar[bool] = False
-    needs_only_sums: ClassVar[bool] = True
+    needs_only_sums: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         """Check the options."""

@@ -112,7 +112,7 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
     """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
     robust; then `aggregation` and what belongs to it are options of the method."""
 
-    needs_only_sums: ClassVar[bool] = True
+    needs_only_sums: ClassVar[bool] = False
     """Whether sums of clients' arrays are all that the server needs, as secure aggregation gives
     them; of a strategy whose `aggregation` is robust it is False."""
 

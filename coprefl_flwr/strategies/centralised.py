@@ -23,7 +23,6 @@ class Centralised(RoundStrategy):
     training: "LocalTraining" = field(metadata={"option": False})
 
     name = "centralised"
-    needs_only_sums = False
     loss_of = "chain"
     server_data = "clients"
     samples_clients = False

@@ -18,7 +18,7 @@ class CoPreFL(RoundStrategy):
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
 
     name = "coprefl"
-    averages = True
+    averages = needs_only_sums = True
     refined_name = "coprefl-sgd"
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")

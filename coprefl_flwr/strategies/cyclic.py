@@ -17,7 +17,6 @@ class Cyclic(RoundStrategy):
     """
 
     name = "cyclic"
-    needs_only_sums = False
     loss_of = "chain"
     training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 

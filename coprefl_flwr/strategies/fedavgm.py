@@ -20,7 +20,7 @@ class FedAvgM(RoundStrategy):
     )
 
     name = "fedavgm"
-    averages = True
+    averages = needs_only_sums = True
     roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

@@ -39,7 +39,7 @@ class FedMeta(RoundStrategy):
     )
 
     name = "fedmeta"
-    averages = True
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedMetaClient"
     local_training = False
     actions = ("train.query",)

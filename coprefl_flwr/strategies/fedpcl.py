@@ -31,7 +31,6 @@ class FedPCL(RoundStrategy):
     temperature: float = option(0.07, "temperature tau of eq. 8 and 9", above=0)
 
     name = "fedpcl"
-    needs_only_sums = False
     loss_of = "more"
     version = 2  # Since its head has Table 7's BatchNorm by default.
     client = "coprefl_flwr.clients:FedPCLClient"

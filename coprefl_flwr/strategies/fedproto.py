@@ -21,7 +21,6 @@ class FedProto(RoundStrategy):
     )
 
     name = "fedproto"
-    needs_only_sums = False
     client = "coprefl_flwr.clients:FedProtoClient"
     roles = ("personalised",)
     travels = "prototypes: up one's own, down the global"

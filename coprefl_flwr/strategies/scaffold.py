@@ -29,7 +29,7 @@ class SCAFFOLD(RoundStrategy):
     )
 
     name = "scaffold"
-    averages = True
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:SCAFFOLDClient"
     roles = ("pretraining", "task")
 
