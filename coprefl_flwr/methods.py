@@ -20,6 +20,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"
@@ -72,9 +73,10 @@ class Method:
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
-        """Its own options by key: the strategy's, the client's, and those of the refinement."""
+        """Its own options by key: the strategy's, the client's, the refinement's, `AGGREGATION`."""
         own = dict(_own(self.strategy_class)) | dict(declared(self.client_class))
-        return own | dict(_own(ServerRefined)) if self.refined else own
+        refinement = dict(_own(ServerRefined)) if self.refined else {}
+        return own | refinement | _of_averages(self.strategy_class)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -116,7 +118,8 @@ class Method:
             What it computes on at the server; only for a stage that has such data.
         **run : options that all strategies take
         """
-        own = {one.name: options[key] for key, one in _own(self.strategy_class).items()}
+        declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
+        own = {one.name: options[key] for key, one in declarations.items()}
         if self.strategy_class.server_data:
             own["server"] = _needed(server)(self.strategy_class.server_data)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
@@ -153,6 +156,13 @@ def _own(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     """Return the options of a strategy that not every strategy has."""
     shared = declared(RoundStrategy)
     return {key: one for key, one in declared(strategy_class).items() if key not in shared}
+
+
+def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
+    """Return the options of its aggregation, if it is a strategy that averages."""
+    if not strategy_class.averages:
+        return {}
+    return {k: one for k, one in declared(strategy_class).items() if one.name in AGGREGATION}
 
 
 def _needed(server: ServerDataOf | None) -> ServerDataOf:

@@ -17,6 +17,7 @@ from coprefl_flwr.methods import (
     short_forms,
 )
 from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.studies.settings import GROUPS, Settings
 
 ROOT = Path(__file__).parent.parent
@@ -24,32 +25,43 @@ ROOT = Path(__file__).parent.parent
 
 def methods_table() -> str:
     """Return the methods of starting models and tasks, without refined forms called so."""
-    lines = ["| `method` | its own settings | scenario | in tasks |", "| --- " * 4 + "|"]
+    heads = ("`method`", "its own settings", "scenario", "in tasks", "only sums")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for name, method in METHODS.items():
         if not {PRETRAINING, TASK} & set(method.roles) or name.endswith("-refined"):
             continue
         scenario = "II" if method.uses_server_data else "I"
         tasks = "yes" if TASK in method.roles else ""
-        lines.append(f"| `{name}` | {_own(method, PRETRAINING)} | {scenario} | {tasks} |")
+        own, sums = _own(method, PRETRAINING), _sums(method)
+        lines.append(f"| `{name}` | {own} | {scenario} | {tasks} | {sums} |")
     return "\n".join(lines) + "\n"
 
 
 def personal_table() -> str:
     """Return the methods of personalised studies."""
-    lines = ["| `method` | its own settings | what travels | evaluated with |", "| --- " * 4 + "|"]
+    heads = ("`method`", "its own settings", "what travels", "evaluated with", "only sums")
+    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
     for name, method in METHODS.items():
         if PERSONALISED in method.roles:
             about = method.strategy_class
             own = _own(method, PERSONALISED)
-            lines.append(f"| `{name}` | {own} | {about.travels} | {about.tested_with} |")
+            shown = (f"`{name}`", own, about.travels, about.tested_with, _sums(method))
+            lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
+def _sums(method: Method) -> str:
+    """Return "yes" for a method whose server needs only sums of clients' arrays."""
+    return "yes" if method.strategy_class.needs_only_sums else ""
+
+
 def _own(method: Method, role: str) -> str:
-    """Return a method's own settings with their defaults."""
+    """Return a method's own settings with their defaults, but for those of `aggregation`."""
     defaults = method.defaults(role)
     shown = []
     for key, default in defaults.items():
+        if key in method.options and method.options[key].name in AGGREGATION:
+            continue
         choices = method.options[key].choices if key in method.options else ()
         allowed = f" ({', '.join(choices)})" if choices else ""
         shown.append(f"`{key}` {_text(default)}{allowed}")

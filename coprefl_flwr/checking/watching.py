@@ -11,7 +11,7 @@ import numpy as np
 from coprefl_flwr.arrays import BATCH_NORM, Arrays, mismatch, other_dtype
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.clients.hosting import named
-from coprefl_flwr.rounds import Chain, Exchange, Round, RoundStrategy
+from coprefl_flwr.rounds import Chain, Exchange, PerClient, Round, RoundStrategy
 from coprefl_flwr.rounds.traffic import size
 
 ANSWERS = ("fit", "query", "evaluate")
@@ -78,6 +78,7 @@ class Watch:
     def __init__(self, faults: tuple[Fault, ...] = ()) -> None:
         self.seen, self.faults = Seen(), faults
         self._answered: list[_Answered] = []
+        self._only_sums = self._robust = False
 
     # ---- clients -------------------------------------------------------------------------------
 
@@ -136,6 +137,7 @@ class Watch:
         """Return a strategy whose rounds are watched; of a refined method they are the inner's."""
         watched = getattr(strategy, "inner", strategy)
         setattr(watched, "round", functools.partial(self._round, watched.round))  # noqa: B010
+        self._only_sums, self._robust = watched.needs_only_sums, watched.robust is not None
         return strategy
 
     def _round(
@@ -151,6 +153,9 @@ class Watch:
                 returned, metrics = end.value
                 break
             self._answered.append(_Answered(exchange))
+            if self._only_sums and isinstance(exchange.combine, PerClient | Chain):
+                of = f"an exchange asks for arrays by '{exchange.combine}'"
+                self._add(self.seen.other, f"needs_only_sums is true, but {of}")
             replies = yield exchange
             answered = self._answered[-1].by
             for client in set(answered) - set(replies.clients):
@@ -163,7 +168,8 @@ class Watch:
     def _look_at(self, arrays: Arrays, returned: Arrays) -> None:
         """Look at a round's end: BatchNorm's statistics, and what was sent."""
         for name in returned:
-            if name.rpartition(".")[2] in BATCH_NORM and name in arrays:
+            # Of a robust aggregation they are no means.
+            if name.rpartition(".")[2] in BATCH_NORM and name in arrays and not self._robust:
                 self.seen.has_buffers = True
                 expected = _expected(name, arrays[name], self._answered)
                 found = np.asarray(returned[name], np.float64)

@@ -15,8 +15,9 @@ the sum and the variance: see `Terms`.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +105,25 @@ def _weighted(gradient: Arrays, centred: Arrays, gamma: float, terms: Terms) -> 
     return {name: level * g1 + spread * centred[name] for name, g1 in gradient.items()}
 
 
+def _each_weighted(
+    gradients: Mapping[str, Arrays], losses: Losses, gamma: float, terms: Terms
+) -> list[Arrays]:
+    """Return each c_j g_j, in the order of the ids by which the g_j are named."""
+    factors = gamma / terms.count + (1 - gamma) / terms.width * (losses - losses.mean())
+    each = [gradients[client] for client in sorted(gradients, key=int)]
+    return [{n: c * g for n, g in one.items()} for c, one in zip(factors, each, strict=True)]
+
+
+class Robustly(Protocol):
+    """A robust rule in the place of sums: see `rounds.robust`, whose `Robust` is one."""
+
+    def within(self, values: Losses) -> Losses:
+        """Return what clients say, each kept within what the others say."""
+
+    def total(self, each: Sequence[Arrays]) -> Arrays:
+        """Return m times the robust mean of m clients' arrays."""
+
+
 def _length(arrays: Arrays) -> float:
     """Return the length of all arrays together; tied weights count under each of their names."""
     return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
@@ -117,6 +137,7 @@ def meta_step(
     reference: float,
     learning_rate: float,
     objective: Objective = sum_and_variance,
+    robust: Robustly | None = None,
 ) -> tuple[Arrays, dict[str, float]]:
     """Return the meta update arrays - learning_rate * grad L_meta (Algorithm 1 line 17).
 
@@ -125,16 +146,28 @@ def meta_step(
     "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable arrays,
     "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names of their
     own.
+
+    With `robust`, `sums` are the clients' g_j by their ids, the losses are kept within those of the
+    others, as each c_j depends on all of them, and sum_j c_j g_j becomes m times the robust mean of
+    the c_j g_j, which has no part for each term.
     """
-    gradient, terms = sums["gradient"], objective(losses)
-    centred = _centred(gradient, sums["loss-gradient"], losses, reference)
-    lengths = _length(gradient) / terms.count, _length(centred) / terms.width
+    if robust is not None:
+        losses = robust.within(losses)
+    terms = objective(losses)
     metrics = {
         "query-loss": float(losses.mean()),
         "query-loss-variance": float(losses.var()),
         "meta-loss": terms.loss(gamma),
     }
-    for name, value, length in zip(terms.names, (terms.first, terms.second), lengths, strict=True):
+    values = dict(zip(terms.names, (terms.first, terms.second), strict=True))
+    if robust is not None:
+        metrics |= {f"meta-{name}": value for name, value in values.items()}
+        step = robust.total(_each_weighted(sums, losses, gamma, terms))
+        return descend(arrays, step, learning_rate), metrics
+    gradient = sums["gradient"]
+    centred = _centred(gradient, sums["loss-gradient"], losses, reference)
+    lengths = _length(gradient) / terms.count, _length(centred) / terms.width
+    for (name, value), length in zip(values.items(), lengths, strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
     step = _weighted(gradient, centred, gamma, terms)
     return descend(arrays, step, learning_rate), metrics

@@ -19,7 +19,7 @@ from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import LONGEST, SettingsError
 from coprefl_flwr.options import check_declared, option
-from coprefl_flwr.rounds.combine import LossMoments, Metrics, Rule, measured
+from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
 
@@ -105,8 +105,9 @@ class Limits:
     @classmethod
     def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
         """Return the limits of an exchange; gradients have the names of the bounds."""
-        names = exchange.trainable
-        if names is None and isinstance(exchange.combine, LossMoments):
+        names, rule = exchange.trainable, exchange.combine
+        rule = rule.of if isinstance(rule, Apart) else rule
+        if names is None and isinstance(rule, LossMoments):
             names = bounds.trainable
         return cls(
             bounds.loss_range,

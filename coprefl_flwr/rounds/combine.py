@@ -8,7 +8,7 @@ may only depend on what that client measured itself.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,7 +46,7 @@ class Rule:
         return coefficient
 
     def __str__(self) -> str:
-        return ":".join([self.name, *(str(getattr(self, field.name)) for field in fields(self))])
+        return ":".join([self.name, *(str(getattr(self, one.name)) for one in fields(self))])
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,29 @@ class PerClient(Rule):
         return {str(int(measured(metrics, "client"))): 1.0}
 
 
+@dataclass(frozen=True)
+class Apart(Rule):
+    """Every client's arrays separately, where `of` would add them up, for robust aggregation.
+
+    A client answers, and is checked, as under `of`. The server holds the arrays of all participants
+    at once, in float64.
+    """
+
+    name = "apart"
+    of: Rule = field(default_factory=Mean)
+
+    @property
+    def partial(self) -> bool:  # type: ignore[override]
+        """Whether clients may answer with some of the arrays only: as under `of`."""
+        return self.of.partial
+
+    def coefficients(self, metrics: Metrics) -> dict[str, float]:
+        """Return the one sum that holds this client alone; `of` must have what it needs."""
+        for coefficient in self.of.coefficients(metrics).values():
+            self.of.buffer_coefficient(metrics, coefficient)
+        return {str(int(measured(metrics, "client"))): 1.0}
+
+
 class Chain(Rule):
     """The arrays go from one client to the next, in the order in which the clients are named.
 
@@ -137,6 +160,8 @@ class Nothing(Rule):
 def parse(text: str) -> Rule:
     """Return the rule that `str(rule)` described."""
     name, colon, value = text.partition(":")
+    if name == Apart.name and colon:
+        return Apart(parse(value))
     if name == Mean.name and colon:
         return Mean(value)
     if name == LossMoments.name and colon:

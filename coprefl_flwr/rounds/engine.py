@@ -85,6 +85,7 @@ class Engine:
         self.history = History()
         self.versions = Versions()
         self.evaluation: Replies | None = None
+        self.running = self.strategy  # Whose exchanges these are: that of a phase, if it has such.
         self.arrays: Arrays = {}
         self.round = self.attempt = self._offset = 0
         self._transport: Transport | None = None
@@ -219,6 +220,11 @@ class Engine:
                 "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
                 "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
             )
+        if not self.started and strategy.robust:
+            raise SettingsError(
+                f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
+                "DifferentialPrivacy only the mean is allowed, as its noise is that of a mean"
+            )
         self._transport = Transport(
             grid,
             self.timeout,
@@ -234,6 +240,7 @@ class Engine:
         self.attempt = attempt
         self._state_before = copy.deepcopy(self.state)
         self._wrote_state: set[int] = set()
+        self.running, self._told = self.strategy, Metrics()
         self._program = self.strategy.round(self.round, self.arrays)
         self._returned: tuple[Arrays, Metrics] | None = None
         return self._advance(None)
@@ -254,13 +261,16 @@ class Engine:
             replies = self.link.collect(messages)
             if self._asked.stateful:
                 self._wrote_state |= set(replies.clients)
+            if robust := self.running.robust:
+                replies, told = robust.mean(self._asked, replies)
+                self._told |= told
             messages = self._send(self._advance(replies))
         arrays, metrics = self._returned
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
             raise RoundFailedError(f"the new global model is no good: {problem}")
         # In the old order, by which clients tell arrays from each other.
-        return {name: arrays[name] for name in self.arrays}, metrics
+        return {name: arrays[name] for name in self.arrays}, metrics | self._told
 
     def _send(self, messages: list[Message]) -> Iterable[Message]:
         """Send messages that Flower's loop does not: those behind a round's first exchange."""
@@ -276,7 +286,9 @@ class Engine:
             "seed": self.strategy.seed,
             "attempt": self.attempt,
         }
-        return self.link.prepare(exchange, {**config, **named}, self.versions)
+        robust = self.running.robust
+        asked = robust.apart(exchange) if robust else exchange
+        return self.link.prepare(asked, {**config, **named}, self.versions)
 
     def _after_round(self, server_round: int) -> None:
         """Call the hooks, then write the checkpoint if it is due; raise Stopped at an early end."""

@@ -48,7 +48,9 @@ class Replies:
     `clients` are the ids of those whose results are in, ascending; `metrics` has for each metric
     one value a client, shape (len(clients),), NaN where a client did not report it. `arrays` is the
     mean under `Mean`, the last client's under `Chain`, in the dtypes that were sent, else empty;
-    `sums` has every sum of the rule by its name, in float64.
+    `sums` has every sum of the rule by its name, in float64. Where the strategy's `aggregation` is
+    robust, `arrays` is the robust mean without a sum, and under `LossMoments` `sums` has each
+    client's gradient by its id.
     """
 
     clients: tuple[int, ...]

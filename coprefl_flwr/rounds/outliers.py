@@ -8,7 +8,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, is_buffer
 from coprefl_flwr.rounds.bounds import weights_named
-from coprefl_flwr.rounds.combine import PerClient, Rule
+from coprefl_flwr.rounds.combine import Apart, PerClient, Rule
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
 
@@ -70,7 +70,7 @@ def leave_out_large(
 
 def _of_clients(rule: Rule, reply: NodeReply) -> dict[int, Arrays]:
     """Return the arrays of each client whose own the server sees."""
-    if isinstance(rule, PerClient) and len(reply.metrics) > 1:
+    if isinstance(rule, PerClient | Apart) and len(reply.metrics) > 1:
         return {client: reply.records[str(client)] for client in reply.clients}
     if len(reply.metrics) != 1:
         return {}

@@ -7,10 +7,9 @@ the round's metrics. Flower's own loop drives it, so whatever that adds applies 
 
 import contextlib
 import logging
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,10 +20,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.flower import plain_log, refuse_old_style
-from coprefl_flwr.options import Option, Value, check_declared, declared, option, without_added
-from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.options import Option, Value
 from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.combine import Nothing, Rule
@@ -40,9 +37,10 @@ from coprefl_flwr.rounds.engine import (
 )
 from coprefl_flwr.rounds.exchange import Exchange, Replies
 from coprefl_flwr.rounds.network import Network
+from coprefl_flwr.rounds.options import RoundOptions
 from coprefl_flwr.rounds.participants import DRAWN, drawn
 from coprefl_flwr.rounds.protocol import check_free
-from coprefl_flwr.rounds.roster import HOSTINGS
+from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.rounds.versions import Versions
 
 __all__ = ["ROUNDS", "RUN_OPTIONS", "EvaluateFn", "Hook", "Round", "RoundReport", "RoundStrategy"]
@@ -51,39 +49,12 @@ ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
 
 
 @dataclass(kw_only=True, eq=False)
-class RoundStrategy(Strategy, ABC):
+class RoundStrategy(RoundOptions, Strategy, ABC):
     """A federated method whose round is a program of exchanges.
 
     A method is a subclass that writes `round`. Its options are fields made by `option`, which are
     checked when it is made; what else a study must know, it says in the class attributes below.
     """
-
-    participants: int | None = option(
-        None, "clients per round, |m|; not set: all there are", minimum=1
-    )
-    fraction_train: float | None = option(
-        None, "instead of `participants`: which part of all clients", above=0, maximum=1, added=True
-    )
-    seed: int = option(0, "every random choice is a function of it")
-    run_name: str = option(
-        "run", "name of the run, under which clients keep their states: every run needs its own"
-    )
-    population: str = option(
-        "train",
-        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
-    )
-    min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
-    min_replies: int = option(
-        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
-    )
-    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
-    evaluate_every: int = option(
-        0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
-    )
-    hosting: str | None = option(
-        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS, added=True
-    )
-    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
 
     name: ClassVar[str] = ""
     """What the setting `method` calls it."""
@@ -137,17 +108,17 @@ class RoundStrategy(Strategy, ABC):
     wrappable: ClassVar[bool] = False
     """Whether a round is one exchange answered by models, as Flower's wrappers take it to be."""
 
+    averages: ClassVar[bool] = False
+    """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
+    robust; then `aggregation` and what belongs to it are options of the method."""
+
+    needs_only_sums: ClassVar[bool] = False
+    """Whether sums of clients' arrays are all that the server needs, as secure aggregation gives
+    them; of a strategy whose `aggregation` is robust it is False."""
+
     def __post_init__(self) -> None:
         """Check the options and start with an empty state."""
-        check_declared(self)
-        if self.participants is not None:
-            self.enough(self.participants)
-        if None not in (self.participants, self.fraction_train):
-            raise SettingsError("participants and fraction_train: set one of them")
-        for name in ("run_name", "population"):
-            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
-                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
-                raise SettingsError(f"{name} = {value!r}: {limit}")
+        super().__post_init__()
         self._engine = Engine(self)
 
     @classmethod
@@ -206,25 +177,15 @@ class RoundStrategy(Strategy, ABC):
         stateful = self.evaluates_own
         return Exchange("evaluate", arrays, clients, Nothing(), stateful=stateful, needed=1)
 
-    def options(self) -> dict[str, Any]:
-        """Return the method and its options; a checkpoint must have the same to be resumed."""
-        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
-        own = {one.name: one for one in declared(type(self)).values()}
-        values = without_added({name: getattr(self, name) for name in kept}, own)
-        bounds = self.bounds.changed()
-        return {"strategy": type(self).__name__, **values} | ({"bounds": bounds} if bounds else {})
-
-    def enough(self, participants: int) -> None:
-        """Raise a SettingsError if so many participants cannot give `min_replies`."""
-        if self.min_replies > participants:
-            limit = f"must be at most participants = {participants}"
-            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
-
     def join(self, outer: "RoundStrategy") -> None:
-        """Run inside the strategy `outer`: share its state and its options of the run."""
+        """Run inside the strategy `outer`: share its state and its options of the run.
+
+        What follows in the round is this strategy's, so its exchanges are combined as it says.
+        """
         self._engine = outer._engine
         for name in RUN_OPTIONS:
             setattr(self, name, getattr(outer, name))
+        self._engine.running = self
 
     def population_size(self) -> int:
         """Return the number of all clients, M: of those that left in the meantime too."""
@@ -346,5 +307,7 @@ class RoundStrategy(Strategy, ABC):
         return self._engine.aggregate_evaluate(*args, **more)
 
 
-RUN_OPTIONS = tuple(f.name for f in fields(RoundStrategy) if f.name not in DRAWN)
+RUN_OPTIONS = tuple(
+    one.name for one in fields(RoundStrategy) if one.name not in (*DRAWN, *AGGREGATION)
+)
 """Options that are the run's: they hold for every strategy of it."""

@@ -18,6 +18,7 @@ class CoPreFL(RoundStrategy):
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
 
     name = "coprefl"
+    averages = needs_only_sums = True
     refined_name = "coprefl-sgd"
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")
@@ -45,8 +46,9 @@ class CoPreFL(RoundStrategy):
             reference=reference,
             learning_rate=self.meta_learning_rate,
             objective=self.terms,
+            robust=self.robust,
         )
-        self.state["query-loss"] = float(losses.mean())
+        self.state["query-loss"] = metrics["query-loss"]
         return updated, support.mean_metrics() | metrics
 
     def terms(self, losses: Losses) -> Terms:

@@ -26,6 +26,7 @@ class FedAdam(RoundStrategy):
     tau: float = option(1e-3, "how little the method adapts, added to the root of v", above=0)
 
     name = "fedadam"
+    averages = needs_only_sums = True
     roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

@@ -12,6 +12,7 @@ class FedAvg(RoundStrategy):
     """
 
     name = "fedavg"
+    averages = needs_only_sums = True
     roles = ("pretraining", "task", "personalised")
     travels = "the whole model"
     tested_with = "the global model"

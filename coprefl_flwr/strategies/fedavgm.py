@@ -20,6 +20,7 @@ class FedAvgM(RoundStrategy):
     )
 
     name = "fedavgm"
+    averages = needs_only_sums = True
     roles = ("pretraining", "task")
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

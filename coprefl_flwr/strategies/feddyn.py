@@ -19,6 +19,7 @@ class FedDyn(RoundStrategy):
     )
 
     name = "feddyn"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedDynClient"
     roles = ("pretraining", "task")
 

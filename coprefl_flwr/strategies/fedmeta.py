@@ -15,10 +15,9 @@ class FedMeta(RoundStrategy):
 
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
     set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
-    travel behind the weights, as arrays "rates/NAME".
-
-    With `local_steps` above 1 they take so many meta steps (CoPreFL's equal local iterations) and
-    answer with models, whose plain mean is the new one; one is the gradient form, to rounding.
+    travel behind the weights, as arrays "rates/NAME". With `local_steps` above 1 clients take so
+    many meta steps (CoPreFL's equal local iterations) and answer with models, whose plain mean is
+    the new one; one is the gradient form, to rounding.
     """
 
     variant: str = option(
@@ -40,6 +39,7 @@ class FedMeta(RoundStrategy):
     )
 
     name = "fedmeta"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedMetaClient"
     local_training = False
     actions = ("train.query",)

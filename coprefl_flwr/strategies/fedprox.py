@@ -18,6 +18,7 @@ class FedProx(RoundStrategy):
     mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)
 
     name = "fedprox"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedProxClient"
     roles = ("pretraining", "task")
     wrappable = True

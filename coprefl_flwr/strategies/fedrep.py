@@ -13,6 +13,7 @@ class FedRep(RoundStrategy):
     """
 
     name = "fedrep"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedRepClient"
     roles = ("personalised",)
     travels = "all but the last layer"

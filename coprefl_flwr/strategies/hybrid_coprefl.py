@@ -28,6 +28,7 @@ class HybridCoPreFL(RoundStrategy):
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
     name = "coprefl-hybrid"
+    averages = needs_only_sums = True
     server_data = "server"
 
     def __post_init__(self) -> None:

@@ -32,6 +32,7 @@ class LinearHead(RoundStrategy):
 
     client = "coprefl_flwr.clients:FeaturesClient"
     roles = ("head",)
+    needs_only_sums = True
     local_training = False
     samples_clients = False
     products: ClassVar[bool] = False

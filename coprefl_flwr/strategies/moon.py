@@ -18,6 +18,7 @@ class MOON(RoundStrategy):
     temperature: float = option(0.5, "temperature tau of the contrastive term", above=0)
 
     name = "moon"
+    averages = needs_only_sums = True
     loss_of = "more"
     client = "coprefl_flwr.clients:MOONClient"
     roles = ("pretraining", "task")

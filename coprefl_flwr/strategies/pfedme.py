@@ -23,6 +23,7 @@ class PFedMe(RoundStrategy):
     )
 
     name = "pfedme"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:PFedMeClient"
     roles = ("personalised",)
     travels = "the whole model"

@@ -32,6 +32,7 @@ class QFFL(RoundStrategy):
     )
 
     name = "qffl"
+    needs_only_sums = True
     client = "coprefl_flwr.clients:QFFLClient"
     roles = ("pretraining", "task")
 

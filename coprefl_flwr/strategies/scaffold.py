@@ -29,6 +29,7 @@ class SCAFFOLD(RoundStrategy):
     )
 
     name = "scaffold"
+    averages = needs_only_sums = True
     client = "coprefl_flwr.clients:SCAFFOLDClient"
     roles = ("pretraining", "task")
 

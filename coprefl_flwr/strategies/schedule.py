@@ -32,9 +32,9 @@ class Schedule(RoundStrategy):
             if strategy.participants is not None:
                 self.enough(strategy.participants)
         self.phases = list(phases)
-        self.actions = tuple(  # type: ignore[misc]
-            dict.fromkeys(action for strategy, _ in phases for action in strategy.actions)
-        )
+        self.needs_only_sums = all(one.needs_only_sums for one, _ in phases)  # type: ignore[misc]
+        actions = dict.fromkeys(action for strategy, _ in phases for action in strategy.actions)
+        self.actions = tuple(actions)  # type: ignore[misc]
 
     def phase(self, server_round: int) -> tuple[RoundStrategy, int]:
         """Return a round's strategy, and the last round before its phase."""

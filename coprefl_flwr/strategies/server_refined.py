@@ -42,11 +42,13 @@ class ServerRefined(RoundStrategy):
 
         self.inner, self.server = inner, server
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate
+        self.averages = inner.averages  # type: ignore[misc]
         super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
         self.training = LocalTraining(
             local_steps=steps, batch_size=batch_size, learning_rate=learning_rate
         )
         self.actions = inner.actions  # type: ignore[misc]
+        self.needs_only_sums = inner.needs_only_sums  # type: ignore[misc]
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run a round of the inner method, then refine its result."""

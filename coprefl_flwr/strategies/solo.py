@@ -11,6 +11,7 @@ class Solo(RoundStrategy):
     """
 
     name = "solo"
+    needs_only_sums = True
     client = "coprefl_flwr.clients:SoloClient"
     roles = ("personalised",)
     travels = "nothing"

@@ -99,8 +99,9 @@ class Personalised(Study):
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         _ = self.data.images
-        for name in self.phases:
+        for name, phase in self.phases.items():
             self.first_arrays(name)
+            phase.check_aggregation("method", self.data.num_clients)
 
     def hosted(self, population: str) -> int:
         """Return how many clients there are, each of which any node can run."""

@@ -25,6 +25,7 @@ from coprefl_flwr.methods import (
 from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.options import Value, declared, option, without_added
 from coprefl_flwr.places import parsed
+from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
 
 
@@ -78,6 +79,16 @@ class Phase:
     def name(self) -> str:
         """The method's name; of a user's own, its last part."""
         return self.method.label
+
+    def check_aggregation(self, what: str, clients: int) -> None:
+        """Raise a SettingsError if so many clients a round are too few for its aggregation."""
+        own = {one.name: self.options[key] for key, one in self.method.options.items()}
+        if own.get(AGGREGATION[0], MEAN) == MEAN:
+            return
+        try:
+            Robust(*(own[name] for name in AGGREGATION)).check(clients)
+        except SettingsError as error:
+            raise SettingsError(f"{what}, {self.name}: {error}", *error.keys, what) from error
 
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
@@ -239,7 +250,9 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
             near = difflib.get_close_matches(key, has, n=1)
             hint = f", did you mean '{near[0]}'?" if near else ""
             own = ", ".join(has) or "no settings"
-            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}")
+            others = [n for n, one in METHODS.items() if key in one.options and not one.refined]
+            who = f"; methods that have it: {', '.join(others)}" if others else ""
+            raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
         if not equals:
             raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
         given[key] = parsed(value)

@@ -53,6 +53,7 @@ class Pretraining(Stage):
                 raise SettingsError(
                     f"method, {name}: participants = {wanted}: must be at most clients = {most}"
                 )
+            phase.check_aggregation("method", wanted)
         rounds = [phase.training.rounds for phase in self.phases]
         super().__init__(
             study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)

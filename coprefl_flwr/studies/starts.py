@@ -62,6 +62,8 @@ class Starts(Study):
         )
         named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
+        if self.tasks.tasks:
+            self.task_phase.check_aggregation("task-method", self.tasks.task_clients)
         self.head_phase: Phase | None = None
         if head not in (FRESH, KEEP):
             self.head_phase = read_phase("head", head, HEAD, of_tasks, self.short)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.checking.watching import Call, Fault, Watch
-from coprefl_flwr.rounds import Chain, Exchange, Mean, Replies
+from coprefl_flwr.rounds import Chain, Exchange, Mean, PerClient, Replies, Total
 from coprefl_flwr.strategies import FedAvg
 
 SENT = {"w": np.zeros(2, np.float32), "running_mean": np.float32([1, 2])}
@@ -30,9 +30,9 @@ class Asks(FedAvg):
         return self.ends(arrays), {}
 
 
-def seen_of(fits, ends=dict, rule=None, good=(3, 4)):
+def seen_of(fits, ends=dict, rule=None, good=(3, 4), **options):
     """Return what is seen of a round in which clients 3, 4, ... answer by `fits`."""
-    watch, strategy = Watch(), Asks()
+    watch, strategy = Watch(), Asks(**options)
     strategy.rule, strategy.ends = rule or Mean(), ends
     arrays = {name: array.copy() for name, array in SENT.items()}
     program = watch.strategy(strategy).round(2, arrays)
@@ -122,3 +122,17 @@ def test_a_client_fails_in_the_first_attempt_alone(late):
         client.fit(sent, CONFIG)
     client.fit(sent, CONFIG | {"attempt": 1})
     assert worked == ([0, 1] if late else [1])
+
+
+def test_a_method_that_says_it_needs_only_sums_and_asks_for_more():
+    seen = seen_of([good(), good()], rule=PerClient())
+    assert seen.other == [
+        "needs_only_sums is true, but an exchange asks for arrays by 'per-client'"
+    ]
+    assert seen_of([good(), good()], rule=Total()).other == []
+
+
+def test_statistics_under_a_robust_aggregation_are_no_means():
+    ends = {"w": SENT["w"], "running_mean": np.float32([9, 9])}
+    assert seen_of([good(), good()], lambda _: ends).buffers == {"running_mean": 8.0}
+    assert seen_of([good(), good()], lambda _: ends, aggregation="median").buffers == {}

@@ -31,6 +31,9 @@ from tests.tiny import tiny_model
 
 TRAINED = with_role(PRETRAINING)
 
+OF_THE_MEAN = {"aggregation": "mean", "attackers": 0.2, "clip-factor": 1.0}
+OF_AVERAGES = tuple(OF_THE_MEAN)
+
 
 def refusal(text, **settings):
     with pytest.raises(SettingsError) as caught:
@@ -77,10 +80,11 @@ def test_starts_in_their_order_with_settings_of_their_own():
         "meta-learning-rate": 0.05,
         "support-fraction": 0.8,
         "resplit": True,
+        **OF_THE_MEAN,
     }
     training = settings.part(TrainingSettings)
     assert coprefl.phases[0].training == replace(training, rounds=7)
-    assert fedavg.phases[0].options == {}
+    assert fedavg.phases[0].options == OF_THE_MEAN
     assert fedavg.phases[0].training == replace(training, local_epochs=2)
     assert (coprefl.rounds, random.rounds, fedavg.rounds) == (7, 0, 50)
     assert [stage.rounds for stage in study.stages[:3]] == [7, 0, 50]
@@ -162,18 +166,21 @@ KNOWN = ", ".join(["random", *TRAINED])
         (
             "coprefl:gama=0.5",
             "method, coprefl:gama=0.5: coprefl has no 'gama' here, did you mean 'gamma'?; it has "
-            "gamma, meta-learning-rate, support-fraction, resplit, " + ", ".join(TRAINING_KEYS),
+            "gamma, meta-learning-rate, support-fraction, resplit, "
+            + ", ".join([*OF_AVERAGES, *TRAINING_KEYS]),
         ),
         (
             "fedavg:gamma=0.5",
             "method, fedavg:gamma=0.5: fedavg has no 'gamma' here; it has "
-            + ", ".join(TRAINING_KEYS),
+            + ", ".join([*OF_AVERAGES, *TRAINING_KEYS])
+            + "; methods that have it: coprefl, coprefl-std, coprefl-hybrid",
         ),
         (
             "fedmeta:learning-rate=0.1",
             "method, fedmeta:learning-rate=0.1: fedmeta has no 'learning-rate' here, did you mean "
             "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
-            "meta-learning-rate, local-steps, support-fraction, resplit, rounds, participants",
+            "meta-learning-rate, local-steps, support-fraction, resplit, "
+            + ", ".join([*OF_AVERAGES, "rounds", "participants"]),
         ),
         (
             "scaffold:clip-norm=1",
@@ -198,6 +205,11 @@ KNOWN = ", ".join(["random", *TRAINED])
             "set one of them, not both",
         ),
         ("fedavg random fedavg", "method names 'fedavg' twice"),
+        (
+            "fedavg coprefl:aggregation=krum,attackers=0.45,participants=10",
+            "method, coprefl: aggregation = krum: with attackers = 0.45 of 10 clients at least 11 "
+            "are needed",
+        ),
     ],
 )
 def test_what_cannot_be_started_is_named(text, line):
@@ -207,8 +219,9 @@ def test_what_cannot_be_started_is_named(text, line):
 def test_a_setting_that_no_method_here_has():
     line = refusal("random fedavg coprefl", mu=0.1)
     assert line == (
-        "mu = 0.1: no method here has this setting; fedavg has none of its own; coprefl has gamma, "
-        "meta-learning-rate, support-fraction, resplit"
+        "mu = 0.1: no method here has this setting; fedavg has aggregation, attackers, "
+        "clip-factor; coprefl has gamma, meta-learning-rate, support-fraction, resplit, "
+        "aggregation, attackers, clip-factor"
     )
     # A task's method counts too.
     assert build(Settings.of(method="fedavg", mu=0.1, task_method="fedprox"))
@@ -216,7 +229,8 @@ def test_a_setting_that_no_method_here_has():
 
 def test_a_task_has_local_training_of_its_own_settings():
     assert refusal("fedavg", task_method="fedprox:learning-rate=0.1") == (
-        "task-method, fedprox:learning-rate=0.1: fedprox has no 'learning-rate' here; it has mu"
+        "task-method, fedprox:learning-rate=0.1: fedprox has no 'learning-rate' here; it has "
+        "mu, aggregation, attackers, clip-factor"
     )
 
 
@@ -275,6 +289,7 @@ OTHER = {
     "batch-size": 11,
     "server-steps": 13,
     "local-steps": 4,
+    "aggregation": "krum",
 }
 """Values that are no default; of settings not here, 0.321."""
 FOUND_AS = {

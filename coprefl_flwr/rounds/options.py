@@ -1,0 +1,126 @@
+"""The options that every strategy has, and what is checked of them before any work."""
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.options import check_declared, declared, option, without_added
+from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.rounds.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
+from coprefl_flwr.rounds.roster import HOSTINGS
+
+
+@dataclass(kw_only=True, eq=False)
+class RoundOptions:
+    """Options of the run, of who takes part, and of how clients' results become one.
+
+    The last are `AGGREGATION`, for methods that average: see `RoundStrategy.averages`.
+    """
+
+    participants: int | None = option(
+        None, "clients per round, |m|; not set: all there are", minimum=1
+    )
+    fraction_train: float | None = option(
+        None, "instead of `participants`: which part of all clients", above=0, maximum=1, added=True
+    )
+    seed: int = option(0, "every random choice is a function of it")
+    run_name: str = option(
+        "run", "name of the run, under which clients keep their states: every run needs its own"
+    )
+    population: str = option(
+        "train",
+        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
+    )
+    min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_replies: int = option(
+        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
+    )
+    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    evaluate_every: int = option(
+        0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
+    )
+    hosting: str | None = option(
+        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS, added=True
+    )
+    aggregation: str = option(
+        MEAN,
+        "how clients' models and gradients become one: the method's mean, or a robust rule, for "
+        "which the server sees each client's own",
+        choices=AGGREGATIONS,
+        added=True,
+    )
+    attackers: float = option(
+        0.2,
+        "with a robust aggregation, the largest share of a round's clients that may be attackers",
+        minimum=0,
+        maximum=MOST_ATTACKERS,
+        added=True,
+    )
+    clip_factor: float = option(
+        1.0,
+        "with norm-clipping, the longest update, as a multiple of the round's median length",
+        above=0,
+        added=True,
+    )
+    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
+
+    name: ClassVar[str] = ""
+    averages: ClassVar[bool] = False
+    needs_only_sums: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the options."""
+        check_declared(self)
+        if self.participants is not None:
+            self.enough(self.participants)
+        if None not in (self.participants, self.fraction_train):
+            raise SettingsError("participants and fraction_train: set one of them")
+        for name in ("run_name", "population"):
+            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
+                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
+                raise SettingsError(f"{name} = {value!r}: {limit}")
+        self._check_aggregation()
+
+    def _check_aggregation(self) -> None:
+        """Refuse a robust rule for what has no mean; with it, sums are no longer enough."""
+        if self.robust is None:
+            return
+        if not self.averages:
+            own = self.name or type(self).__name__
+            known = ", ".join(sorted(_that_average(RoundOptions)))
+            raise SettingsError(
+                f"aggregation = {self.aggregation}: {own} has no mean of models or gradients that "
+                f"could be robust; methods that have: {known}",
+                "aggregation",
+            )
+        if self.participants is not None:
+            self.robust.check(self.participants)
+        self.needs_only_sums = False  # type: ignore[misc]
+
+    @property
+    def robust(self) -> Robust | None:
+        """The robust rule, None where it is the mean."""
+        if self.aggregation == MEAN:
+            return None
+        return Robust(self.aggregation, self.attackers, self.clip_factor)
+
+    def options(self) -> dict[str, Any]:
+        """Return the method and its options; a checkpoint must have the same to be resumed."""
+        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
+        own = {one.name: one for one in declared(type(self)).values()}
+        values = without_added({name: getattr(self, name) for name in kept}, own)
+        bounds = self.bounds.changed()
+        return {"strategy": type(self).__name__, **values} | ({"bounds": bounds} if bounds else {})
+
+    def enough(self, participants: int) -> None:
+        """Raise a SettingsError if so many participants cannot give `min_replies`."""
+        if self.min_replies > participants:
+            limit = f"must be at most participants = {participants}"
+            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
+
+
+def _that_average(owner: type[RoundOptions]) -> set[str]:
+    """Return the names of the methods that average, of all that were imported."""
+    found = {owner.name} if owner.averages and owner.name else set()
+    return found.union(*(_that_average(one) for one in owner.__subclasses__()))
