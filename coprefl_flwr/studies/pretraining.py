@@ -52,6 +52,10 @@ class Pretraining(Stage):
                 raise SettingsError(
                     f"method, {name}: participants = {wanted}: must be at most clients = {most}"
                 )
+            try:
+                phase.training.attackers(study.run.seed, most)
+            except SettingsError as error:
+                raise SettingsError(f"method, {name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
         super().__init__(
             study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)
