@@ -173,8 +173,8 @@ KNOWN = ", ".join(["random", *TRAINED])
             "fedmeta:learning-rate=0.1",
             "method, fedmeta:learning-rate=0.1: fedmeta has no 'learning-rate' here, did you mean "
             "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
-            "meta-learning-rate, local-steps, support-fraction, resplit, rounds, participants, attack, "
-            "attack-share",
+            "meta-learning-rate, local-steps, support-fraction, resplit, rounds, participants, "
+            "attack, attack-share",
         ),
         (
             "scaffold:clip-norm=1",
