@@ -188,7 +188,8 @@ class Starts(Study):
         client = phase.method.client(
             phase.options, module, train, offered, test=held.test, training=phase.training
         )
-        client.attack = attack
+        if attack:
+            client.attack = attack
         return client
 
 
