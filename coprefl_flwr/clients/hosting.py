@@ -8,6 +8,7 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
+from coprefl_flwr.clients.attacks import answered
 from coprefl_flwr.failures import told
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
@@ -125,9 +126,10 @@ def run(
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
     first, num_examples, extra = outcome
     metrics = {**extra, "num-examples": num_examples}
-    arrays = {} if method == "evaluate" else named(first, sent)
     if method == "evaluate":
-        metrics["loss"] = float(first)
+        metrics["loss"], arrays = float(first), Arrays()
+    else:
+        arrays = answered(client, method, named(first, sent), sent, config)
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")

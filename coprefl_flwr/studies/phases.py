@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coprefl_flwr import places
+from coprefl_flwr.clients.attacks import ATTACKS, STRENGTH, attackers
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
@@ -37,6 +38,21 @@ class TrainingSettings(LocalTraining):
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    attack: str = option(
+        "none",
+        "what attackers do, in the pre-training alone: `sign-flip` (the update turned around), "
+        f"`scale` ({STRENGTH:g} times as long), `noise` ({STRENGTH:g} times as long is added), "
+        "`label-flip` (they train on C - 1 - y)",
+        choices=("none", *ATTACKS),
+        added=True,
+    )
+    attack_share: float = option(
+        0.0,
+        "part of the pre-training's clients that are attackers, drawn by the seed",
+        minimum=0,
+        maximum=0.99,
+        added=True,
+    )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
         None, "SGD steps per participation; not set: 5, or local-epochs", unit="steps", minimum=1
@@ -52,6 +68,28 @@ class TrainingSettings(LocalTraining):
             both = f"local-steps = {steps} and local-epochs = {epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
         super().__post_init__()
+        if self.attack == "none" and self.attack_share:
+            problem = f"attack-share = {self.attack_share}: needs an attack, one of "
+            raise SettingsError(problem + ", ".join(ATTACKS), "attack-share", "attack")
+        if self.attack != "none" and not self.attack_share:
+            problem = (
+                f"attack = {self.attack}: needs an attack-share above 0, a part of the clients"
+            )
+            raise SettingsError(problem, "attack", "attack-share")
+
+    def attackers(self, seed: int, clients: int) -> frozenset[int]:
+        """Return which of the pre-training's clients attack.
+
+        Raises a SettingsError if the share gives none of them, or all.
+        """
+        if self.attack == "none":
+            return frozenset()
+        found = attackers(seed, clients, self.attack_share)
+        if not 0 < len(found) < clients:
+            problem = f"attack-share = {self.attack_share}: gives {len(found)} attackers of clients"
+            limit = f"there must be at least 1, and at most {clients - 1}"
+            raise SettingsError(f"{problem} = {clients}; {limit}", "attack-share", "clients")
+        return found
 
 
 TRAINING_KEYS = tuple(declared(TrainingSettings))
@@ -59,6 +97,8 @@ TRAINING_KEYS = tuple(declared(TrainingSettings))
 
 FRESH, KEEP = NO_METHODS = ("fresh", "keep")
 """Heads that a task begins with as they are, without a round that computes them."""
+
+ATTACK_KEYS = ("attack", "attack-share")
 
 _OF_EPOCHS = ("local-epochs", "max-local-steps")
 
@@ -92,10 +132,11 @@ class Phase:
 
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set."""
-        heeded, values = training_keys(self.method, self.role), values_of(self.training)
+        heeded = training_keys(self.method, self.role)
+        values = without_added(values_of(self.training), declared(TrainingSettings))
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
-        own = {key: "" if values[key] is None else values[key] for key in heeded}
+        own = {key: "" if values[key] is None else values[key] for key in heeded if key in values}
         return {"method": self.method.name, **self.options, **own}
 
     def identity(self) -> dict[str, Any]:
@@ -108,13 +149,15 @@ class Phase:
 def training_keys(method: Method, role: str) -> tuple[str, ...]:
     """Return the settings of the training that a method heeds, and may set for itself."""
     if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
-        return tuple(key for key in TRAINING_KEYS if key not in ("participants", "momentum"))
+        unheeded = ("participants", "momentum", *ATTACK_KEYS)
+        return tuple(key for key in TRAINING_KEYS if key not in unheeded)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
-    if not method.trains_locally:
-        return ("rounds", "participants")
     drawn = method.strategy_class.samples_clients
-    return tuple(key for key in TRAINING_KEYS if drawn or key != "participants")
+    if not method.trains_locally:
+        return ("rounds", "participants", *(ATTACK_KEYS if drawn else ()))
+    of_clients = ("participants", *ATTACK_KEYS)
+    return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
 
 def entries(text: str, allowed: Sequence[str]) -> list[str]:

@@ -54,6 +54,10 @@ class Pretraining(Stage):
                     f"method, {name}: participants = {wanted}: must be at most clients = {most}"
                 )
             phase.check_aggregation("method", wanted)
+            try:
+                phase.training.attackers(study.run.seed, most)
+            except SettingsError as error:
+                raise SettingsError(f"method, {name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
         super().__init__(
             study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)

@@ -11,6 +11,7 @@ from torch import nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.clients.attacks import LABEL_FLIP, turned_around
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import ServerData
@@ -172,19 +173,26 @@ class Starts(Study):
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message is about: a start's phase, or a task's."""
         group, phase = self.populations.population(str(config["population"])), self.task_phase
-        server_round = int(config["server-round"])
+        server_round, attack = int(config["server-round"]), ""
         if group.name == clients_of.PRETRAINING:
             phase = self.starts[str(config["method"])].phase_of(server_round)
+            if client_id in phase.training.attackers(self.run.seed, self.data.clients):
+                attack = phase.training.attack
         elif self.head_phase and server_round == 1:
             phase = self.head_phase
         held = group.clients[client_id]
+        flips = attack == LABEL_FLIP
+        train = turned_around(held.train, self.num_classes) if flips else held.train
         # In the run's folder: any node may run any client, so they share a file system.
         offered = {"state": ClientState(self.folder_of(config) / STATES)}
         # Weights are loaded into it, so all clients of a process share it.
         module = self._shared_network(len(group.classes))
-        return phase.method.client(
-            phase.options, module, held.train, offered, test=held.test, training=phase.training
+        client = phase.method.client(
+            phase.options, module, train, offered, test=held.test, training=phase.training
         )
+        if attack:
+            client.attack = attack
+        return client
 
 
 @functools.lru_cache(maxsize=16)
