@@ -50,7 +50,7 @@ class RoundOptions:
         choices=AGGREGATIONS,
         added=True,
     )
-    attackers: float = option(
+    tolerated_share: float = option(
         0.2,
         "with a robust aggregation, the largest share of a round's clients that may be attackers",
         minimum=0,
@@ -103,7 +103,7 @@ class RoundOptions:
         """The robust rule, None where it is the mean."""
         if self.aggregation == MEAN:
             return None
-        return Robust(self.aggregation, self.attackers, self.clip_factor)
+        return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""

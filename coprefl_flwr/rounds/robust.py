@@ -10,7 +10,7 @@ multi-krum     the mean of the n - f clients with the least scores (the same pap
 norm-clipping  the mean of updates, each cut to a length (Sun et al. 2019, arxiv.org/abs/1911.07963;
                theirs is fixed, here it is a multiple of the median length)
 
-n are the replies, and f the share `attackers` of them, rounded down. The first three are
+n are the replies, and f the share `tolerated_share` of them, rounded down. The first three are
 unweighted, as in the papers. The last two weigh clients as the mean would; the weights, which
 clients tell themselves, are kept `within` those of the others, and so are the losses of CoPreFL: a
 rule for the arrays would protect nothing if a client could say that it has a billion samples.
@@ -44,7 +44,7 @@ MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
 )
 """What the option `aggregation` may be; the mean is not robust."""
 
-AGGREGATION = ("aggregation", "attackers", "clip_factor")
+AGGREGATION = ("aggregation", "tolerated_share", "clip_factor")
 """Options of a strategy that averages."""
 
 MOST_ATTACKERS = 0.49
@@ -55,10 +55,10 @@ Numbers = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Robust:
-    """A robust rule: `aggregation`, the share of `attackers`, and `clip_factor` median lengths."""
+    """A robust rule: `aggregation`, `tolerated_share`, and `clip_factor` median lengths."""
 
     aggregation: str
-    attackers: float
+    tolerated_share: float
     clip_factor: float
 
     def apart(self, exchange: Exchange) -> Exchange:
@@ -78,7 +78,7 @@ class Robust:
     def check(self, clients: int) -> None:
         """Raise a SettingsError if so many clients are too few for the rule."""
         if problem := self._too_few(clients):
-            raise SettingsError(problem, "aggregation", "attackers")
+            raise SettingsError(problem, "aggregation", "tolerated-share")
 
     def mean(self, exchange: Exchange, replies: Replies) -> tuple[Replies, dict[str, float]]:
         """Return the replies with the robust mean, and what to tell of it.
@@ -113,20 +113,20 @@ class Robust:
 
         Up to f attackers cannot move one beyond what others have; this is known as winsorising.
         """
-        left = np.sort(values)[self._attackers(len(values)) :]
-        least, most = left[0], left[len(left) - 1 - self._attackers(len(values))]
+        left = np.sort(values)[self._tolerated(len(values)) :]
+        least, most = left[0], left[len(left) - 1 - self._tolerated(len(values))]
         return np.clip(values, least, most)
 
-    def _attackers(self, clients: int) -> int:
+    def _tolerated(self, clients: int) -> int:
         """Return f; 0.29 of 100 are 29, though their product is a bit less."""
-        return math.floor(self.attackers * clients + 1e-9)
+        return math.floor(self.tolerated_share * clients + 1e-9)
 
     def _too_few(self, clients: int) -> str:
         """Say that so many clients are too few, or return ""."""
-        needed = 2 * self._attackers(clients) + 3
+        needed = 2 * self._tolerated(clients) + 3
         if self.aggregation not in (KRUM, MULTI_KRUM) or clients >= needed:
             return ""
-        of = f"with attackers = {self.attackers:g} of {clients} clients"
+        of = f"with tolerated-share = {self.tolerated_share:g} of {clients} clients"
         return f"aggregation = {self.aggregation}: {of} at least {needed} are needed"
 
     def _combined(
@@ -147,7 +147,7 @@ class Robust:
             found = {n: start[n] + _average(each, n, weights, start, factors) for n in names}
             about["clipped"] = float(np.mean(factors < 1))
         else:
-            f = self._attackers(len(each))
+            f = self._tolerated(len(each))
             best = np.argsort(krum_scores(each, names, f), kind="stable")
             kept = sorted(best[:1] if self.aggregation == KRUM else best[: len(each) - f])
             chosen = [each[position] for position in kept]
@@ -160,7 +160,7 @@ class Robust:
         """Return the median, or the trimmed mean, of each number by itself."""
         n = len(each)
         # A median is the mean of the one or two in the middle; sorting is faster than np.median.
-        cut = self._attackers(n) if self.aggregation == TRIMMED else (n - 1) // 2
+        cut = self._tolerated(n) if self.aggregation == TRIMMED else (n - 1) // 2
         found: Arrays = {}
         for name in names:
             values = np.sort(np.stack([one[name] for one in each]), axis=0)

@@ -194,7 +194,7 @@ def test_a_far_client_has_no_score_that_counts():
 
 def test_too_few_clients_are_refused_before_and_after_the_exchange():
     rule = robust("krum", 0.4)
-    line = "aggregation = krum: with attackers = 0.4 of 5 clients at least 7 are needed"
+    line = "aggregation = krum: with tolerated-share = 0.4 of 5 clients at least 7 are needed"
     with pytest.raises(SettingsError, match=f"^{line}$"):
         rule.apart(Exchange("train", SENT, range(5)))
     with pytest.raises(RoundFailedError, match=f"^{line}$"):

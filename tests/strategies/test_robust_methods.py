@@ -97,7 +97,7 @@ def aggregated(rule, states, start, weights):
 def test_a_round_of_fedavg(rule):
     """Client i takes i + 1 full-batch steps in float64; nothing hides in rounding."""
     federation = Federation.exact()
-    strategy = FedAvg(aggregation=rule, attackers=share(rule))
+    strategy = FedAvg(aggregation=rule, tolerated_share=share(rule))
     found, _ = run_on(strategy, federation.grid("2", TorchClient), federation.arrays(), 1)
     states = []
     for client in range(4):
@@ -114,7 +114,7 @@ def test_a_round_of_coprefl(rule, strategy_class):
     """The gradient of each c_j L_j comes from autograd; c_j from losses without the outermost."""
     federation, gamma, zeta = Federation.exact(), 0.25, 0.5
     strategy = strategy_class(
-        aggregation=rule, attackers=share(rule), gamma=gamma, meta_learning_rate=zeta
+        aggregation=rule, tolerated_share=share(rule), gamma=gamma, meta_learning_rate=zeta
     )
     found, _ = run_on(strategy, federation.grid("2", CoPreFLClient), federation.arrays(), 1)
     sets, states, sizes = [], [], []
@@ -158,7 +158,7 @@ def test_whichever_node_hosts_whom_the_bytes_are_the_same(rule, strategy_class, 
     found = set()
     for hosting in ("1", "2", "pairs", "own"):
         federation = Federation.stochastic()
-        strategy = strategy_class(aggregation=rule, attackers=share(rule), **more)
+        strategy = strategy_class(aggregation=rule, tolerated_share=share(rule), **more)
         arrays, _ = run_on(strategy, federation.grid(hosting, client), federation.arrays(), 1)
         found.add(b"".join(array.tobytes() for array in arrays.values()))
     assert len(found) == 1
@@ -197,7 +197,7 @@ class LeastSquares(NumPyClient):
 def squares(rule, attackers=(), attack=None, strategy_class=CoPreFL, rounds=1, **more):
     """Return the weights after some rounds of ten clients, some of them attackers."""
     made = client_app(lambda _, i: LeastSquares(i, attack if i in attackers else None), clients=10)
-    strategy = strategy_class(aggregation=rule, attackers=0.2, **more)
+    strategy = strategy_class(aggregation=rule, tolerated_share=0.2, **more)
     start = {"w": np.zeros(3)}
     arrays = strategy.start(LocalGrid(made, nodes=2), to_record(start), rounds).arrays
     return from_record(arrays)["w"]
@@ -225,7 +225,7 @@ def test_a_fifth_of_attackers_hardly_moves_what_is_learnt(rule, strategy_class, 
 def test_metrics_tell_who_was_chosen_and_how_many_were_shortened():
     federation = Federation.full_batch()
     for rule, name in (("krum", "krum-client"), ("norm-clipping", "clipped")):
-        strategy = FedAvg(aggregation=rule, attackers=0.0)
+        strategy = FedAvg(aggregation=rule, tolerated_share=0.0)
         run_on(strategy, LocalGrid(federation.torch_app(), nodes=2), federation.arrays(), 1)
         assert strategy.history.train[1][name] in ([0, 1, 2, 3] if rule == "krum" else [0.5])
 
@@ -273,10 +273,12 @@ def test_in_python_too():
         Cyclic(aggregation="krum")
     with pytest.raises(SettingsError, match=r"^aggregation: .*'kurm'.* did you mean 'krum'"):
         FedAvg(aggregation="kurm")
-    with pytest.raises(SettingsError, match=r"attackers = 0.5: must be between 0 and 0.49"):
-        FedAvg(attackers=0.5)
-    with pytest.raises(SettingsError, match=r"attackers = 0.3 of 4 clients at least 5 are needed"):
-        CoPreFL(aggregation="multi-krum", attackers=0.3, participants=4)
+    with pytest.raises(SettingsError, match=r"tolerated_share = 0.5: must be between 0 and 0.49"):
+        FedAvg(tolerated_share=0.5)
+    with pytest.raises(
+        SettingsError, match=r"tolerated-share = 0.3 of 4 clients at least 5 are needed"
+    ):
+        CoPreFL(aggregation="multi-krum", tolerated_share=0.3, participants=4)
 
 
 def test_an_exchange_without_a_robust_form_is_refused_before_any_work():
@@ -303,10 +305,10 @@ def test_a_wrapper_whose_noise_is_for_a_mean_refuses():
 def test_at_the_default_nothing_of_a_run_changes():
     for one in (FedAvg(), CoPreFL(), Schedule([(Cyclic(), 1), (FedYogi(), 1)]), SCAFFOLD()):
         assert "aggregation" not in str(one.options())
-        assert "attackers" not in str(one.options())
-    assert FedAvg(aggregation="krum", attackers=0.1).options().items() >= {
+        assert "tolerated_share" not in str(one.options())
+    assert FedAvg(aggregation="krum", tolerated_share=0.1).options().items() >= {
         ("aggregation", "krum"),
-        ("attackers", 0.1),
+        ("tolerated_share", 0.1),
     }
     assert FedMeta().needs_only_sums
     assert not FedMeta(aggregation="median").needs_only_sums
@@ -330,5 +332,5 @@ def test_a_study_pre_trains_and_runs_its_tasks_robustly(tiny_settings):
     folder = run_study(LocalGrid(app, 1, settings.to_config()), settings)
     assert len(read_rows(folder / "rows.jsonl")) == 2 * settings.task_clients
     plain = build(replace(settings, method="coprefl fedavg-refined", task_method="scaffold"))
-    keys = [{stage.key() for stage in one.stages} for one in (study, plain)]
+    keys = [{stage.key for stage in one.stages} for one in (study, plain)]
     assert not keys[0] & keys[1]

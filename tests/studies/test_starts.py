@@ -31,7 +31,7 @@ from tests.tiny import tiny_model
 
 TRAINED = with_role(PRETRAINING)
 
-OF_THE_MEAN = {"aggregation": "mean", "attackers": 0.2, "clip-factor": 1.0}
+OF_THE_MEAN = {"aggregation": "mean", "tolerated-share": 0.2, "clip-factor": 1.0}
 OF_AVERAGES = tuple(OF_THE_MEAN)
 
 
@@ -206,9 +206,9 @@ KNOWN = ", ".join(["random", *TRAINED])
         ),
         ("fedavg random fedavg", "method names 'fedavg' twice"),
         (
-            "fedavg coprefl:aggregation=krum,attackers=0.45,participants=10",
-            "method, coprefl: aggregation = krum: with attackers = 0.45 of 10 clients at least 11 "
-            "are needed",
+            "fedavg coprefl:aggregation=krum,tolerated-share=0.45,participants=10",
+            "method, coprefl: aggregation = krum: with tolerated-share = 0.45 of 10 clients at least "
+            "11 are needed",
         ),
     ],
 )
@@ -219,9 +219,9 @@ def test_what_cannot_be_started_is_named(text, line):
 def test_a_setting_that_no_method_here_has():
     line = refusal("random fedavg coprefl", mu=0.1)
     assert line == (
-        "mu = 0.1: no method here has this setting; fedavg has aggregation, attackers, "
+        "mu = 0.1: no method here has this setting; fedavg has aggregation, tolerated-share, "
         "clip-factor; coprefl has gamma, meta-learning-rate, support-fraction, resplit, "
-        "aggregation, attackers, clip-factor"
+        "aggregation, tolerated-share, clip-factor"
     )
     # A task's method counts too.
     assert build(Settings.of(method="fedavg", mu=0.1, task_method="fedprox"))
@@ -230,7 +230,7 @@ def test_a_setting_that_no_method_here_has():
 def test_a_task_has_local_training_of_its_own_settings():
     assert refusal("fedavg", task_method="fedprox:learning-rate=0.1") == (
         "task-method, fedprox:learning-rate=0.1: fedprox has no 'learning-rate' here; it has "
-        "mu, aggregation, attackers, clip-factor"
+        "mu, aggregation, tolerated-share, clip-factor"
     )
 
 
