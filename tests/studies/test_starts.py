@@ -207,8 +207,8 @@ KNOWN = ", ".join(["random", *TRAINED])
         ("fedavg random fedavg", "method names 'fedavg' twice"),
         (
             "fedavg coprefl:aggregation=krum,tolerated-share=0.45,participants=10",
-            "method, coprefl: aggregation = krum: with tolerated-share = 0.45 of 10 clients at least "
-            "11 are needed",
+            "method, coprefl: aggregation = krum: with tolerated-share = 0.45 of 10 clients at "
+            "least 11 are needed",
         ),
     ],
 )
