@@ -115,7 +115,7 @@ def _named_cluster() -> tuple[str, str]:
     return (file.read_text().strip() if file.is_file() else ""), told
 
 
-def _check_cluster() -> None:
+def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
     address, told = _named_cluster()
     host, _, port = address.rpartition("://")[2].rpartition(":")
@@ -125,7 +125,6 @@ def _check_cluster() -> None:
         socket.create_connection((host, int(port)), timeout=5).close()
     except OSError as error:
         line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
-        logging.getLogger("flwr.coprefl").error("%s", line)  # Flower tells it once Ray gives up.
         raise RunFailedError(line) from error
 
 
@@ -138,7 +137,11 @@ def end_with_simulation(grid: Grid) -> None:
     event = _end_of_simulation()
     if event is None or "pull_messages" in vars(grid):
         return
-    _check_cluster()
+    try:
+        check_cluster()
+    except RunFailedError as error:
+        logging.getLogger("flwr.coprefl").error("%s", error)  # Flower tells it when Ray gives up.
+        raise
 
     def ending(call: Callable[..., Any]) -> Callable[..., Any]:
         def checked(*args: Any) -> Any:
