@@ -262,11 +262,12 @@ def draw(found: Growth, path: Path) -> None:
             text = f"{WAYS[name].title} ({slope(points, of):.2f})"
             x, y = [one.size for one in points], [of(one) for one in points]
             panel.plot(x, y, "o-", color=colour, markersize=3, linewidth=1.2, label=text)
+        panel.set(xscale="log", yscale="log", xlabel="number", ylabel=label)
         low, high = panel.get_ylim()
         x = [one.size for points in found.points.values() for one in points]
         ends = np.array([min(x), max(x)])
         panel.plot(ends, high * ends / max(x), ":", color="#474747", linewidth=1, label="linear")
-        panel.set(xscale="log", yscale="log", ylim=(low, high), xlabel="number", ylabel=label)
+        panel.set_ylim(low, high)
         panel.grid(color="#D9D9D9", linewidth=0.6)
         panel.legend(
             frameon=False, fontsize=7, title="slope over the last decade", title_fontsize=7
