@@ -19,7 +19,7 @@ from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.combining import combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.lines import Lines
+from coprefl_flwr.rounds.lines import GONE, Lines
 from coprefl_flwr.rounds.outliers import leave_out_large, leave_out_other_names
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import NODE, OWN, Roster
@@ -184,7 +184,7 @@ class Transport:
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
-            logger.warning("client %s is left out: its node is gone", client)
+            self.lines.warn(GONE, f"client {client} is left out: its node is gone")
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
