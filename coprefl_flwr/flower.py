@@ -122,7 +122,7 @@ def check_cluster() -> None:
     if not port.isdecimal():
         return
     try:
-        socket.create_connection((host, int(port)), timeout=5).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError as error:
         line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
         raise RunFailedError(line) from error
