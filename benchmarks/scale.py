@@ -27,7 +27,7 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from benchmarks.measure import Measurement, machine
-from benchmarks.report import page
+from benchmarks.report import BUSY, page
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app as study_app
 from coprefl_flwr.clients import client_app

@@ -52,6 +52,8 @@ def test_the_section_has_a_row_a_way():
     assert f"| nodes | {nodes} | 10,000 | 10.0 | 1.00 | 4 | 0.00 |" in text
     assert f"| tasks | {tasks} | 10,000 | 100.0 | 2.00 | 4 | 0.00 |" in text
     assert text.startswith("## Growth\n")
+    assert "busy" not in text
+    assert "busy" in section(Growth(MACHINE | {"load_before": 2.0}, {"nodes": grown(1)}))
 
 
 def test_the_sizes_are_those_promised():
