@@ -237,10 +237,11 @@ def section(found: Growth) -> str:
         ]
         lines.append(f"| {' | '.join(cells)} |")
     versions = f"Python {about['python']}, torch {about['torch']}, flwr {about['flwr']}"
-    load = (
-        f"{about['date']}: {about['processor']}, {versions}; load before {about['load_before']:.1f}"
-    )
-    return "\n".join([*lines, "", f"Measured on {load}."])
+    load = f"load before {about['load_before']:.1f}"
+    told = f"Measured on {about['date']}: {about['processor']}, {versions}; {load}."
+    if about["load_before"] > BUSY:
+        told += " **The machine was busy with something else: the seconds are none to quote.**"
+    return "\n".join([*lines, "", told])
 
 
 SHOWN: dict[str, Callable[[Point], float]] = {
