@@ -15,7 +15,7 @@ help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
-	@echo "make benchmarks   rounds next to a bare PyTorch loop, into docs/performance.md (40 minutes)"
+	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (50 minutes)"
 	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
 	@echo "make clean        remove what these made"
 
@@ -65,6 +65,7 @@ deployment-test: install
 
 benchmarks: install
 	python -m benchmarks
+	python -m benchmarks.scale
 
 clean:
 	rm -rf $(VENV) .lowest .quickstart .mypy_cache .ruff_cache .pytest_cache

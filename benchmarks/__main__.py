@@ -6,8 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import Measurement, measure
-from benchmarks.report import draw, page
+from benchmarks.measure import measure
+from benchmarks.report import draw
+from benchmarks.scale import stored_results, write_page
 from benchmarks.workloads import WORKLOADS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -44,10 +45,7 @@ def main(given: Sequence[str] | None = None) -> None:
     chosen = arguments(given)
     chosen.output.mkdir(parents=True, exist_ok=True)
     kept = chosen.output / "performance.json"
-    results: dict[str, Measurement] = {}
-    if kept.exists():
-        stored = json.loads(kept.read_text(encoding="utf-8"))
-        results = {name: Measurement(**values) for name, values in stored.items()}
+    results = stored_results(chosen.output)
     for name in chosen.workloads:
         results[name] = measure(
             name,
@@ -60,8 +58,7 @@ def main(given: Sequence[str] | None = None) -> None:
         values = {key: result.as_json() for key, result in results.items()}
         kept.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
         draw(results.values(), chosen.output / "performance.png")
-        text = page(list(results.values()))
-        (chosen.output / "performance.md").write_text(text, encoding="utf-8")
+        write_page(chosen.output, list(results.values()))
     print(chosen.output / "performance.md")
 
 

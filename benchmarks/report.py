@@ -15,8 +15,8 @@ BUSY = 0.5
 """Load before a measurement from which the page warns."""
 
 
-def page(results: Sequence[Measurement]) -> str:
-    """Return docs/performance.md."""
+def page(results: Sequence[Measurement], growth: str = "") -> str:
+    """Return docs/performance.md; `growth` is the section of `benchmarks.scale`."""
     parts = [
         "# Performance",
         "Written by `python -m benchmarks` from its measurements (`performance.json` has every "
@@ -24,6 +24,7 @@ def page(results: Sequence[Measurement]) -> str:
         "![Time of a round over that of the plain PyTorch loop](performance.png)",
         *(_section(result) for result in results),
         _how(results),
+        *([growth] if growth else []),
     ]
     return "\n\n".join(parts) + "\n"
 

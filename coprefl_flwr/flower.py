@@ -6,21 +6,30 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 
 import logging
 import os
+import socket
 import sys
+import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flwr.app import Message
 from flwr.common.config import flatten_dict, parse_config_args
 from flwr.common.logger import update_console_handler
+from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
 
 OF_CLIENTS = {("vce_api", "worker"), ("raybackend", "process_message")}
 """The modules and functions of Flower's simulation that log what a client raised."""
+
+OF_RUNTIME = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
+"""Those that log, twice, with which error its runtime ended."""
 
 
 def enter_run(run_id: int, node_id: int) -> None:
@@ -41,24 +50,34 @@ def name_message(message: Message, message_id: str) -> None:
 
 
 class _Ending:
-    """The filter of Flower's log that `end_log_with` sets."""
+    """The filter of Flower's log that puts why a run ended at its end."""
 
     def __init__(self) -> None:
         # Weak, as an error holds everything that its traceback saw.
         self.error: Callable[[], Exception | None] = lambda: None
-        self.text = ""
+        self.text = self.crash = ""
 
     def __call__(self, record: logging.LogRecord) -> bool:
         """Take away the error's traceback, and put the error behind what Flower says of its end."""
-        if record.exc_info and record.exc_info[1] is not None:
-            self.text = ""
-            if record.exc_info[1] is self.error():
-                self.text = str(record.exc_info[1])
-                record.exc_info = None
+        if (record.module, record.funcName) in OF_RUNTIME:
+            self._take_crash(record)
+        error = record.exc_info and record.exc_info[1]
+        if error:
+            known = str(error) if error is self.error() else _crash(error)
+            self.text = known if error is self.error() or known == self.crash else ""
+            record.exc_info = None if self.text else record.exc_info
         if str(record.msg).startswith("Exit Code:") and self.text:
             record.msg = f"{record.msg}\n\n{self.text}"
             self.text = ""
         return True
+
+    def _take_crash(self, record: logging.LogRecord) -> None:
+        """Keep why a simulation's runtime ended, without the tracebacks of it."""
+        error = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if isinstance(error, Exception):
+            self.crash = _crash(error)
+        elif record.levelno == logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
 
 
 _ENDING = _Ending()
@@ -72,6 +91,81 @@ def end_log_with(error: Exception) -> None:
     """
     _ENDING.error = weakref.ref(error)
     logging.getLogger("flwr").addFilter(_ENDING)
+
+
+def _crash(error: BaseException) -> str:
+    """Return the line on a simulation that ended with an error, by what that was caused by."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"Flower's simulation ended: {one_line(error)}{_other_cluster()}"
+
+
+def _other_cluster() -> str:
+    """Return what makes Ray look for a cluster that runs already, "" if nothing does."""
+    address, told = _named_cluster()
+    return f" ({told})" if address else ""
+
+
+def _named_cluster() -> tuple[str, str]:
+    """Return the address of the cluster that Ray will join, and what names it; "" if none is."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
+    file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
+    told = f"{file} names a Ray cluster: delete it if that is gone"
+    return (file.read_text().strip() if file.is_file() else ""), told
+
+
+def check_cluster() -> None:
+    """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
+    address, told = _named_cluster()
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError as error:
+        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
+        raise RunFailedError(line) from error
+
+
+def end_with_simulation(grid: Grid) -> None:
+    """Make a simulation's grid raise a RunFailedError once the runtime has ended that answers.
+
+    Flower does not end a ServerApp whose simulation crashed at its start: it waits for replies.
+    Other grids stay as they are. Raises one at once if the runtime is to join a Ray that is gone.
+    """
+    event = _end_of_simulation()
+    if event is None or "pull_messages" in vars(grid):
+        return
+    try:
+        check_cluster()
+    except RunFailedError as error:
+        logging.getLogger("flwr.coprefl").error("%s", error)  # Flower tells it when Ray gives up.
+        raise
+
+    def ending(call: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*args: Any) -> Any:
+            if event.is_set():
+                time.sleep(0.5)  # Flower sets it before it logs why.
+                unknown = "Flower's simulation ended before its ServerApp did; its log says why"
+                raise RunFailedError(_ENDING.crash or unknown)
+            return call(*args)
+
+        return checked
+
+    for name in ("get_node_ids", "pull_messages"):
+        setattr(grid, name, ending(getattr(grid, name)))
+
+
+def _end_of_simulation() -> threading.Event | None:
+    """Return what tells that the simulation has ended whose ServerApp this thread runs, if any."""
+    frame: Any = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "server_th_with_start_checks":
+            event: threading.Event | None = frame.f_locals.get("stop_event")
+            return event
+        frame = frame.f_back
+    return None
 
 
 @contextmanager
@@ -88,6 +182,7 @@ def plain_log() -> Iterator[None]:
         return True
 
     flower = logging.getLogger("flwr")
+    flower.addFilter(_ENDING)  # Stays: what ends a run may come after it.
     flower.addFilter(demote)
     try:
         yield

@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
-from coprefl_flwr.flower import end_log_with, without_colours
+from coprefl_flwr.flower import end_log_with, plain_log, without_colours
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 
@@ -16,7 +16,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run the study that the run-config describes."""
     without_colours()
     try:
-        run_study(grid, Settings.from_config(context.run_config))
+        with plain_log():
+            run_study(grid, Settings.from_config(context.run_config))
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise

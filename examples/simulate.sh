@@ -6,7 +6,8 @@
 # APP is the app's folder, NODES how many nodes of one CPU host the clients (default 2). `flwr run`
 # alone would use the SuperLink that it finds or starts on a fixed port, leave it running, install
 # the app's dependencies anew, and exit with 0 even if the run failed. This script
-#   - names a misspelt setting of -c, of this package's own app, before anything starts,
+#   - names a misspelt setting of -c, of this package's own app, and a Ray cluster that RAY_ADDRESS or
+#     another program's address file names but that is gone, before anything starts,
 #   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
@@ -27,7 +28,7 @@ for command in flower-superlink flwr python ps; do
     fi
 done
 
-# Flower's own answer to a misspelt setting does not name it.
+# Flower's own answer to a misspelt setting does not name it; Ray looks for its cluster for long.
 if python -c 'import coprefl_flwr' 2> /dev/null; then
     python -m coprefl_flwr.checking.run_config "$app" "$@"
 fi

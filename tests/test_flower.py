@@ -6,18 +6,29 @@ These start real SuperLinks and Ray; each run takes about half a minute.
 import logging
 import os
 import re
+import signal
+import socket
 import subprocess
 import sys
+import threading
+from queue import Queue
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from flwr.supercore.task_identity import TaskIdentity
 from safetensors.numpy import load_file
 
+from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.flower import (
+    end_with_simulation,
     enter_run,
     flat,
     given_config,
@@ -28,6 +39,7 @@ from coprefl_flwr.flower import (
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.simulation import ROOT, simulate
@@ -167,11 +179,13 @@ def test_messages_can_be_made_and_named_outside_of_a_run():
     assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
 
 
-def flowers_record(file, function, message="boom", error=None):
+def flowers_record(file, function, message="boom", args=(), error=None):
     """Return an error in Flower's log as its filters leave it."""
     flower = logging.getLogger("flwr")
     info = (type(error), error, None) if error else None
-    record = flower.makeRecord("flwr", logging.ERROR, f"/x/{file}", 1, message, (), info, function)
+    record = flower.makeRecord(
+        "flwr", logging.ERROR, f"/x/{file}", 1, message, args, info, function
+    )
     assert flower.filter(record)
     return record
 
@@ -205,6 +219,114 @@ def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
     last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
     assert last == "Exit Code: 700\n\nround 2: no"
     assert flowers_record("app.py", "run", error=caught).exc_info is not None
+
+
+@pytest.fixture
+def other_cluster(tmp_path, monkeypatch):
+    """The port that another program's address file names, of a cluster that answers no more."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    file = tmp_path / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        file.write_text(f"127.0.0.1:{port}")
+        yield listening
+
+
+@pytest.fixture
+def flowers_process(monkeypatch):
+    """Leave nothing of a simulation in this process."""
+    for name in ("task", "run", "node"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", None)
+    monkeypatch.setattr("flwr.supercore.telemetry.FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
+    other_cluster, flowers_process, tmp_path
+):
+    """Ray takes no number of CPUs where it joins a cluster; the server waited for an hour."""
+    ended = Queue()
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        try:
+            FedAvg().start(grid, to_record({"w": np.zeros(1, np.float32)}), num_rounds=1)
+        except RunFailedError as error:
+            ended.put(str(error))
+            raise
+
+    client = client_app(lambda context, client_id: NumPyClient(), clients=2)
+    with pytest.raises(RuntimeError, match="Ending simulation"):
+        run_simulation(server, client, 2, backend_config={"init_args": {"num_cpus": 1}})
+    file = tmp_path / "ray" / "ray_current_cluster"
+    assert ended.get(timeout=20) == (
+        "Flower's simulation ended: When connecting to an existing cluster, num_cpus and num_gpus "
+        f"must not be provided. ({file} names a Ray cluster: delete it if that is gone)"
+    )
+
+
+def server_th_with_start_checks(grid, stop_event):
+    """Stand where Flower starts the ServerApp of a simulation."""
+    end_with_simulation(grid)
+    end_with_simulation(grid)  # Once a strategy of a run.
+
+
+def test_a_simulation_whose_cluster_is_gone_does_not_begin(
+    other_cluster, tmp_path, monkeypatch, caplog
+):
+    """Ray would look for it for 12 minutes."""
+    address = f"127.0.0.1:{other_cluster.getsockname()[1]}"
+    server_th_with_start_checks(LocalGrid(app), threading.Event())
+    other_cluster.close()
+    line = f"Flower's simulation cannot begin: nothing answers at {address}"
+    file = tmp_path / "ray" / "ray_current_cluster"
+    with pytest.raises(RunFailedError) as failed:
+        server_th_with_start_checks(LocalGrid(app), threading.Event())
+    assert str(failed.value) == f"{line} ({file} names a Ray cluster: delete it if that is gone)"
+    assert str(failed.value) in caplog.text
+    monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
+    with pytest.raises(RunFailedError, match=r"\(RAY_ADDRESS=ray://.*: unset it if that is gone\)"):
+        server_th_with_start_checks(LocalGrid(app), threading.Event())
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    server_th_with_start_checks(LocalGrid(app), threading.Event())
+
+
+def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    grid, event = LocalGrid(app, 3), threading.Event()
+    end_with_simulation(grid)
+    assert "pull_messages" not in vars(grid)
+    server_th_with_start_checks(grid, event)
+    assert (list(grid.get_node_ids()), grid.pull_messages([])) == ([2, 3, 4], [])
+    event.set()
+    monkeypatch.setattr("coprefl_flwr.flower._ENDING.crash", "")
+    for ask in (grid.get_node_ids, lambda: grid.pull_messages([])):
+        with pytest.raises(RunFailedError, match="ended before its ServerApp did; its log says"):
+            ask()
+
+
+def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("coprefl_flwr.flower._ENDING.crash", "")
+    cause, crash, ending = ConnectionError("no Ray"), RuntimeError("crashed"), RuntimeError("ends")
+    crash.__cause__, ending.__cause__ = cause, crash
+    with plain_log():
+        told = "An exception occured!! %s"
+        assert flowers_record("vce_api.py", "run_api", told, args=(cause,)).levelno == logging.ERROR
+        traceback = flowers_record("vce_api.py", "run_api", "Traceback (most recent call last)")
+        assert traceback.levelno == logging.DEBUG
+        flowers_record("run_simulation.py", "_main_loop", told, args=(crash,))
+    bug = flowers_record("app.py", "run", error=RuntimeError("bug"))
+    assert bug.exc_info is not None
+    assert flowers_record("app.py", "run", error=ending).exc_info is None
+    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert last == "Exit Code: 700\n\nFlower's simulation ended: ConnectionError: no Ray"
 
 
 @pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])

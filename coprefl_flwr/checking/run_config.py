@@ -1,9 +1,10 @@
-"""Check that the settings of `flwr run APP -c "..."` are some that the app has.
+"""Check that the settings of `flwr run APP -c "..."` are some that the app has, and Ray's cluster.
 
     python -m coprefl_flwr.checking.run_config APP [flwr run options ...]
 
 Flower answers a misspelt one with "[code: 15] Invalid run configuration." alone. Only for this
-package's own app; whatever else is wrong is left to Flower and to the app.
+package's own app; whatever else is wrong is left to Flower and to the app. Of a Ray cluster that is
+gone, Ray itself would say so after 12 minutes.
 """
 
 import itertools
@@ -12,8 +13,8 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.flower import flat, given_config
+from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
+from coprefl_flwr.flower import check_cluster, flat, given_config
 
 OPTIONS = ("-c", "--run-config")
 OURS = "coprefl_flwr.server_app:app"
@@ -44,7 +45,8 @@ def main(app: str, *options: str) -> int:
     """Say what is wrong in one line; return the exit status."""
     try:
         check_names(Path(app), options)
-    except SettingsError as error:
+        check_cluster()
+    except (SettingsError, RunFailedError) as error:
         print(f"simulate.sh: {error}", file=sys.stderr)
         return 1
     return 0

@@ -6,24 +6,26 @@ from collections import Counter
 logger = logging.getLogger("flwr.coprefl")
 
 LINES = 20
-"""Lines of a round that are about one node; what follows is counted."""
+"""Lines of a round that are about one node, or nodes that are gone; what follows is counted."""
+GONE = "nodes that are gone"
 
 
 class Lines:
-    """The warnings of a round, by the node they are about."""
+    """The warnings of a round, by what they are about: a node, or `GONE`."""
 
     def __init__(self) -> None:
-        self._said: Counter[int] = Counter()
+        self._said: Counter[str] = Counter()
 
-    def warn(self, node: int, line: str) -> None:
-        """Log a line about a node, or count it."""
-        self._said[node] += 1
-        if self._said[node] <= LINES:
+    def warn(self, node: int | str, line: str) -> None:
+        """Log a line about a node, or about `GONE`, or count it."""
+        about = node if isinstance(node, str) else f"node {node}"
+        self._said[about] += 1
+        if self._said[about] <= LINES:
             logger.warning("%s", line)
 
     def new_round(self) -> None:
         """Tell how many lines were not shown, and begin anew."""
-        for node, said in sorted(self._said.items()):
+        for about, said in sorted(self._said.items()):
             if said > LINES:
-                logger.warning("node %s: %s more such lines in this round", node, said - LINES)
+                logger.warning("%s: %s more such lines in this round", about, said - LINES)
         self._said.clear()

@@ -13,13 +13,13 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
 from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
-from coprefl_flwr.flower import plain_log
+from coprefl_flwr.flower import end_with_simulation, plain_log
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.combining import combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.lines import Lines
+from coprefl_flwr.rounds.lines import GONE, Lines
 from coprefl_flwr.rounds.outliers import leave_out_large, leave_out_other_names
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import NODE, OWN, Roster
@@ -73,8 +73,9 @@ class Transport:
     _shares: dict[int, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Let the grid of a simulation look for replies more often: it sleeps in between."""
+        """Let the grid of a simulation look for replies more often, and end when that ended."""
         self.roster = Roster(self.hosting, self.bounds.most_clients)
+        end_with_simulation(self.grid)
         # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -183,7 +184,7 @@ class Transport:
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
-            logger.warning("client %s is left out: its node is gone", client)
+            self.lines.warn(GONE, f"client {client} is left out: its node is gone")
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 

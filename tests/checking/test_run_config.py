@@ -1,6 +1,7 @@
 """A misspelt setting of `flwr run` is named, and no other app is interfered with."""
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -64,3 +65,15 @@ def test_the_script_starts_nothing_for_a_misspelt_setting(tmp_path):
     assert done.returncode == 1
     assert done.stderr == "simulate.sh: unknown setting 'ronds': did you mean 'rounds'?\n"
     assert not home.exists()
+
+
+def test_nothing_starts_where_the_ray_cluster_is_gone(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert main(str(ROOT)) == 0
+    assert main(str(ROOT)) == 1
+    assert capsys.readouterr().err == (
+        f"simulate.sh: Flower's simulation cannot begin: nothing answers at {address} "
+        f"(RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone)\n"
+    )

@@ -1,8 +1,15 @@
 """The link to the nodes."""
 
+import logging
+
+import numpy as np
 import pytest
 
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.transport import PULL_INTERVAL, Transport
+from coprefl_flwr.rounds.versions import Versions
 
 
 class SleepingGrid:
@@ -27,3 +34,18 @@ def test_a_grid_without_the_choice_is_left_alone():
     grid = PlainGrid()
     Transport(grid, timeout=1.0, min_nodes=1, min_replies=1, population="train")
     assert not hasattr(grid, "pull_interval")
+
+
+def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
+    """It hosted 100 clients: a line for each was logged."""
+    app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
+    link = Transport(LocalGrid(app), timeout=1.0, min_nodes=1, min_replies=1, population="train")
+    link.roster.hear({2: {"own": [0]}, 3: {"own": list(range(1, 101))}})
+    exchange = Exchange("train", {"w": np.zeros(1)}, range(101))
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        link.prepare(exchange, {}, Versions())
+        link.new_round()
+        link.prepare(exchange, {}, Versions())
+    lines = [record.getMessage() for record in caplog.records]
+    shown = [f"client {client} is left out: its node is gone" for client in range(1, 21)]
+    assert lines == [*shown, "nodes that are gone: 80 more such lines in this round", *shown]

@@ -359,3 +359,13 @@ def test_too_small_a_server_share_is_refused_before_anything_is_written(tiny_set
     with pytest.raises(SettingsError, match=r"server-share = 0\.02.*: the server has 3 samples"):
         run_study(Witness(settings), settings)
     assert not (Path(settings.output_dir) / "few").exists()
+
+
+def test_a_measured_loss_of_the_starts_stands_beside_the_rounds(tiny_settings):
+    """It ended with "unknown phase 'start-loss'" when all was done."""
+    settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0, start_loss=True)
+    folder = run_study(LocalGrid(shipped.app, 1, settings.to_config()), settings)
+    rounds = read_rounds(folder / "rounds.jsonl")
+    assert list(rounds["phase"]) == ["pretraining", "start-loss"]
+    assert rounds["start-loss"].iloc[1] > 0
+    assert (folder / "learning_curves.png").exists()

@@ -8,10 +8,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import style
 from coprefl_flwr.report.learnt import CHAINED
 
-PHASES = ("pretraining", "downstream", "personalised", "diagnosis")
+PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
 _KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
@@ -86,7 +87,8 @@ def _check(rounds: pd.DataFrame) -> None:
         if phase not in PHASES:
             raise SettingsError(unknown("phase", str(phase), PHASES))
     starts = rounds[rounds["phase"] != "personalised"]
-    for _, row in starts[starts["task"].isna() != (starts["phase"] == "pretraining")].iterrows():
+    before = starts["phase"].isin(["pretraining", START_LOSS])
+    for _, row in starts[starts["task"].isna() != before].iterrows():
         raise SettingsError(
             f"task of a {row['phase']} row is {row['task']!r}; "
             "allowed: none for pretraining, a number for downstream"
