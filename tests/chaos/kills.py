@@ -20,7 +20,10 @@ class Whole:
     """A work that nothing interrupted: what it left, its file operations and seconds."""
 
     def __init__(self, work: Work, folder: Path) -> None:
-        with quiet(), contextlib.chdir("."):  # Here, so that what is forked has imported all it needs.
+        with (
+            quiet(),
+            contextlib.chdir("."),
+        ):  # Here, so that what is forked has imported all it needs.
             work.run(folder / "0")
         ended = forked(lambda: work.run(folder / "1"), Kill(), folder / "told")
         assert ended.status == 0, ended.output
