@@ -1,5 +1,6 @@
 """What this package raises, and why a run ended."""
 
+import asyncio
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -37,9 +38,21 @@ def concerning(*keys: str) -> Iterator[None]:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line, with its type unless the message is written for people."""
-    text = " ".join(str(error).split())
+    text = " ".join(said(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
+
+
+def said(error: BaseException) -> str:
+    """Return what an exception says, "" for one of somebody's own that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+ENDS = (SystemExit, asyncio.CancelledError, GeneratorExit)
+"""What ends a program, or a part of one, where a client raises it: that client's work alone."""
 
 
 LONGEST = 200

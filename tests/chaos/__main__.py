@@ -19,7 +19,7 @@ from tests.chaos.tally import Tally
 
 COUNTS = {
     "kills": 200,
-    "hostile": 100_000,
+    "hostile": 3000,
     "fuzz": 5000,
     "corrupted": 100,
     "simulated": 1000,
