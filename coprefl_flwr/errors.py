@@ -14,7 +14,7 @@ class SettingsError(ValueError):
     """
 
     def __init__(self, message: str, *keys: str) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.keys = keys
 
 
@@ -57,6 +57,11 @@ ENDS = (SystemExit, asyncio.CancelledError, GeneratorExit)
 
 LONGEST = 200
 """Characters of a line from outside that are shown."""
+
+
+def printable(text: str) -> str:
+    """Return a text as one line, with escapes for what does not print, as Python writes them."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def cut(text: str) -> str:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
+
 OPERATIONS = ("replace", "rename", "fsync", "unlink", "mkdir")
 
 
@@ -143,6 +145,18 @@ def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
     return Ended(killed, code, log.read_text(errors="replace"), **known)
 
 
+def refusing(program) -> int:
+    """Return the status of a program, of which a refusal is printed in one line, as commands do."""
+    try:
+        return int(program() or 0)
+    except (SettingsError, RunFailedError) as error:
+        print(f"refused: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"refused: {of_system(error)}", file=sys.stderr)
+        return 1
+
+
 def _run(program, kill, log, told) -> None:
     """Be the child: never return."""
     status = 1
@@ -153,7 +167,7 @@ def _run(program, kill, log, told) -> None:
             os.dup2(descriptor, stream)
         counter, opened = Counter(kill.operation), io.open
         counter.install()
-        status = int(program() or 0)
+        status = refusing(program)
         about = {"operations": counter.count, "seconds": time.monotonic() - begun}
         with opened(told, "w") as file:
             json.dump(about, file)

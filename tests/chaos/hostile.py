@@ -182,7 +182,9 @@ def check_lines(lines, bad, shift=0):
     for line in lines:
         assert line.isprintable(), f"does not print: {line!r}"
         assert len(line) <= 260, f"a line of {len(line)} characters"
-    starts = [(f"client {i + shift} on node ", f"train: client {i + shift} failed with ") for i in bad]
+    starts = [
+        (f"client {i + shift} on node ", f"train: client {i + shift} failed with ") for i in bad
+    ]
     for start in starts:
         assert any(line.startswith(start) for line in lines), f"no line of {start}: {lines}"
     for line in lines:
