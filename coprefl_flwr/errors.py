@@ -59,8 +59,17 @@ LONGEST = 200
 """Characters of a line from outside that are shown."""
 
 
+LONGEST_LINE = 5000
+"""Characters of a line about what a user set, which may name all that is known."""
+
+
 def printable(text: str) -> str:
-    """Return a text as one line, with escapes for what does not print, as Python writes them."""
+    """Return a text as one line, with escapes for what does not print, as Python writes them.
+
+    It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
+    """
+    if len(text) > LONGEST_LINE:
+        text = f"{text[: LONGEST_LINE - 505]} ... {text[-500:]}"
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 

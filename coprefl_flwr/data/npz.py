@@ -17,6 +17,10 @@ from coprefl_flwr.data.labels import renumber
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error),
+    RuntimeError,  # A compression that Python does not have, or a password.
+)
 _PARTS, _COLUMNS = ("train_", "val_", "test_"), ("images", "labels", "groups", "domains")
 
 
@@ -32,7 +36,7 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
             arrays = dict(stored)
     except SettingsError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+    except _UNREADABLE as error:
         why = short(one_line(error), 200)
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
     parts = _parts(path, arrays)

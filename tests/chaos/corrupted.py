@@ -14,7 +14,7 @@ from pathlib import Path
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.chaos.kills import Whole
 from tests.chaos.tally import Case
-from tests.chaos.works import RecipeWork, StudyWork, check_whole, is_root, left
+from tests.chaos.works import RecipeWork, StudyWork, check_whole, is_root
 from tests.tiny_study import write_images
 
 Damage = Callable[[Path, random.Random], None]
@@ -167,6 +167,3 @@ def check_refused(ended: Ended, file: Path) -> None:
     assert lines, "it ended without a word"
     known = (file.name, file.parent.name, "state of round", "resume", "run-name")
     assert any(one in lines[-1] for one in known), f"what is it about? {lines[-1][:300]}"
-
-
-__all__ = ["cases", "left"]

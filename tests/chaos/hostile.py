@@ -103,10 +103,10 @@ def query_loss(number):
 # ---- what good clients make alone ---------------------------------------------------------------
 
 
-def by_numpy(strategy, good):
+def by_numpy(strategy, good, rounds=ROUNDS):
     """Return the arrays after all rounds; `good` are the clients of each exchange."""
     arrays = {name: array.astype(np.float64) for name, array in START.items()}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         more = np.array([i + 1.0 for i in good[FIT]])
         mean = (more * more).sum() / more.sum()  # Samples are as many.
         arrays = {name: array + mean for name, array in arrays.items()}
