@@ -140,9 +140,9 @@ def check_damage(scene: Scene, file: Path, damage: str, rng: random.Random, fold
         shutil.copytree(scene.place, run)
         before = (run / file).read_bytes()
         DAMAGES[damage](run / file, rng)
-        if (run / file).is_file() and damage != "no permission":
-            if (run / file).read_bytes() == before:
-                return  # It was empty, or is what was written over it.
+        readable = (run / file).is_file() and damage != "no permission"
+        if readable and (run / file).read_bytes() == before:
+            return  # It is what was written over it.
         ended = forked(lambda: scene.whole.work.run(run), Kill(), place / "told")
         assert "Traceback" not in ended.output, ended.output[-400:]
         if ended.status:

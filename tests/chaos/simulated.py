@@ -14,7 +14,7 @@ from tests.chaos.tally import Case
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-TOGETHER = 40
+TOGETHER = 30
 """Cases of a simulation, which takes some 20 seconds to start and to end."""
 EXIT = "os._exit"
 WHERE = {FIT: 0, QUERY: 2, EVALUATE: 4}
@@ -22,8 +22,8 @@ WHERE = {FIT: 0, QUERY: 2, EVALUATE: 4}
 
 def cases(seed, count, folder) -> Iterator[Case]:
     """Yield each behaviour, at one node a client and at nodes of several, then `os._exit`."""
-    for clients in (0, 5):
-        told = list(behaviours(clients))[:count]
+    for clients, every in ((0, 1), (5, 3)):
+        told = list(behaviours(clients))[:count:every]
         for first in range(0, len(told), TOGETHER):
             yield from together(told[first : first + TOGETHER], clients, folder)
     for exchange in WHERE:
