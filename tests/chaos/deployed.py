@@ -91,7 +91,7 @@ def check_lie(name, folder):
     finally:
         deployment.stop()
         os.environ["PYTHONPATH"] = before
-    assert code == 0, log[-300:]
+    assert code == 0, " | ".join([one for one in log.splitlines() if "rror" in one][-3:])
     left_out = [line for line in log.splitlines() if "left out" in line]
     assert left_out, "no line"
     node = deployment.node_log(LIAR).split("SuperNode ID: ")[1].split()[0]

@@ -139,7 +139,7 @@ def value_of(option: Option) -> st.SearchStrategy[Any]:
 
 NOT_FUZZED = ("output-dir", "dataset", "task-dataset", "data-dir", "method", "model", "backbones",
               "personal-datasets")  # fmt: skip
-"""What would look at other places of this machine, or download; methods are a target of their own."""
+"""What would look at other places of this machine, or download; methods have a target."""
 
 
 @st.composite
@@ -279,7 +279,7 @@ def commands() -> st.SearchStrategy[list[str]]:
 
 
 def put_command(arguments: list[str], images: Path) -> None:
-    """Give arguments to `coprefl`, which makes no run: what it prints to refuse them is one line."""
+    """Give arguments to `coprefl`, which makes no run: what it refuses them with is one line."""
     good = write_recipe(Path("good.yaml"), tiny_recipe(images))
     before = set(Path().rglob("*"))
     errors = io.StringIO()
@@ -573,8 +573,8 @@ def put_npz(content: bytes) -> None:
 
 
 def place_texts() -> st.SearchStrategy[str]:
-    parts = ["a", "tests.tiny_study", "json", "network", "loads", ":", ".", "/", "..", ".py", "a.py",
-             ":B", ":width=3", ",", "=", " ", "\0", "\n", "+", ";", "~", "~nobody", "x" * 300, "é",
+    parts = ["a", "tests.tiny_study", "json", "network", "loads", ":", ".", "/", "..", ".py",
+             "a.py", ":B", ":width=3", ",", "=", " ", "\0", "\n", "+", ";", "~", "~nobody", "x" * 300, "é",
              "__init__", "IidPartitioner", "9" * 5000, "-", "%"]  # fmt: skip
     return st.one_of(
         st.lists(st.sampled_from(parts), max_size=6).map("".join), st.text(max_size=12)

@@ -4,7 +4,7 @@ import contextlib
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.chaos.forked import Ended, Kill, forked, quiet
@@ -20,11 +20,8 @@ class Whole:
     """A work that nothing interrupted: what it left, its file operations and seconds."""
 
     def __init__(self, work: Work, folder: Path) -> None:
-        with (
-            quiet(),
-            contextlib.chdir("."),
-        ):  # Here, so that what is forked has imported all it needs.
-            work.run(folder / "0")
+        with quiet(), contextlib.chdir("."):
+            work.run(folder / "0")  # Here, so that what is forked has imported all it needs.
         ended = forked(lambda: work.run(folder / "1"), Kill(), folder / "told")
         assert ended.status == 0, ended.output
         self.work, self.ended, self.left = work, ended, left(folder / "1")
@@ -44,16 +41,17 @@ def cases(seed: int, count: int, folder: Path, works=(StudyWork, RecipeWork)) ->
             def check(kind=kind, number=number):
                 if kind not in wholes:
                     wholes[kind] = Whole(kind(images), folder / "whole" / kind.__name__)
-                return killed(wholes[kind], random.Random(f"{seed} {number}"), folder)
+                rng = random.Random(f"{seed} {number}")
+                kills = [drawn(wholes[kind].ended, rng, half=bool(at)) for at in range(KILLS)]
+                return resumed(wholes[kind], kills, folder)
 
             yield Case(f"{kind.name} {number} of seed {seed}", check)
             number += 1
 
 
-def killed(whole: Whole, rng: random.Random, folder: Path) -> int:
+def resumed(whole: Whole, kills: Sequence[Kill], folder: Path) -> int:
     """Kill a work some times, then let it end; return how often it was killed."""
     place = Path(tempfile.mkdtemp(dir=folder))
-    kills = [_drawn(whole.ended, rng, half=bool(at)) for at in range(KILLS)]
     count = 0
     try:
         for kill in kills:
@@ -72,7 +70,7 @@ def killed(whole: Whole, rng: random.Random, folder: Path) -> int:
     return count
 
 
-def _drawn(ended: Ended, rng: random.Random, half: bool) -> Kill:
+def drawn(ended: Ended, rng: random.Random, half: bool) -> Kill:
     """Draw a moment; what is resumed has less to do."""
     part = 0.5 if half else 1.0
     if rng.random() < 0.5:
