@@ -19,7 +19,7 @@ from tests.chaos.tally import Case
 from tests.deployment.test_deployment import EXAMPLE, Deployment
 
 ROOT = Path(__file__).parents[2]
-NODES, LIAR, ROUNDS, SEED = 3, 1, 2, 5
+NODES, LIAR, ROUNDS, SEED = 3, 1, 1, 5
 LYING = """
 
 from tests.chaos.deployed import Lying

@@ -574,8 +574,8 @@ def put_npz(content: bytes) -> None:
 
 def place_texts() -> st.SearchStrategy[str]:
     parts = ["a", "tests.tiny_study", "json", "network", "loads", ":", ".", "/", "..", ".py",
-             "a.py", ":B", ":width=3", ",", "=", " ", "\0", "\n", "+", ";", "~", "~nobody", "x" * 300, "é",
-             "__init__", "IidPartitioner", "9" * 5000, "-", "%"]  # fmt: skip
+             "a.py", ":B", ":width=3", ",", "=", " ", "\0", "\n", "+", ";", "~", "~nobody",
+             "x" * 300, "é", "__init__", "IidPartitioner", "9" * 5000, "-", "%"]  # fmt: skip
     return st.one_of(
         st.lists(st.sampled_from(parts), max_size=6).map("".join), st.text(max_size=12)
     )

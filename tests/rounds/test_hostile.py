@@ -1,5 +1,6 @@
 """One client, or one node, that answers with what no honest one would: it alone is left out."""
 
+import asyncio
 import logging
 import math
 
@@ -13,7 +14,7 @@ from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.protocol import ROSTER
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProto
-from tests.hostile import KINDS, LIES, ROSTERS, SPOILT, START, Good, Lying, grid, lie_of, of
+from tests.hostile import KINDS, LIES, ROSTERS, SPOILT, START, Good, Lying, grid, lie_of, more, of
 from tests.tiny import without_roster
 
 
@@ -195,3 +196,45 @@ def test_prototypes_of_negative_counts_are_left_out(caplog):
     line = "array 'counts' holds -4; it must be counts"
     assert warnings_of(caplog) == [f"client 1 on node 2 is left out: {line}"]
     assert math.isfinite(from_record(arrays)["prototypes"].sum())
+
+
+class Mute(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+ENDINGS = {
+    "SystemExit: bye": SystemExit("bye"),
+    "CancelledError: ": asyncio.CancelledError(),
+    "GeneratorExit: ": GeneratorExit(),
+    "Mute: ": Mute(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ENDINGS)
+def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kind, case, caplog):
+    """sys.exit in a client ended the run, and what cannot be told all clients of the node."""
+
+    def end(*_):
+        raise ENDINGS[case]
+
+    number = 4 if kind == "plain" else 2
+    found = grid(kind, of(2, "fit", end))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    (line,) = warnings_of(caplog)
+    assert line.startswith(f"client {number} on node ")
+    assert f"is left out: {case.strip()}" in line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog):
+    """It took the place of whose results they are: all clients of the node were left out."""
+    found = grid(kind, of(2, "fit", more({"clients": 3.0})))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    (line,) = warnings_of(caplog)
+    assert "metric 'clients' cannot be called so; give it another name" in line
