@@ -199,7 +199,10 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
         written = None
     if not isinstance(written, dict):
         raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
-    before = Settings.from_config(written).to_config()
+    try:
+        before = Settings.from_config(written).to_config()
+    except SettingsError as error:
+        raise SettingsError(f"{kept} is damaged, or of another version: {error}") from error
     for key, value in now.items():
         if key not in FREE_ON_RESUME and value != before[key]:
             raise SettingsError(

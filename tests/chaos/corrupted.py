@@ -6,21 +6,30 @@ run; or it is refused in one line, and what is good stays.
 
 import os
 import random
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.recipes import command_line
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.chaos.kills import Whole
 from tests.chaos.tally import Case
-from tests.chaos.works import RecipeWork, StudyWork, check_whole, is_root
+from tests.chaos.works import RecipeWork, StudyWork, check_whole, is_root, left
 from tests.tiny_study import write_images
 
 Damage = Callable[[Path, random.Random], None]
 
-UNSUMMED = {"model.json": "says when and where a model was made, and has no checksum"}
-"""Files of which a changed text is not found, and why."""
+UNSUMMED = {
+    "model.json": "says when and where a model was made, and has no checksum",
+    SUMS: "where it is gone, results are taken as those of before there were checksums",
+}
+"""Files of which a change may stay, and why."""
+
+LOST = "state of round"
+"""What is said of a client whose state is damaged: it is left out, as where it had been lost."""
 
 
 def flip(file: Path, rng: random.Random) -> None:
@@ -84,10 +93,10 @@ class Scene:
         assert ended.killed if stop else not ended.status, ended.output
 
     def files(self) -> list[Path]:
-        """Return the files, without those that only say that somebody has them."""
+        """Return the files, without those that only say that somebody has them, or half written."""
         found = [one.relative_to(self.place) for one in self.place.rglob("*") if one.is_file()]
         locks = [one for one in found if ".locks" in one.parts or one.name == ".lock"]
-        return sorted(set(found) - set(locks))
+        return sorted(one for one in set(found) - set(locks) if one.suffix != ".part")
 
 
 def scenes(folder: Path) -> list[Scene]:
@@ -129,7 +138,9 @@ def cases(seed: int, count: int, folder: Path) -> Iterator[Case]:
         def check(scene=scene, file=file, damage=damage):
             check_damage(scene, file, damage, random.Random(f"{seed} {file} {damage}"), folder)
 
-        yield Case(f"{scene.name}, {file}: {damage}", check)
+        # Keys of results are others in each folder.
+        name = re.sub("-[0-9a-f]{12}", "", str(file))
+        yield Case(f"{scene.name}, {name}: {damage}", check)
 
 
 def check_damage(scene: Scene, file: Path, damage: str, rng: random.Random, folder: Path) -> None:
@@ -143,22 +154,44 @@ def check_damage(scene: Scene, file: Path, damage: str, rng: random.Random, fold
         readable = (run / file).is_file() and damage != "no permission"
         if readable and (run / file).read_bytes() == before:
             return  # It is what was written over it.
+        if isinstance(scene.whole.work, RecipeWork):
+            check_told(scene, run, place)
         ended = forked(lambda: scene.whole.work.run(run), Kill(), place / "told")
         assert "Traceback" not in ended.output, ended.output[-400:]
         if ended.status:
             check_refused(ended, file)
             # By what the line says: without the file, or the folder, that it names.
             return
-        expected = scene.whole.left
-        if file.name in UNSUMMED:
-            expected = {k: v for k, v in expected.items() if Path(k).name not in UNSUMMED}
-            for one in run.rglob("*"):
-                if one.name in UNSUMMED and one.is_file():
-                    one.unlink()
+        if LOST in ended.output and "client-state" in file.parts:
+            return  # That client was left out of a round, and the log says so.
+        expected = dict(scene.whole.left)
+        if file.name == "model.json" or (file.name == SUMS and damage == "gone"):
+            expected.pop(str(file.relative_to("outputs")), None)  # See UNSUMMED.
+            (run / file).unlink(missing_ok=True)
         check_whole(run, expected)
     finally:
         os.system(f"chmod -R u+rw {place}") if damage == "no permission" else None
         shutil.rmtree(place, ignore_errors=True)
+
+
+def check_told(scene: Scene, run: Path, place: Path) -> None:
+    """Check what commands say that only read: figures of whole results, or what is not whole."""
+    for command in ("report", "list", "show"):
+        arguments = scene.whole.work.command(command)
+
+        def program(arguments=arguments):
+            os.chdir(run)
+            return command_line.main(arguments)
+
+        ended = forked(program, Kill(), place / "told")
+        assert "Traceback" not in ended.output, f"{command}: {ended.output[-400:]}"
+        if ended.status:
+            assert ended.output.splitlines()[-1].startswith("coprefl: "), ended.output[-300:]
+        if command == "report" and not ended.status and " damaged" not in ended.output:
+            made = {k: v for k, v in left(run).items() if k.endswith(".csv")}
+            other = [k for k, v in made.items() if scene.whole.left.get(k, v) != v]
+            whole = "stopped" not in scene.name
+            assert not (other and whole), f"reported otherwise without a word: {other}"
 
 
 def check_refused(ended: Ended, file: Path) -> None:

@@ -50,13 +50,11 @@ class RecipeWork:
         """Run it; the same command goes on with it."""
         folder.mkdir(parents=True, exist_ok=True)
         os.chdir(folder)
-        return command_line.main(self.command("run", folder))
+        return command_line.main(self.command("run"))
 
-    def command(self, command: str, folder: Path) -> list[str]:
-        out = "outputs/tiny"
-        if command == "report":
-            return ["report", out]
-        recipe = self.images.with_name("tiny.yaml")
+    def command(self, command: str) -> list[str]:
+        """Return the arguments of a command that is given in the folder."""
+        recipe, out = self.images.with_name("tiny.yaml"), "outputs/tiny"
         if not recipe.exists():
             content = tiny_recipe(
                 self.images,
@@ -66,7 +64,12 @@ class RecipeWork:
                 figures=["accuracies"],
             )
             write_recipe(recipe, content)
-        return ["run", str(recipe), "--out", out]
+        return {
+            "run": ["run", str(recipe), "--out", out],
+            "report": ["report", out],
+            "list": ["list"],
+            "show": ["show", "coprefl"],
+        }[command]
 
 
 RESUME = re.compile(rb'"?resume"?: (true|false)')
