@@ -295,6 +295,8 @@ def of_nodes():
     for name, (_, exchanges) in BY_NUMPY.items():
         for exchange in exchanges:
             lies = NODES_LIE if exchange == EVALUATE else NODES_LIE | NODES_LIE_IN_ARRAYS
+            if exchange == QUERY:  # A NaN says that there is none, and none is needed.
+                lies = {name: lie for name, lie in lies.items() if name != "NaN samples"}
             for behaviour, change in lies.items():
                 for kind, places in {"own": (2, 4, 6), "two": (2, 3)}.items():
                     for node in places:
