@@ -73,4 +73,4 @@ benchmarks: install
 	python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .lowest .quickstart .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .lowest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
