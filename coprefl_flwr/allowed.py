@@ -10,9 +10,9 @@ itself (`places.register`) is always allowed.
 """
 
 import os
-from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import expanded
 
 VARIABLE = "COPREFL_ALLOW"
 NONE, ALL = "none", "all"
@@ -57,8 +57,8 @@ def _covers(entry: str, place: str) -> bool:
     if wanted not in ("", name):
         return False
     if where.endswith(".py"):
-        file = Path(where).expanduser().resolve()
-        return _is_path(inside) and file.is_relative_to(Path(inside).expanduser().resolve())
+        file = expanded(where).resolve()
+        return _is_path(inside) and file.is_relative_to(expanded(inside).resolve())
     return not _is_path(inside) and f"{where}.".startswith(f"{inside}.")
 
 

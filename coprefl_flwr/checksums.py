@@ -51,9 +51,12 @@ def damaged(folder: Path, *names: str) -> list[str]:
     it is that one that is damaged.
     """
     sums = folder / SUMS
-    if not sums.is_file():
+    try:
+        lines = sums.read_bytes().decode(errors="replace").splitlines()
+    except FileNotFoundError:
         return []
-    lines = sums.read_bytes().decode(errors="replace").splitlines()
+    except OSError:  # A folder, or one that may not be read.
+        return [SUMS]
     found = [_LINE.fullmatch(line) for line in lines]
     known = {one[2]: one[1] for one in found if one}
     if len(known) < len(lines) or not known:

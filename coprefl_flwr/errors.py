@@ -1,5 +1,6 @@
 """What this package raises, and why a run ended."""
 
+import asyncio
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ class SettingsError(ValueError):
     """
 
     def __init__(self, message: str, *keys: str) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.keys = keys
 
 
@@ -37,13 +38,39 @@ def concerning(*keys: str) -> Iterator[None]:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line, with its type unless the message is written for people."""
-    text = " ".join(str(error).split())
+    text = " ".join(said(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
 
 
+def said(error: BaseException) -> str:
+    """Return what an exception says, "" for one of somebody's own that cannot say it."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
+
+
+ENDS = (SystemExit, asyncio.CancelledError, GeneratorExit)
+"""What ends a program, or a part of one, where a client raises it: that client's work alone."""
+
+
 LONGEST = 200
 """Characters of a line from outside that are shown."""
+
+
+LONGEST_LINE = 5000
+"""Characters of a line about what a user set, which may name all that is known."""
+
+
+def printable(text: str) -> str:
+    """Return a text as one line, with escapes for what does not print, as Python writes them.
+
+    It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
+    """
+    if len(text) > LONGEST_LINE:
+        text = f"{text[: LONGEST_LINE - 505]} ... {text[-500:]}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def cut(text: str) -> str:

@@ -20,6 +20,16 @@ _ABANDONED = 60.0
 """Seconds after which nobody is still writing a file, whoever it was."""
 
 
+def expanded(path: str | Path) -> Path:
+    """Return a path with the user's folder in the place of `~`, or raise a SettingsError."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise SettingsError(
+            f"{path}: there is no user whose folder {Path(path).parts[0]} is"
+        ) from error
+
+
 def write_atomically(path: str | Path, content: bytes) -> None:
     """Write a file, and its missing parent folders, in one step; a failed write leaves nothing."""
     path = Path(path)

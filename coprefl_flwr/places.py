@@ -20,6 +20,7 @@ from typing import Any
 
 from coprefl_flwr.allowed import check_allowed, is_allowed
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
 from coprefl_flwr.imports import beside, check_beside, forget_changed
 
 Value = bool | int | float | str
@@ -154,7 +155,7 @@ def whole_path(file: str, folder: Path) -> str:
     Raises a SettingsError if it cannot stand in a setting: spaces part the entries of some, and `+`
     what follows one another.
     """
-    path = str((folder / Path(file).expanduser()).resolve())
+    path = str((folder / expanded(file)).resolve())
     if found := re.search(r"[\s+;]", path):
         problem = f"{path}: {found[0]!r} cannot stand in the path of a file that settings name"
         raise SettingsError(f"{problem}; move it, or rename the folder")
@@ -180,7 +181,7 @@ def hash_at(kind: str, text: str) -> str:
     where = value.rpartition(":")[0]
     if not is_allowed(value):  # To look for a module is to import the packages that it lies in.
         return ""
-    file = Path(where).expanduser() if where.endswith(".py") else _file_of(where)
+    file = expanded(where) if where.endswith(".py") else _file_of(where)
     if file is None or not file.is_file():
         return ""
     files = [file] if _installed(file) else [file, *sorted(set(beside(file).values()) - {file})]
@@ -208,7 +209,7 @@ def call(text: str, function: Callable[..., Any], arguments: tuple[Any, ...]) ->
 
 def _of_file(path: Path, place: str) -> ModuleType:
     """Return the module of a file, read again once its text is another."""
-    file = path.expanduser().resolve()
+    file = expanded(path).resolve()
     if not file.is_file():
         near = [one.name for one in file.parent.glob("*.py")]
         raise SettingsError(f"{place}: there is no such file; {unknown('file', file.name, near)}")

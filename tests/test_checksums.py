@@ -46,6 +46,13 @@ def test_checksums_that_cannot_be_read_are_what_is_damaged(folder):
         assert damaged(folder) == [SUMS]
 
 
+def test_a_folder_in_the_place_of_checksums_is_damage(folder):
+    """It was taken for none, and what is beside it for results of before there were checksums."""
+    (folder / SUMS).unlink()
+    (folder / SUMS).mkdir()
+    assert damaged(folder) == [SUMS]
+
+
 def test_without_checksums_nothing_is_said(folder):
     (folder / SUMS).unlink()
     (folder / "a.json").write_text("")

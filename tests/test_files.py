@@ -7,8 +7,16 @@ import time
 
 import pytest
 
+from coprefl_flwr.allowed import check_allowed
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.files import alone, inside, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import (
+    alone,
+    expanded,
+    inside,
+    read_json,
+    remove_unfinished,
+    write_atomically,
+)
 
 
 @pytest.mark.parametrize(
@@ -82,3 +90,12 @@ def test_one_process_at_a_time(tmp_path):
         other.kill()  # Nothing is left to be removed by hand.
     with alone(lock, "it is taken"):
         pass
+
+
+def test_the_folder_of_a_user_that_there_is_not(monkeypatch):
+    """It ended in a RuntimeError, in settings as in COPREFL_ALLOW."""
+    with pytest.raises(SettingsError, match=r"^~nobody\.here/a: there is no user"):
+        expanded("~nobody.here/a")
+    monkeypatch.setenv("COPREFL_ALLOW", "~nobody.here/")
+    with pytest.raises(SettingsError, match="there is no user"):
+        check_allowed("a.py:B")

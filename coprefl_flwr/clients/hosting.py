@@ -9,6 +9,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
 from coprefl_flwr.clients.attacks import answered
+from coprefl_flwr.errors import ENDS
 from coprefl_flwr.failures import told
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
@@ -79,7 +80,7 @@ def run_all(
                 start = cast_like(arrays, sent)
             else:
                 group.accumulator.add(client_id, arrays, metrics)
-        except Exception as error:  # One client's failure must not cost the others their work.
+        except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = told(error)
         else:
             groups[names] = group
@@ -131,6 +132,8 @@ def run(
     else:
         arrays = answered(client, method, named(first, sent), sent, config)
     for name, value in metrics.items():
+        if name == "clients":  # In a reply that is whose results it has.
+            raise ValueError("metric 'clients' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}

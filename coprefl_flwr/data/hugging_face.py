@@ -7,6 +7,7 @@ from coprefl_flwr import places
 from coprefl_flwr.data.of_torch import Columns, as_dataset
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
 
 PREFIX = "hf:"
 _OPTIONS = ("label", "image", "groups", "name")
@@ -35,7 +36,7 @@ def files_of(name: str) -> list[Path]:
     """
     if not name.startswith(PREFIX):
         return []
-    folder = Path(places.split_options(name.removeprefix(PREFIX))[0]).expanduser()
+    folder = expanded(places.split_options(name.removeprefix(PREFIX))[0])
     if not folder.is_dir():
         return []
     noted = (*_SAVED, "dataset_info.json")
@@ -48,7 +49,7 @@ def _given(what: str, where: str, configuration: str | None) -> Any:
     # Imported here: it takes seconds, which only programs that need it should wait for.
     import datasets
 
-    path = Path(where).expanduser()
+    path = expanded(where)
     if not where or (where.startswith((".", "/", "~")) and not path.exists()):
         raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
     try:

@@ -17,6 +17,7 @@ from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.data.text import TextDataset, load_text
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.files import expanded
 
 _EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
 _NAMES = (*_EMBEDDED, *PUBLISHED)
@@ -74,7 +75,7 @@ def load_dataset(
     own = (places.hash_at("dataset", name) or "none") if is_own(name) else ""
     written = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
     version = own or str(written)
-    return _load(name, folder.expanduser(), reduction, version, relabel)
+    return _load(name, expanded(folder), reduction, version, relabel)
 
 
 def is_own(name: str) -> bool:
@@ -82,14 +83,14 @@ def is_own(name: str) -> bool:
     families = {one.partition(":")[0] for one in _NAMES}
     if name.partition(":")[0] in families or ".npz:" in name or name.startswith(PREFIX):
         return False
-    if Path(name).expanduser().exists():
+    if expanded(name).exists():
         return False
     return places.is_place("dataset", name)
 
 
 @functools.lru_cache(maxsize=8)
 def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel: bool) -> Dataset:
-    path = Path(name).expanduser()
+    path = expanded(name)
     if name and name not in _NAMES and path.is_dir():
         found: Dataset = _of_folder(path, reduction)
         return renumbered(str(path), found) if relabel else found
@@ -138,16 +139,16 @@ def _as_it_is(name: str, data_dir: Path, relabel: bool) -> Dataset:
         return _EMBEDDED[name]()
     if name in PUBLISHED:
         return load_published(name, data_dir)
-    path = Path(name).expanduser()
+    path = expanded(name)
     if path.is_file() and path.suffix == ".npz":
         return load_npz(path, relabel=relabel)
     if path.is_file() and path.suffix == ".txt":
         return load_text(path)
     file, _, part = name.rpartition(":")
-    if file.endswith(".npz") and Path(file).expanduser().is_file():
-        return load_npz(Path(file).expanduser(), part, relabel)
-    if file.endswith(".txt") and Path(file).expanduser().is_file():
-        return load_text(Path(file).expanduser(), _stride(name, part))
+    if file.endswith(".npz") and expanded(file).is_file():
+        return load_npz(expanded(file), part, relabel)
+    if file.endswith(".txt") and expanded(file).is_file():
+        return load_text(expanded(file), _stride(name, part))
     paths = "the path of an .npz or a .txt file, or of a folder"
     if path.is_file():
         raise SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")

@@ -17,6 +17,10 @@ from coprefl_flwr.data.labels import renumber
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 
 _Arrays = dict[str, npt.NDArray[Any]]
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error),
+    RuntimeError,  # A compression that Python does not have, or a password.
+)
 _PARTS, _COLUMNS = ("train_", "val_", "test_"), ("images", "labels", "groups", "domains")
 
 
@@ -32,13 +36,13 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
             arrays = dict(stored)
     except SettingsError:
         raise
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, MemoryError) as error:
+    except _UNREADABLE as error:
         why = short(one_line(error), 200)
         raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
     parts = _parts(path, arrays)
-    _check_keys(path, arrays, parts)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
+    _check_keys(path, arrays, parts)
     known = ["labels", *_other_labels(arrays, parts)]
     if labels not in known:
         raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
@@ -50,7 +54,7 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
     }
     is_test = [part == "test_" for part in parts]
     numbers = _column(path, arrays, parts, labels)
-    classes = tuple(map(str, arrays[names])) if names in arrays else None
+    classes = _names(path, arrays, names)
     if relabel:
         numbers, classes = renumber(numbers, classes)
     return ImageDataset.of(
@@ -59,7 +63,7 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
         numbers,
         classes,
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
-        domain_names=tuple(map(str, arrays["domain_names"])) if "domain_names" in arrays else None,
+        domain_names=_names(path, arrays, "domain_names"),
         **columns,
     )
 
@@ -157,6 +161,15 @@ def _column(path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str) -> n
         found = ", ".join(str(part.shape) for part in columns)
         raise SettingsError(f"{path}: {name} have shape {found}; allowed are (N,) or (N, 1)")
     return np.concatenate(flat)
+
+
+def _names(path: Path, arrays: _Arrays, key: str) -> tuple[str, ...] | None:
+    """Return the names of classes or domains, in the order of their numbers; None for none."""
+    if key not in arrays:
+        return None
+    if arrays[key].ndim != 1:
+        raise SettingsError(f"{path}: {key} has shape {arrays[key].shape}; allowed is (names,)")
+    return tuple(map(str, arrays[key]))
 
 
 def _other_labels(arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
@@ -75,7 +75,7 @@ def folder_for(
         with tempfile.TemporaryDirectory(prefix="coprefl-") as temporary:
             yield Path(temporary)
         return
-    folder = Path(checkpoint).expanduser().resolve()
+    folder = expanded(checkpoint).resolve()
     check_place("checkpoint", folder)
     kept, text = folder / ABOUT, json.dumps(about, indent=1, sort_keys=True)
     if kept.exists() and not resume:

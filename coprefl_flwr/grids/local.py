@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coprefl_flwr.errors import ENDS, said
 from coprefl_flwr.failures import place
 from coprefl_flwr.flower import enter_run, name_message
 
@@ -93,8 +94,8 @@ class LocalGrid(Grid):
         context = self._contexts[message.metadata.dst_node_id]
         try:
             return self._client_app(message, context)
-        except Exception as error:  # As in Flower, an exception is an error reply.
+        except (Exception, *ENDS) as error:  # As in Flower, an exception is an error reply.
             logger.debug("%s", traceback.format_exc())
             # 2 is Flower's code for it.
-            told = f"{type(error)}:<{str(error)!r}>{place(error)}"
+            told = f"{type(error)}:<{said(error)!r}>{place(error)}"
             return Message(Error(2, told), reply_to=message)

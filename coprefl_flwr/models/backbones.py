@@ -19,6 +19,7 @@ from coprefl_flwr import places
 from coprefl_flwr.allowed import VARIABLE, is_listed
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import load_arrays
 from coprefl_flwr.models.build import KNOWN, build_model
 from coprefl_flwr.models.network import outputs_and_representation
@@ -104,7 +105,7 @@ def load_backbone(name: str) -> Backbone:
     or its weights cannot be loaded or are another network's.
     """
     architecture, equals, file = name.partition("=")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not equals and (path.exists() or len(path.parts) > 1):
         return _saved(name, path)
     # torchvision takes two seconds to import.
@@ -170,7 +171,7 @@ def _from_file(name: str, architecture: str, file: str) -> nn.Module:
     """Return a torchvision model with the weights of a file, and as many classes as these have."""
     from torchvision import models
 
-    tensors = _tensors(name, Path(file).expanduser())
+    tensors = _tensors(name, expanded(file))
     with torch.device("meta"):
         layers = models.get_model(architecture, weights=None).named_modules()
     linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]

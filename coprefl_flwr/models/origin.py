@@ -15,6 +15,7 @@ from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
 from coprefl_flwr.models.build import own_model, seeded
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.saved import WEIGHTS
@@ -34,7 +35,7 @@ def path_of(text: str) -> Path | None:
     """Return the file that holds the weights, None where there is none."""
     if not text.startswith(FILE):
         return None
-    path = Path(text.removeprefix(FILE)).expanduser()
+    path = expanded(text.removeprefix(FILE))
     return path / WEIGHTS if path.is_dir() else path
 
 

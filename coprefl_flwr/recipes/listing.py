@@ -31,9 +31,17 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
 
 
 def store_of(folder: Path) -> ModelStore:
-    """Return where the results of a recipe's folder lie."""
+    """Return where the results of a recipe's folder lie; SettingsError if that is damaged."""
     place = folder / PLACE
-    return ModelStore(folder / (place.read_text().strip() if place.exists() else "models"))
+    if not place.exists():
+        return ModelStore(folder / "models")
+    try:
+        named = place.read_text().strip()
+    except UnicodeDecodeError:
+        named = ""
+    if not named.isprintable() or not named:
+        raise SettingsError(f"{place} is damaged: it names no folder; run the recipe again")
+    return ModelStore(folder / named)
 
 
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:

@@ -38,7 +38,14 @@ import yaml
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.files import alone, inside, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import (
+    alone,
+    expanded,
+    inside,
+    read_json,
+    remove_unfinished,
+    write_atomically,
+)
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.rounds.strategy import Hook
@@ -71,7 +78,7 @@ class Study(ABC):
         self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
         self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
         self.metrics = ClientMetrics(self.run.client_metrics)
-        self.root = Path(settings.output_dir).expanduser().resolve()
+        self.root = expanded(settings.output_dir).resolve()
 
     @abstractmethod
     def check(self) -> None:
@@ -153,7 +160,7 @@ def own_folder(settings: Settings) -> Iterator[Path]:
 
 
 def _folder(settings: Settings) -> Path:
-    return Path(settings.output_dir).expanduser().resolve() / settings.run_name
+    return expanded(settings.output_dir).resolve() / settings.run_name
 
 
 def _check_folder(settings: Settings, folder: Path) -> None:
@@ -192,7 +199,10 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
         written = None
     if not isinstance(written, dict):
         raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
-    before = Settings.from_config(written).to_config()
+    try:
+        before = Settings.from_config(written).to_config()
+    except SettingsError as error:
+        raise SettingsError(f"{kept} is damaged, or of another version: {error}") from error
     for key, value in now.items():
         if key not in FREE_ON_RESUME and value != before[key]:
             raise SettingsError(

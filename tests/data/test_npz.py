@@ -244,3 +244,27 @@ def test_a_damaged_archive_is_one_line(tmp_path, rng, cut):
     with pytest.raises(SettingsError) as caught:
         load_dataset(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("classes", r"classes has shape \(\); allowed is \(names,\)"),
+        ("domain_names", r"domain_names has shape \(\); allowed is \(names,\)"),
+        ("images", r"images are uint8 \(\); allowed are uint8 \(N, H, W\)"),
+    ],
+)
+def test_one_number_where_a_list_is_needed(tmp_path, rng, name, line):
+    """They ended in a TypeError."""
+    arrays = {"images": pixels(rng, 4, 5, 6), "labels": np.arange(4)}
+    arrays["domains"] = np.zeros(4, int)
+    refused(line, write_npz(tmp_path, **{**arrays, name: np.uint8(3)}))
+
+
+def test_a_compression_that_python_does_not_have(tmp_path):
+    """It ended in a NotImplementedError."""
+    path = tmp_path / "a.npz"
+    spoilt(path, (2, 4, 4), bytes(32))
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"\x08\x00", b"\x63\x00"))
+    refused(r"not a readable \.npz of plain arrays \(NotImplementedError: ", str(path))

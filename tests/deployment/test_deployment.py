@@ -29,14 +29,14 @@ pytestmark = pytest.mark.deployment
 class Deployment:
     """`run.sh` under way, with a home of its own."""
 
-    def __init__(self, tmp_path, mode, nodes, *options):
+    def __init__(self, tmp_path, mode, nodes, *options, example=EXAMPLE):
         self.folder = tmp_path / "deployment"
         self.home = tmp_path / "home"
         self.home.mkdir()
         self.log = tmp_path / "run.log"
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
-                [EXAMPLE / "run.sh", mode, self.folder, str(nodes), *options],
+                [example / "run.sh", mode, self.folder, str(nodes), *options],
                 cwd=tmp_path,
                 env=self.environment(),
                 stdin=subprocess.DEVNULL,

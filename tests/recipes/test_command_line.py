@@ -9,11 +9,11 @@ import shutil
 import pytest
 
 from coprefl_flwr import __version__
-from coprefl_flwr.errors import short
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import alone
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import LOCK, main
-from coprefl_flwr.recipes.listing import purposes
+from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
@@ -405,3 +405,11 @@ def test_a_name_longer_than_any_files_is_one_line(path, tmp_path, capsys):
         ["run", path, "--out", tmp_path / "outputs", "--set", f"dataset={'x' * 5000}.npz"], capsys
     )
     assert len(line) < 500
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe", b"a\0b"])
+def test_a_recipes_folder_that_does_not_say_where_its_results_are(tmp_path, content):
+    """An empty file was taken for the folder itself, and a report of nothing was written."""
+    (tmp_path / "models.txt").write_bytes(content)
+    with pytest.raises(SettingsError, match=r"models\.txt is damaged: it names no folder"):
+        store_of(tmp_path)

@@ -231,3 +231,21 @@ def test_numbers_and_texts_of_any_size_are_one_short_line(key, value, line):
 
 def test_a_seed_may_be_large():
     assert Settings(seed=10**18).seed == 10**18
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("\ud800", "\\ud800"), ("\u2028", "\\u2028")],
+)
+def test_what_does_not_print_is_escaped_in_the_line_about_it(key, shown):
+    """A line of two lines could be taken for another, and half a letter cannot be printed."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_config({key: 1})
+    assert str(caught.value).startswith(f"unknown setting '{shown}': ")
+    assert str(caught.value).isprintable()
+
+
+def test_a_line_has_an_end():
+    line = str(SettingsError(f"{'x' * 10**6}: cannot be read"))
+    assert len(line) == 5000
+    assert line.endswith("x: cannot be read")

@@ -262,6 +262,16 @@ def test_a_run_is_resumed_with_the_settings_it_was_started_with(whole, module_se
     assert "task-rounds: 2\n" in (whole / "settings.yaml").read_text()
 
 
+def test_settings_that_were_damaged_are_named(tiny_settings):
+    """The line said what was wrong with a setting, as if its user had set it."""
+    kept = make_folder(tiny_settings) / "settings.yaml"
+    kept.write_text(kept.read_text().replace("rounds: 3\n", "rounds: \n", 1))
+    with pytest.raises(SettingsError) as caught:
+        make_folder(replace(tiny_settings, resume=True))
+    assert str(caught.value).startswith(f"{kept} is damaged, or of another version: ")
+    assert "must be a whole number" in str(caught.value)
+
+
 def test_an_unknown_run_cannot_be_resumed(whole, module_settings):
     unknown = replace(module_settings, run_name="tinny", resume=True)
     with pytest.raises(SettingsError, match="unknown run 'tinny': did you mean 'tiny'"):

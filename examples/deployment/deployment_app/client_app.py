@@ -27,7 +27,10 @@ def client_fn(context: Context) -> CoPreFLClient:
     )
     samples = node_samples(str(context.node_config.get("data-path", "")))
     return CoPreFLClient(
-        model(), samples, training=training, support_fraction=settings.support_fraction
+        model(),
+        samples,
+        training=training,
+        support_fraction=task.options(settings)["support-fraction"],
     )
 
 

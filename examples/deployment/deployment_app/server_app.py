@@ -37,10 +37,10 @@ def pretrain(grid: Grid, settings: Settings) -> None:
     RunFailedError
         If a round failed too often; the checkpoint is good and can be resumed from.
     """
-    folder = run_folder(settings)
+    folder, own = run_folder(settings), task.options(settings)
     strategy = CoPreFL(
-        gamma=settings.gamma,
-        meta_learning_rate=settings.meta_learning_rate,
+        gamma=own["gamma"],
+        meta_learning_rate=own["meta-learning-rate"],
         participants=settings.participants,
         seed=settings.seed,
         run_name=settings.run_name,
@@ -88,9 +88,7 @@ def about(settings: Settings) -> dict[str, Any]:
         "method": "coprefl",
         "rounds": settings.rounds,
         "participants": settings.participants,
-        "gamma": settings.gamma,
-        "meta-learning-rate": settings.meta_learning_rate,
-        "support-fraction": settings.support_fraction,
+        **task.options(settings),
         "local-steps": settings.local_steps,
         "batch-size": settings.batch_size,
         "learning-rate": settings.learning_rate,

@@ -1,8 +1,11 @@
-"""What the server and every node must agree on: the model and its pixels."""
+"""What the server and every node must agree on: the model, its pixels, and CoPreFL's options."""
+
+from typing import Any
 
 from torch import nn
 
 from coprefl_flwr.models import build_model
+from coprefl_flwr.settings import Settings
 
 MODEL = "femnist-cnn"
 NUM_CLASSES = 100
@@ -14,3 +17,9 @@ PIXEL_MEAN, PIXEL_STD = 0.124, 0.268
 def initial_model(seed: int) -> nn.Module:
     """Return the model with the random weights that the pre-training starts from."""
     return build_model(MODEL, NUM_CLASSES, IMAGE_SHAPE, seed_key=(seed, "model"))
+
+
+def options(settings: Settings) -> dict[str, Any]:
+    """Return CoPreFL's own options, which the run-config sets beside the settings of any run."""
+    own = ("gamma", "meta-learning-rate", "support-fraction")
+    return {key: dict(settings.short)[key] for key in own}

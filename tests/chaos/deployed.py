@@ -1,0 +1,142 @@
+"""A SuperNode that lies over TLS: the model is what the other nodes make without it."""
+
+import os
+import shutil
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.numpy import load_file
+
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.protocol import ROSTER
+from tests.chaos.behaviours import NODES_LIE, NODES_LIE_IN_ARRAYS
+from tests.chaos.tally import Case
+from tests.deployment.test_deployment import EXAMPLE, Deployment
+
+ROOT = Path(__file__).parents[2]
+NODES, LIAR, ROUNDS, SEED = 3, 1, 1, 5
+LYING = """
+
+from tests.chaos.deployed import Lying
+
+app = Lying(app, {name!r})
+"""
+
+
+def lies():
+    """Return {name: (message type, what it does to a reply's records)}."""
+    known = NODES_LIE | NODES_LIE_IN_ARRAYS
+    return {
+        "a program for an array": ("train", known["a program for an array"]),
+        "os._exit": ("train.query", lambda content: os._exit(3)),
+        "a million clients": ("train", known["a million clients"]),
+        "everybody's clients are its own": (
+            ROSTER,
+            lambda content: content.update(roster=ConfigRecord({"own": list(range(NODES))})),
+        ),
+        "1e300 in sums": ("train.query", known["1e300 in sums"]),
+        "failures of nobody": ("train.query", known["failures of nobody"]),
+    }
+
+
+class Lying(ClientApp):
+    """An honest app, of which the node with the partition LIAR tells a lie, or fails cleanly."""
+
+    def __init__(self, honest, name, cleanly=False):
+        super().__init__()
+        self.honest, self.name, self.cleanly = honest, name, cleanly
+
+    def __call__(self, message, context):
+        reply = self.honest(message, context)
+        if context.node_config["partition-id"] != LIAR:
+            return reply
+        about, lie = lies()[self.name]
+        if message.metadata.message_type != about:
+            return reply
+        if self.cleanly:
+            raise ArithmeticError("cleanly")
+        content = dict(reply.content)
+        lie(content)
+        return Message(RecordDict(content), reply_to=message)
+
+
+def cases(seed, count, folder) -> Iterator[Case]:
+    """Yield a deployment for each lie."""
+    for number, name in enumerate(lies()):
+
+        def check(name=name, number=number):
+            place = folder / str(number)
+            place.mkdir()
+            check_lie(name, place)
+
+        yield Case(name, check)
+
+
+def check_lie(name, folder):
+    """Deploy the example with a lying node; compare with where that node fails cleanly."""
+    example = changed_example(folder, name)
+    # A node whose roster is false is none: there are fewer to draw from.
+    participants = NODES - (lies()[name][0] == ROSTER)
+    config = f"rounds={ROUNDS} seed={SEED} participants={participants}"
+    before = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = str(ROOT)
+    deployment = Deployment(folder, "tls", NODES, "-c", config, example=example)
+    try:
+        code, log = deployment.finish()
+    finally:
+        deployment.stop()
+        os.environ["PYTHONPATH"] = before
+    assert code == 0, " | ".join([one for one in log.splitlines() if "rror" in one][-3:])
+    left_out = [line for line in log.splitlines() if "left out" in line]
+    assert left_out, "no line"
+    node = deployment.node_log(LIAR).split("SuperNode ID: ")[1].split()[0]
+    assert all(f"node {node} is left out" in line for line in left_out), left_out
+    found = load_file(deployment.folder / "outputs" / "deployment" / "model.safetensors")
+    expected = without_liar(example, folder, deployment.folder / "data", participants)
+    assert found.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(found[key], array, atol=1e-4, err_msg=key)
+
+
+def changed_example(folder, name):
+    """Copy the example, and let its app lie."""
+    example = folder / "example"
+    shutil.copytree(EXAMPLE, example)
+    with (example / "deployment_app" / "client_app.py").open("a") as file:
+        file.write(LYING.format(name=name))
+    return example
+
+
+def without_liar(example, folder, data, participants):
+    """Return the model of the same app in this process, in which the liar fails cleanly."""
+    for module in [one for one in sys.modules if one.split(".")[0] == "deployment_app"]:
+        del sys.modules[module]
+    sys.path.insert(0, str(example))
+    try:
+        from deployment_app.client_app import app as client_app
+        from deployment_app.server_app import app as server_app
+    finally:
+        sys.path.remove(str(example))
+
+    failing = Lying(client_app.honest, client_app.name, cleanly=True)
+
+    def on_node(message, context):
+        partition = context.node_config["partition-id"]
+        context.node_config["data-path"] = str(data / f"node-{partition}.npz")
+        return failing(message, context)
+
+    text = (example / "pyproject.toml").read_text()
+    config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"] | {
+        "output-dir": str(folder / "expected"), "rounds": ROUNDS, "seed": SEED,
+        "min-nodes": NODES, "participants": participants,
+    }  # fmt: skip
+    server_app(
+        LocalGrid(on_node, nodes=NODES, run_config=config),
+        Context(1, 1, {}, RecordDict(), config),
+    )
+    return load_file(folder / "expected" / "deployment" / "model.safetensors")

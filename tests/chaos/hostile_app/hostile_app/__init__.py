@@ -1,0 +1,1 @@
+"""An app whose clients behave as none must."""
