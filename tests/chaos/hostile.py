@@ -139,10 +139,10 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
     def __enter__(self):
-        log = logging.getLogger("flwr.coprefl")
-        self.before = log.level, log.propagate
+        log, flower = logging.getLogger("flwr.coprefl"), logging.getLogger("flwr")
+        self.before = log.level, log.propagate, flower.level
         log.setLevel(logging.WARNING)
-        logging.getLogger("flwr").setLevel(logging.CRITICAL)
+        flower.setLevel(logging.CRITICAL)
         log.propagate = False
         log.addHandler(self)
         return self
@@ -152,6 +152,7 @@ class Heard(logging.Handler):
         log.removeHandler(self)
         log.setLevel(self.before[0])
         log.propagate = self.before[1]
+        logging.getLogger("flwr").setLevel(self.before[2])
 
 
 def run(name, kind, faults, lie=lambda *_: None):
