@@ -44,22 +44,25 @@ def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]
     write_atomically(folder / SUMS, "".join(lines).encode())
 
 
-def damaged(folder: Path, *names: str) -> list[str]:
+def damaged(folder: Path, *names: str, needed: Iterable[str] = ()) -> list[str]:
     """Return which files of a folder are not what their checksums say; of `names`, if any.
 
     One that is not there is left to whoever needs it. Where the file of checksums cannot be read,
-    it is that one that is damaged.
+    is cut short or lacks one that is `needed`, it is that one that is damaged.
     """
     sums = folder / SUMS
     try:
-        lines = sums.read_bytes().decode(errors="replace").splitlines()
+        text = sums.read_bytes().decode(errors="replace")
     except FileNotFoundError:
         return []
     except OSError:  # A folder, or one that may not be read.
         return [SUMS]
+    lines = text.splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
     known = {one[2]: one[1] for one in found if one}
-    if len(known) < len(lines) or not known:
+    if len(known) < len(lines) or not known or not text.endswith("\n"):
+        return [SUMS]
+    if set(needed) - known.keys():
         return [SUMS]
     wanted = [name for name in known if not names or name in names]
     there = [name for name in wanted if (folder / name).is_file()]

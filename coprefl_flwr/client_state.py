@@ -47,7 +47,10 @@ class ClientState:
                 found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise SettingsError(f"{lost}: {file}") from error
-        if not checksums.fits(found, header):
+        # Whose it is stands behind the checksum; not in states of before that was written.
+        summed, _, whose = header.get(IN_HEADER, "").partition(" ")
+        fits = checksums.fits(found, {IN_HEADER: summed} if summed else {})
+        if not fits or whose not in ("", self._whose(file)):
             raise SettingsError(f"{lost}: {file}")
         return found
 
@@ -57,12 +60,17 @@ class ClientState:
         file = self._file(config, version)
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         remove_unfinished(file.parent, shared=True)
-        write_atomically(file, save(contiguous, {IN_HEADER: checksums.of_arrays(contiguous)}))
+        summed = f"{checksums.of_arrays(contiguous)} {self._whose(file)}"
+        write_atomically(file, save(contiguous, {IN_HEADER: summed}))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
             # Not the newer ones: this request may be a late one.
             if other.stem not in kept and _age(other.stem) < _age(version):
                 other.unlink(missing_ok=True)
+
+    def _whose(self, file: Path) -> str:
+        """Return the run, population, client and version of a file, by which it is told apart."""
+        return file.relative_to(self.folder).with_suffix("").as_posix()
 
     def _file(self, config: Mapping[str, Any], version: str) -> Path:
         """Return the file of a version; refuse names that would lead out of the folder."""

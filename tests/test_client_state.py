@@ -1,13 +1,15 @@
 """The files a client keeps: which one is read, which are dropped, and where they may be."""
 
 import os
+import re
 
 import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from coprefl_flwr.checksums import of_arrays
 from coprefl_flwr.client_state import ClientState
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, printable
 from tests.test_checksums import flip
 
 
@@ -147,7 +149,8 @@ def test_a_lost_or_damaged_state_is_one_clear_line(tmp_path, damage):
 def test_names_from_the_server_cannot_leave_the_folder(tmp_path, name, value):
     state = ClientState(tmp_path / "mine")
     config = {**request(2, version="1-0"), name: value}
-    line = f"^'{value}' cannot name a folder of a client's state$".replace("\\", "\\\\")
+    shown = re.escape(printable(value))
+    line = f"^'{shown}' cannot name a folder of a client's state$"
     with pytest.raises(SettingsError, match=line):
         state.read(config)
     if name != "state-version":
@@ -190,3 +193,23 @@ def test_an_interrupted_write_leaves_the_old_state(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         write(state, 2, version="1-0")
     assert versions(tmp_path) == ["1-0"]
+
+
+def test_a_state_of_another_client_or_round_is_damage(tmp_path):
+    """A whole file in another's place was taken for its own."""
+    state = ClientState(tmp_path)
+    write(state, 1)
+    write(state, 2, version="1-0")
+    first, second = (next(tmp_path.rglob(f"{name}.safetensors")) for name in ("1-0", "2-0"))
+    second.write_bytes(first.read_bytes())
+    assert state.read(request(2, version="1-0")) is not None
+    with pytest.raises(SettingsError, match="this client's state of round 2 is lost or damaged"):
+        state.read(request(3, version="2-0"))
+
+
+def test_a_state_of_before_it_said_whose_it_is_is_read(tmp_path):
+    state, arrays = ClientState(tmp_path), {"a": np.arange(3.0)}
+    write(state, 1)
+    file = next(tmp_path.rglob("1-0.safetensors"))
+    file.write_bytes(save(arrays, {"sha256": of_arrays(arrays)}))
+    np.testing.assert_array_equal(state.read(request(2, version="1-0"))["a"], arrays["a"])

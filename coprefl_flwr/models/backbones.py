@@ -4,6 +4,7 @@ A backbone's features are what enters the linear layer it calls last; how many t
 from the network.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -138,9 +139,9 @@ def _saved(name: str, path: Path) -> Backbone:
     if path.is_file() and path.name != WEIGHTS:
         raise _refused(name, f"a file {path.name}; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
-    for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean"):
+    for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean", "pixel-std"):
         if key not in about:
-            why = ": it was not trained on images" if key == "pixel-mean" else ""
+            why = ": it was not trained on images" if key.startswith("pixel") else ""
             raise _refused(name, f"its model.json has no {key}{why}")
     _check_about(name, about, arrays)
     shape = tuple(about["input-shape"])
@@ -165,6 +166,18 @@ def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
         raise _refused(name, f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
     if not any(array.shape[:1] == (classes,) for array in arrays.values()):
         raise _refused(name, f"its model.json has {short(classes)} classes, its weights have not")
+    if not isinstance(about["norm"], str):
+        raise _refused(name, f"its model.json has norm {short(about['norm'])}; it must be a text")
+    for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
+        if not _are_numbers(about[key], shape[0], least):
+            why = f"its model.json has {key} {short(about[key])}"
+            raise _refused(name, f"{why}; allowed is a number above {least:g} for each channel")
+
+
+def _are_numbers(found: Any, channels: int, least: float) -> bool:
+    """Tell whether something is a list of a number above `least` for each channel, or for all."""
+    listed = isinstance(found, list) and len(found) in (1, channels)
+    return listed and all(type(one) in (int, float) and least < one < 1e30 for one in found)
 
 
 def _from_file(name: str, architecture: str, file: str) -> nn.Module:

@@ -12,6 +12,7 @@ from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import ABOUT, RESULT
@@ -50,7 +51,10 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     found = {}
     for file in filter(Path.exists, made):
         try:
-            found[file.parent] = read_json(file)
+            about = read_about(file.parent, settings=dict, phases=list)
+            if not {"study", "seed", "method"} <= about["settings"].keys():
+                raise SettingsError(f"{file} is damaged: its settings are not whole")
+            found[file.parent] = about
         except SettingsError as error:  # The others are shown.
             logger.warning("%s", error)
     return found

@@ -8,12 +8,12 @@ from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.files import read_json
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.personalised import HEEDED
 from coprefl_flwr.studies.populations import TaskSettings
@@ -36,13 +36,13 @@ def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], commit: str) ->
     """
     folders = [store.folder(stage) for run in runs for stage in run.study.stages]
     files = sorted({folder / RESULT for folder in folders if (folder / RESULT).exists()})
-    abouts = [read_json(path) for path in _beside(files)]
-    versions = [_in_words(about.get("versions", {})) for about in abouts]
+    abouts = [read_about(path.parent) for path in _beside(files)]
+    versions = [_in_words(about.get("versions")) for about in abouts]
     found = {
         "versions": _joined(versions),
-        "commit of the package": _joined(about.get("commit", "") for about in abouts),
+        "commit of the package": _joined(str(about.get("commit", "")) for about in abouts),
         "commit of the recipe": commit,
-        "machine": _joined(about.get("machine", "") for about in abouts),
+        "machine": _joined(str(about.get("machine", "")) for about in abouts),
         "date (UTC)": _days(files),
         "seeds": ", ".join(map(str, recipe.seeds)),
     }
@@ -63,8 +63,9 @@ def _beside(results: Iterable[Path]) -> list[Path]:
     return [file for file in (path.with_name(ABOUT) for path in results) if file.exists()]
 
 
-def _in_words(versions: dict[str, str]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions.items())
+def _in_words(versions: object) -> str:
+    known = versions if isinstance(versions, dict) else {}
+    return ", ".join(f"{name} {version}" for name, version in known.items())
 
 
 def _joined(texts: Iterable[str]) -> str:

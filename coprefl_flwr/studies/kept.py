@@ -19,6 +19,7 @@ from coprefl_flwr.files import read_json, write_atomically
 logger = logging.getLogger("flwr.coprefl")
 
 RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
+ABOUT = "model.json"
 
 
 def write_result(
@@ -51,9 +52,24 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     lists = [found.get(key) for key in ("rows", "rounds")] if isinstance(found, dict) else [None]
     if not all(isinstance(one, list) and all(isinstance(r, dict) for r in one) for one in lists):
         raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
-    if damaged(folder, RESULT):
+    if damaged(folder, RESULT, needed=(RESULT,)):
         raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
     return {key: found[key] for key in ("rows", "rounds")}
+
+
+def read_about(folder: Path, **kinds: type) -> dict[str, Any]:
+    """Return how what lies in a folder was made, with these keys (with underscores) of these types.
+
+    Raises a SettingsError if the file is not there, or damaged.
+    """
+    found = read_json(folder / ABOUT)
+    keys = {name.replace("_", "-"): kind for name, kind in kinds.items()}
+    whole = isinstance(found, dict)
+    wrong = [key for key, kind in keys.items() if not (whole and isinstance(found.get(key), kind))]
+    if wrong or not whole:
+        told = f"{folder / ABOUT} is damaged: it has no {wrong[0] if wrong else 'keys'}"
+        raise SettingsError(f"{told}; remove {RESULT} beside it, and it is made again")
+    return dict(found)
 
 
 def is_done(folder: Path) -> bool:
@@ -77,7 +93,7 @@ def put_aside_damaged(folder: Path) -> None:
     """Rename what is damaged of a stage that was done, so that it is made again."""
     if not (folder / RESULT).exists():
         return
-    wrong = damaged(folder)
+    wrong = damaged(folder, needed=(RESULT,))
     try:
         read_result(folder)
     except SettingsError:

@@ -13,7 +13,6 @@ from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import read_json
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM
 from coprefl_flwr.models import save_model
@@ -27,8 +26,9 @@ from coprefl_flwr.rounds.strategy import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
+from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase, shown
-from coprefl_flwr.studies.stage import ABOUT, Stage, Store, read_result
+from coprefl_flwr.studies.stage import Stage, Store, read_result
 from coprefl_flwr.studies.study import made_by
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Pretraining(Stage):
         rounds = [row for row in read_result(folder)["rounds"] if row["round"] > before]
         return trouble_of(
             [row["loss"] for row in rounds if "loss" in row],
-            read_json(folder / ABOUT)["num-classes"],
+            read_about(folder, num_classes=int)["num-classes"],
             start_loss=start_loss,
             chained=last.loss_of == "chain",
             comparable=last.loss_of != "more",

@@ -34,6 +34,7 @@ from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
+from coprefl_flwr.studies.kept import ABOUT as ABOUT
 from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT
 from coprefl_flwr.studies.kept import read_result as read_result
@@ -42,7 +43,7 @@ from coprefl_flwr.studies.phases import folder_of
 
 logger = logging.getLogger("flwr.coprefl")
 
-ABOUT, STATES = "model.json", "client-state"
+STATES = "client-state"
 
 FOLDER, FEATURES = "folder", "features"
 """Settings of a message: names below the client's own folder, of its stage's files and features."""

@@ -71,7 +71,7 @@ def targets(images: Path) -> list[Target]:
             lambda given: put_study(given[0], images, given[1]),
         ),
         Target("replies", replies(), put_reply),
-        Target("model.json", st.one_of(json_texts(), changed(model_json())), put_model_json),
+        Target("model.json", model_json_texts(), put_model_json),
         Target("npz", npz_files(), put_npz),
         Target("SHA256SUMS", st.one_of(st.binary(), changed(sums())), put_sums),
         Target("result.json", st.one_of(json_texts(), changed(result())), put_result),
@@ -432,7 +432,8 @@ def json_texts() -> st.SearchStrategy[bytes]:
 ABOUT = {
     "model": "lenet5",
     "num-classes": 4,
-    "image-shape": [1, 28, 28],
+    "input-shape": [1, 28, 28],
+    "norm": "batch",
     "pixel-mean": [0.5],
     "pixel-std": [0.25],
     "settings": {"model": "lenet5", "norm": "batch"},
@@ -452,6 +453,37 @@ def put_model_json(content: bytes) -> None:
         _saved(folder)
         (folder / "model.json").write_bytes(content)
         load_backbone(str(folder))
+
+
+@st.composite
+def model_json_texts(draw) -> bytes:
+    """Draw texts, and descriptions of which one thing is odd or missing."""
+    if draw(st.integers(0, 3)) == 0:
+        return draw(st.one_of(json_texts(), changed(model_json())))
+    about = dict(ABOUT)
+    odd = [
+        None,
+        True,
+        "",
+        "x",
+        0,
+        -1,
+        4,
+        0.5,
+        1e400,
+        10**400,
+        [],
+        [0.0],
+        ["x"],
+        [[1]],
+        {},
+        {"a": 1},
+    ]
+    key = draw(st.sampled_from(sorted(about)))
+    about[key] = draw(st.sampled_from(odd))
+    if draw(st.booleans()):
+        about.pop(draw(st.sampled_from(sorted(about))))
+    return json.dumps(about).encode()
 
 
 def sums() -> bytes:

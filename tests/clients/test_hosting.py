@@ -7,7 +7,7 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.clients.hosting import method_name, named, run
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import one_line
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
 from tests.messages import ask
@@ -281,6 +281,6 @@ def test_check():
 
 
 def test_one_line():
-    assert one_line(SettingsError("a\n  b")) == "a b"
+    assert one_line(ValueError("a\n  b")) == "a b"
     assert one_line(KeyError("w")) == "KeyError: 'w'"
     assert one_line(ValueError()) == "ValueError: "

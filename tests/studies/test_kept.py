@@ -12,7 +12,14 @@ from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.kept import RESULT, is_done, put_aside_damaged, read_result, write_result
+from coprefl_flwr.studies.kept import (
+    RESULT,
+    is_done,
+    put_aside_damaged,
+    read_about,
+    read_result,
+    write_result,
+)
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder, own_folder
 from tests.test_checksums import flip
@@ -57,6 +64,26 @@ def test_a_damaged_result_is_named_and_put_aside(kept, how, caplog):
     assert len(told) == 2
     left = sorted(path.name for path in kept.iterdir())
     assert left == [f"{SUMS}.damaged", "model.json", "result.json.damaged"]
+
+
+@pytest.mark.parametrize("content", [b"[]", b"null", b"{}", b'{"num-classes": "5"}', b"\xff", b"["])
+def test_how_a_model_was_made_is_read_or_named(kept, content):
+    """A list in the place of its keys ended in a traceback when all else was done."""
+    (kept / "model.json").write_bytes(content)
+    with pytest.raises(SettingsError, match=r"model\.json is damaged: "):
+        read_about(kept, num_classes=int)
+
+
+@pytest.mark.parametrize("cut", [-1, -20, 77])
+def test_checksums_that_are_cut_short_are_damage(kept, cut):
+    """Where a line ended, they were taken for those of a folder without a result."""
+    (kept / "a.safetensors").write_bytes(b"1")
+    write_result(kept, ROWS, [])
+    whole = (kept / SUMS).read_text()
+    (kept / SUMS).write_text(whole[: whole.index("\n") + 1] if cut > 0 else whole[:cut])
+    put_aside_damaged(kept)
+    assert not is_done(kept)
+    assert (kept / f"{SUMS}.damaged").exists()
 
 
 def test_a_whole_result_stays(kept):
