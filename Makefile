@@ -55,7 +55,7 @@ tests: install
 
 tests-on-ray:
 	pytest -m "ray and not deployment"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not personalised_methods and not wrong_setting"
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
 
 other-tests:
 	pytest -m "not ray and not deployment"

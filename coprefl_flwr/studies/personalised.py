@@ -169,7 +169,7 @@ class PersonalStage(Stage):
             "numbers-sent": sum(array.size for array in arrays.values()),
         }
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """Return the method's name and a hash."""
         found = self._of_features() | values_of(self.study.model)

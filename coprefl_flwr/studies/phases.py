@@ -131,13 +131,17 @@ class Phase:
             raise SettingsError(f"{what}, {self.name}: {error}", *error.keys, what) from error
 
     def about(self) -> dict[str, Any]:
-        """Return the method and everything that it heeds, "" for what is not set."""
+        """Return the method and everything that it heeds, "" for what is not set.
+
+        Of attackers and of aggregation, what is set.
+        """
         heeded = training_keys(self.method, self.role)
         values = without_added(values_of(self.training), declared(TrainingSettings))
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
         own = {key: "" if values[key] is None else values[key] for key in heeded if key in values}
-        return {"method": self.method.name, **self.options, **own}
+        averaging = {k: one for k, one in self.method.options.items() if one.name in AGGREGATION}
+        return {"method": self.method.name, **without_added(self.options, averaging), **own}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""

@@ -1,6 +1,5 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
-import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -187,7 +186,7 @@ class Pretraining(Stage):
         """Tell whether the loss to stop at was reached in a round in which it was checked."""
         return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """Return the model's methods and a hash."""
         of_classes = ("downstream-classes", "pretraining-classes", "allow-class-overlap")

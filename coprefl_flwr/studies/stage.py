@@ -12,7 +12,6 @@ checkpoint, and ends with the very bytes of one that was not.
     FOLDER/client-state/             what its clients keep, where they keep something
 """
 
-import functools
 import json
 import logging
 import shutil
@@ -139,7 +138,7 @@ class Stage(ABC):
         self.run, self.title, self.path = run, title, f"{place}/{folder_of(start)}"
         self.method, self.start, self.rounds = method, start, rounds
 
-    @functools.cached_property
+    @property
     @abstractmethod
     def key(self) -> str:
         """Return its folder in a shared store: a name and a hash of all that it depends on."""

@@ -1,6 +1,5 @@
 """The stage that measures how much a starting model has learnt: its loss on all clients' data."""
 
-import functools
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ class StartLoss(Stage):
         """Return what was measured."""
         return {START_LOSS: self.made.loss(arrays)}
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """Return the model's key, which says what its clients hold, and a name."""
         return f"{self.made.key}/{START_LOSS}"

@@ -1,6 +1,5 @@
 """The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,7 +68,7 @@ class Task(Stage):
         """Return no domain for each client."""
         return [""] * self.study.tasks.task_clients
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
         found = self.identity()
@@ -130,7 +129,7 @@ class Diagnosis(Stage):
         key = (self.run.seed, population, "diagnosis")
         return dict(diagnose(network, arrays, clients, study.task_phase.training, key))
 
-    @functools.cached_property
+    @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash; no head is computed for it."""
         found = self.of.identity() | {"head": self.of.study.tasks.head == KEEP}

@@ -166,7 +166,8 @@ ATTACK_NAMES = "sign-flip, scale, label-flip, noise"
         ),
         (
             {"task_method": "fedavg:attack=scale"},
-            "task-method, fedavg:attack=scale: fedavg has no 'attack' here; it has no settings",
+            "task-method, fedavg:attack=scale: fedavg has no 'attack' here; it has "
+            "aggregation, tolerated-share, clip-factor",
         ),
         (
             {"study": "personalised", "method": "fedpcl", "attack": "scale", "attack_share": 0.3},
