@@ -1,14 +1,16 @@
-"""The recipe of attacks: every method without attackers and with two shares of them."""
+"""The recipes of attacks: methods without attackers and with shares of them."""
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from tests.simulation import ROOT
 
-FILE = ROOT / "examples" / "attacks.yaml"
+FOLDER = ROOT / "examples"
+NAMES = ("attacks", "attacks_by_length")
 
 
 def test_it_can_be_read_and_would_run():
-    recipe = read_recipe(FILE)
+    file = FOLDER / "attacks.yaml"
+    recipe = read_recipe(file)
     assert len(recipe.seeds) == 3
     shares = {}
     for row in recipe.entrants:
@@ -18,5 +20,14 @@ def test_it_can_be_read_and_would_run():
         shares.setdefault(label, []).append(share)
     assert {"fedavg", "coprefl"} <= shares.keys()
     assert all(found == [0.0, 0.1, 0.3] for found in shares.values())
-    runs = check_runs(read_recipe(FILE, (), "small"))
+    runs = check_runs(read_recipe(file, (), "small"))
     assert len({run.key for run in runs}) == len(recipe.entrants)
+
+
+def test_updates_ten_times_as_long_are_compared_with_the_same_runs_without_attackers():
+    plain, *attacked = read_recipe(FOLDER / "attacks_by_length.yaml").entrants
+    assert (plain.label, plain.options) == ("coprefl", {})
+    assert all(row.options["attack"] == ("scale",) for row in attacked)
+    small = [check_runs(read_recipe(FOLDER / f"{name}.yaml", (), "small")) for name in NAMES]
+    first, second = ({run.key for run in runs if run.name == "coprefl"} for runs in small)
+    assert first == second
