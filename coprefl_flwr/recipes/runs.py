@@ -55,6 +55,10 @@ class Run:
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
         return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
 
+    def __reduce__(self) -> tuple[type["Run"], tuple[Settings]]:
+        """Send another process the settings alone: it builds a study of its own."""
+        return Run, (self.settings,)
+
     @functools.cached_property
     def study(self) -> Study:
         """Its stages and their clients; folders and the like, on which no result depends, aside."""

@@ -181,9 +181,9 @@ def test_where_nothing_differs_five_percent_of_pages_have_a_false_verdict() -> N
 def test_a_planted_difference_is_found() -> None:
     """5 points in one of 8 claims: 3.4 times a seed's std, √(2 + 2 · 0.5² / 4) = 1.46 points."""
     rng = np.random.default_rng(14)
-    pages = [by_seed(simulated_page(rng, [5.0] + [0.0] * 7)) for _ in range(PAGES)]
+    pages = [by_seed(simulated_page(rng, [5.0] + [0.0] * 7)) for _ in range(PAGES // 4)]
     words = [judge(page)[0].word for page in pages]
-    assert words.count(HOLDS) / PAGES >= 0.8
+    assert words.count(HOLDS) / len(words) >= 0.8
     assert words.count(FAILS) == 0
 
 
