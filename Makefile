@@ -9,7 +9,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests tests-on-ray other-tests deployment-test chaos benchmarks clean
+.PHONY: help install quickstart tables test lint types tests tests-on-ray other-tests lowest-tests deployment-test chaos benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -51,7 +51,7 @@ tests: export OMP_NUM_THREADS = 1
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-on-ray other-tests
+	$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-on-ray other-tests lowest-tests
 
 tests-on-ray:
 	pytest -m "ray and not deployment"
@@ -59,6 +59,9 @@ tests-on-ray:
 
 other-tests:
 	pytest -m "not ray and not deployment"
+
+# Begins when one of the two before has ended.
+lowest-tests:
 	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/clients tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 
 deployment-test: install
