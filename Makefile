@@ -62,7 +62,7 @@ other-tests:
 
 # Begins when one of the two before has ended.
 lowest-tests:
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/clients tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 
 deployment-test: install
 	pytest -m deployment tests/deployment
