@@ -15,8 +15,8 @@ help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
-	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (1 hour)"
-	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (50 minutes)"
+	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
+	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (more than 40 minutes)"
 	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
 	@echo "make clean        remove what these made"
 

@@ -51,8 +51,7 @@ def answered(
     client: NumPyClient, method: str, arrays: Arrays, sent: Arrays, config: Mapping[str, Any]
 ) -> Arrays:
     """Return what a client answers to `sent`: `arrays`, or what an attacker makes of them."""
-    attack = client.attack if isinstance(client, TorchClient) else ""
-    if not isinstance(client, TorchClient) or attack not in (SIGN_FLIP, SCALE, NOISE):
+    if not isinstance(client, TorchClient) or client.attack not in (SIGN_FLIP, SCALE, NOISE):
         return arrays
     changes, first = client.changes(method, list(sent), dict(config)), first_names(client.model)
     found = dict(arrays)
@@ -62,7 +61,7 @@ def answered(
         # Tied weights are one under several names, and get the same noise.
         key = client.key(dict(config), f"attack-{method}-{first.get(name, name)}")
         before = np.zeros_like(array) if name in changes else sent[name]
-        found[name] = _attacked(attack, array, before, key).astype(array.dtype)
+        found[name] = _attacked(client.attack, array, before, key).astype(array.dtype)
     return found
 
 

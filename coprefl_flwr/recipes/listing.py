@@ -12,10 +12,9 @@ from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.studies.kept import read_about
+from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import ABOUT, RESULT
 
 logger = logging.getLogger("flwr.coprefl")
 

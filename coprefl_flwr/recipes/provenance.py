@@ -13,12 +13,11 @@ from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.studies.kept import read_about
+from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.personalised import HEEDED
 from coprefl_flwr.studies.populations import TaskSettings
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import ABOUT, RESULT
 
 UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
 """Settings of the data that a personalised study does not heed."""

@@ -55,14 +55,15 @@ class Run:
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
         return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
 
-    def __reduce__(self) -> tuple[type["Run"], tuple[Settings]]:
-        """Send another process the settings alone: it builds a study of its own."""
-        return Run, (self.settings,)
-
     @functools.cached_property
+    def shared(self) -> Settings:
+        """Its settings without folders and the like, on which no result depends."""
+        return replace(self.settings, output_dir="outputs", checkpoint_every=1)
+
+    @property
     def study(self) -> Study:
-        """Its stages and their clients; folders and the like, on which no result depends, aside."""
-        return build(replace(self.settings, output_dir="outputs", checkpoint_every=1))
+        """Its stages and their clients, which are not kept here: they hold data."""
+        return build(self.shared)
 
     @property
     def name(self) -> str:

@@ -26,6 +26,7 @@ from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
+from coprefl_flwr.studies.kept import ABOUT
 from coprefl_flwr.studies.personal_data import (
     PERSONAL,
     PersonalSettings,
@@ -34,7 +35,7 @@ from coprefl_flwr.studies.personal_data import (
 )
 from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import ABOUT, FEATURES, STATES, Stage, Store
+from coprefl_flwr.studies.stage import FEATURES, STATES, Stage, Store
 from coprefl_flwr.studies.study import Study, made_by, not_set
 
 GLOBAL = "global.safetensors"

@@ -33,7 +33,6 @@ from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.kept import ABOUT as ABOUT
 from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT
 from coprefl_flwr.studies.kept import read_result as read_result

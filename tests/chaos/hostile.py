@@ -4,6 +4,7 @@ For FedAvg and CoPreFL that is computed here by NumPy from the papers' formulas;
 what the same strategy comes to where the bad client fails with an ordinary exception.
 """
 
+import functools
 import itertools
 import logging
 import random
@@ -215,12 +216,10 @@ def fails(*_):
     raise ArithmeticError("cleanly")
 
 
-def reference(name, kind, client, exchange, known={}):  # noqa: B006
+@functools.cache
+def reference(name, kind, client, exchange):
     """Return what a strategy comes to where the client fails cleanly."""
-    key = name, kind, client, exchange
-    if key not in known:
-        known[key] = run(name, kind, {(client, exchange): fails})[0]
-    return known[key]
+    return run(name, kind, {(client, exchange): fails})[0]
 
 
 def check_node(name, kind, node, exchange, change):
