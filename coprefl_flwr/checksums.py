@@ -31,9 +31,12 @@ def of_arrays(arrays: Arrays, text: str = "") -> str:
     return made.hexdigest()
 
 
-def fits(arrays: Arrays, header: Mapping[str, str]) -> bool:
-    """Return whether arrays are those whose checksum stands in a file's header, if one does."""
-    return header.get(IN_HEADER) in (None, of_arrays(arrays))
+def sealed(arrays: Arrays, text: str) -> str:
+    """Return the checksum of arrays and a text, and the text: an entry of the arrays' file.
+
+    One entry for both, as safetensors writes several in an order of chance.
+    """
+    return f"{of_arrays(arrays, text)} {text}"
 
 
 def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:

@@ -47,10 +47,9 @@ class ClientState:
                 found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise SettingsError(f"{lost}: {file}") from error
-        # Whose it is stands behind the checksum; not in states of before that was written.
-        summed, _, whose = header.get(IN_HEADER, "").partition(" ")
-        fits = checksums.fits(found, {IN_HEADER: summed} if summed else {})
-        if not fits or whose not in ("", self._whose(file)):
+        own = checksums.sealed(found, self._whose(file))
+        # States of before do not say whose they are, or have no checksum either.
+        if header.get(IN_HEADER, own) not in (own, checksums.of_arrays(found)):
             raise SettingsError(f"{lost}: {file}")
         return found
 
@@ -60,8 +59,8 @@ class ClientState:
         file = self._file(config, version)
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         remove_unfinished(file.parent, shared=True)
-        summed = f"{checksums.of_arrays(contiguous)} {self._whose(file)}"
-        write_atomically(file, save(contiguous, {IN_HEADER: summed}))
+        sealed = checksums.sealed(contiguous, self._whose(file))
+        write_atomically(file, save(contiguous, {IN_HEADER: sealed}))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
             # Not the newer ones: this request may be a late one.

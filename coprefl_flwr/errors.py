@@ -68,9 +68,8 @@ def printable(text: str) -> str:
 
     It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
     """
-    if len(text) > LONGEST_LINE:
-        text = f"{text[: LONGEST_LINE - 505]} ... {text[-500:]}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    known = _without_middle(text, LONGEST_LINE)
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in known)
 
 
 def cut(text: str) -> str:
@@ -80,10 +79,13 @@ def cut(text: str) -> str:
     """
     known = text if len(text) <= 10 * LONGEST else text[: 5 * LONGEST] + text[-5 * LONGEST :]
     line = " ".join("".join(c if c.isprintable() else " " for c in known).split())
-    if len(line) <= LONGEST:
-        return line
-    end = LONGEST // 4
-    return f"{line[: LONGEST - end - 5]} ... {line[-end:]}"
+    return _without_middle(line, LONGEST)
+
+
+def _without_middle(text: str, most: int) -> str:
+    """Return a text of at most so many characters: the begin of a longer one, and its last part."""
+    end = most // 4
+    return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

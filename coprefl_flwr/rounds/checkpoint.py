@@ -152,9 +152,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "versions": checkpoint.versions,
     }
     text = json.dumps(about)
-    # One entry for both: safetensors writes several in an order of chance.
-    summed = f"{checksums.of_arrays(tensors, text)} {text}"
-    write_atomically(path, save(tensors, {"checkpoint": summed}))
+    write_atomically(path, save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -163,9 +161,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         with safe_open(str(path), framework="numpy") as file:
             header = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        before, brace, rest = header["checkpoint"].partition("{")
+        entry = header["checkpoint"]
+        _, brace, rest = entry.partition("{")
         text = brace + rest
-        if before not in ("", f"{checksums.of_arrays(tensors, text)} "):
+        if entry not in (text, checksums.sealed(tensors, text)):
             raise ValueError("it is damaged, as its checksum says")
         about = json.loads(text)
         return Checkpoint(

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, declared, option, without_added
@@ -65,10 +65,6 @@ class RoundOptions:
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
 
-    name: ClassVar[str] = ""
-    averages: ClassVar[bool] = False
-    needs_only_sums: ClassVar[bool] = False
-
     def __post_init__(self) -> None:
         """Check the options."""
         check_declared(self)
@@ -80,23 +76,6 @@ class RoundOptions:
             if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
                 raise SettingsError(f"{name} = {value!r}: {limit}")
-        self._check_aggregation()
-
-    def _check_aggregation(self) -> None:
-        """Refuse a robust rule for what has no mean; with it, sums are no longer enough."""
-        if self.robust is None:
-            return
-        if not self.averages:
-            own = self.name or type(self).__name__
-            known = ", ".join(sorted(_that_average(RoundOptions)))
-            raise SettingsError(
-                f"aggregation = {self.aggregation}: {own} has no mean of models or gradients that "
-                f"could be robust; methods that have: {known}",
-                "aggregation",
-            )
-        if self.participants is not None:
-            self.robust.check(self.participants)
-        self.needs_only_sums = False  # type: ignore[misc]
 
     @property
     def robust(self) -> Robust | None:
@@ -118,9 +97,3 @@ class RoundOptions:
         if self.min_replies > participants:
             limit = f"must be at most participants = {participants}"
             raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
-
-
-def _that_average(owner: type[RoundOptions]) -> set[str]:
-    """Return the names of the methods that average, of all that were imported."""
-    found = {owner.name} if owner.averages and owner.name else set()
-    return found.union(*(_that_average(one) for one in owner.__subclasses__()))

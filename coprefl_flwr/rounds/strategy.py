@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.flower import plain_log, refuse_old_style
 from coprefl_flwr.options import Option, Value
 from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
@@ -119,7 +120,24 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
     def __post_init__(self) -> None:
         """Check the options and start with an empty state."""
         super().__post_init__()
+        self._check_aggregation()
         self._engine = Engine(self)
+
+    def _check_aggregation(self) -> None:
+        """Refuse a robust rule for what has no mean; with it, sums are no longer enough."""
+        if self.robust is None:
+            return
+        if not self.averages:
+            own = self.name or type(self).__name__
+            known = ", ".join(sorted(_that_average(RoundStrategy.__subclasses__())))
+            raise SettingsError(
+                f"aggregation = {self.aggregation}: {own} has no mean of models or gradients that "
+                f"could be robust; methods that have: {known}",
+                "aggregation",
+            )
+        if self.participants is not None:
+            self.robust.check(self.participants)
+        self.needs_only_sums = False  # type: ignore[misc]
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
@@ -305,6 +323,12 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
     def aggregate_evaluate(self, *args: Any, **more: Any) -> MetricRecord | None:
         """Take the step of Flower's loop as `Engine.aggregate_evaluate` says."""
         return self._engine.aggregate_evaluate(*args, **more)
+
+
+def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
+    """Return the names of the methods that average, of these classes and those made of them."""
+    found = {one.name for one in classes if one.averages and one.name}
+    return found.union(*(_that_average(one.__subclasses__()) for one in classes))
 
 
 RUN_OPTIONS = tuple(
