@@ -38,7 +38,7 @@ def test_kills_and_damaged_files_of_a_study(tmp_path, home, monkeypatch):
     whole = kills.Whole(StudyWork(images), tmp_path / "whole")
     found = [
         Case(str(kill), lambda kill=kill: kills.resumed(whole, [kill], tmp_path))
-        for kill in (Kill(operation=31), Kill(seconds=0.3))
+        for kill in (Kill(operation=31), Kill(operation=9))
     ]
     held("kills", found, 2, tmp_path)
     scene = corrupted.Scene("finished", whole, tmp_path / "finished")
