@@ -4,12 +4,14 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
+# A third of the time of all tests that start no Ray; in a job of their own.
+LONG := $(addprefix tests/,checking examples recipes)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests tests-on-ray other-tests lowest-tests deployment-test chaos benchmarks clean
+.PHONY: help install quickstart tables test lint types tests tests-on-ray long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -46,21 +48,25 @@ types: install
 	mypy
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
-# Tests that start Ray run one after the other, as two Rays can find each other; all others meanwhile.
+# Tests that start Ray run one after the other, as two Rays can find each other, and wait much; all
+# others meanwhile, in two jobs more.
 tests: export OMP_NUM_THREADS = 1
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-on-ray other-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=3 --output-sync=target tests-on-ray long-tests other-tests lowest-tests
 
 tests-on-ray:
 	pytest -m "ray and not deployment"
 	PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
 
-other-tests:
-	pytest -m "not ray and not deployment"
+long-tests:
+	pytest -m "not ray and not deployment" $(LONG)
 
-# Begins when one of the two before has ended.
+other-tests:
+	pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
+
+# Begins when one of the three before has ended.
 lowest-tests:
 	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 
