@@ -4,6 +4,7 @@ import ast
 import functools
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError
@@ -29,7 +30,7 @@ def beside(file: Path) -> dict[str, Path]:
 
 def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the modules in `folder` that a file names in its import lines, with their files."""
-    for level, name in _import_lines(file, file.stat().st_mtime_ns):
+    for level, name in _import_lines(file.read_bytes()):
         start, parts = file.parents[level - 1] if level else folder, Path(*name.split("."))
         for other in (start / parts.with_suffix(".py"), start / parts / "__init__.py"):
             if other.is_file() and other.is_relative_to(folder):
@@ -38,10 +39,10 @@ def _imported(file: Path, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 @functools.lru_cache(maxsize=256)
-def _import_lines(file: Path, _: int) -> tuple[tuple[int, str], ...]:
-    """Return (dots before it, name) of all that a file written at some time imports."""
+def _import_lines(text: bytes) -> tuple[tuple[int, str], ...]:
+    """Return (dots before it, name) of all that the text of a file imports."""
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        nodes = list(ast.walk(ast.parse(text)))
     except SyntaxError:  # Said when the file is imported.
         return ()
     found = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
@@ -60,6 +61,20 @@ def forget_changed(others: Mapping[str, Path]) -> None:
         if _read.get(file) != text and str(getattr(module, "__file__", "")) == str(file):
             del sys.modules[name]
         _read[file] = text
+
+
+@contextmanager
+def without_bytecode() -> Iterator[None]:
+    """Have Python keep no .pyc of what is imported meanwhile.
+
+    It knows a .pyc by the second and the size of its source: of two texts of one second and one
+    size it would run the first again.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def check_beside(place: str, others: Mapping[str, Path]) -> None:

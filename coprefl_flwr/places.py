@@ -21,7 +21,7 @@ from typing import Any
 from coprefl_flwr.allowed import check_allowed, is_allowed
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.imports import beside, check_beside, forget_changed
+from coprefl_flwr.imports import beside, check_beside, forget_changed, without_bytecode
 
 Value = bool | int | float | str
 
@@ -226,7 +226,8 @@ def _of_file(path: Path, place: str) -> ModuleType:
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module  # Dataclasses look their module up while it is being read.
         try:
-            _loaded(place, functools.partial(spec.loader.exec_module, module))
+            with without_bytecode():
+                _loaded(place, functools.partial(spec.loader.exec_module, module))
             check_beside(place, others)
         except SettingsError:
             del sys.modules[name]

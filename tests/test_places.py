@@ -60,7 +60,9 @@ def test_a_file(file):
     )
 
 
-def test_a_file_is_read_again_once_it_is_another(file):
+def test_a_file_is_read_again_once_it_is_another(file, monkeypatch):
+    """Also one of the same size, of the same second: a .pyc would be that of the first."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     first = places.find("model", f"{file}:width")
     assert places.find("model", f"{file}:width") is first
     (file.parent / "beside_mine.py").write_text("WIDTH = 4\n")
