@@ -11,7 +11,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests tests-on-ray long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -48,17 +48,24 @@ types: install
 	mypy
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
-# Tests that start Ray run one after the other, as two Rays can find each other, and wait much; all
-# others meanwhile, in two jobs more.
+# Tests that start Ray wait much, so more jobs run at once than there are cores.
 tests: export OMP_NUM_THREADS = 1
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=3 --output-sync=target tests-on-ray long-tests other-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests long-tests other-ray-tests other-tests lowest-flower-tests lowest-tests
 
-tests-on-ray:
-	pytest -m "ray and not deployment"
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
+# Rays find each other by their folder: of those that run at once each has its own, with a short name.
+ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
+
+flower-tests:
+	$(ALONE) pytest -m "ray and not deployment" tests/test_flower.py
+
+other-ray-tests:
+	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/test_flower.py
+
+lowest-flower-tests:
+	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
 
 long-tests:
 	pytest -m "not ray and not deployment" $(LONG)
@@ -66,7 +73,6 @@ long-tests:
 other-tests:
 	pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
 
-# Begins when one of the three before has ended.
 lowest-tests:
 	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 
