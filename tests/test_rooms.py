@@ -41,6 +41,7 @@ UPPER = (
     "report",
 )
 FOUNDATION = {
+    "allocator",
     "allowed",
     "arrays",
     "checksums",
@@ -49,6 +50,7 @@ FOUNDATION = {
     "failures",
     "files",
     "flower",
+    "handover",
     "imports",
     "options",
     "places",

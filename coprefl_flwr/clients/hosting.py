@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from flwr.app import Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
-from coprefl_flwr.clients.attacks import answered
 from coprefl_flwr.errors import ENDS
 from coprefl_flwr.failures import told
 from coprefl_flwr.rounds import protocol
@@ -44,11 +44,23 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
 class _Alike:
     """What the clients returned whose arrays have the same names."""
 
-    def __init__(self, rule: Rule, sent: Arrays, first: Arrays) -> None:
+    def __init__(self, rule: Rule, sent: Arrays) -> None:
         self.accumulator = Accumulator(rule, sent)
-        # A copy: what a client returns may be a view of the model that the next one uses.
-        self.first = {name: array.copy() for name, array in first.items()}
+        self.first: Arrays = {}
         self.metrics: dict[int, dict[str, float]] = {}
+
+    def add(self, client_id: int, arrays: Arrays, metrics: dict[str, float]) -> None:
+        """Add one client's result; the first one's arrays stay as they are until there is more."""
+        if not self.metrics:
+            # A copy: what a client returns may be a view of the model that the next one uses.
+            self.first = {name: array.copy() for name, array in arrays.items()}
+        else:
+            if len(self.metrics) == 1:
+                ((first_id, of_first),) = self.metrics.items()
+                self.accumulator.add(first_id, self.first, of_first)
+                self.first = {}
+            self.accumulator.add(client_id, arrays, metrics)
+        self.metrics[client_id] = metrics
 
 
 def run_all(
@@ -72,19 +84,18 @@ def run_all(
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
+            if _is_ours(client):
+                client.lends = True  # type: ignore[attr-defined]
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
             limits.check(arrays, metrics, sent, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            group = groups.get(names) or _Alike(rule, sent, arrays if rule.sums else {})
+            group = groups.get(names) or _Alike(rule, sent)
             if chained:
-                start = cast_like(arrays, sent)
-            else:
-                group.accumulator.add(client_id, arrays, metrics)
+                start, arrays = cast_like(arrays, sent), {}
+            group.add(client_id, arrays, metrics)
+            groups[names] = group
         except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = told(error)
-        else:
-            groups[names] = group
-            group.metrics[client_id] = metrics
     if not groups:
         return reply
     chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, sent))
@@ -92,17 +103,20 @@ def run_all(
         reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
     reply.metrics = chosen.metrics
     if rule.sums:
-        sums = {"last": start} if chained else chosen.accumulator.sums
         alone = len(reply.metrics) == 1
-        reply.records = {protocol.ARRAYS: chosen.first} if alone else sums
+        if chained:
+            reply.records = {protocol.ARRAYS if alone else "last": start}
+        else:
+            reply.records = {protocol.ARRAYS: chosen.first} if alone else chosen.accumulator.sums
     return reply
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
-    """Return the request's arrays, and the further ones that it names."""
-    records = {name: from_record(r) for name, r in message.content.array_records.items()}
+    """Return the request's arrays, only to be read, and copies of the others that it names."""
+    records = dict(message.content.array_records)
     name = protocol.ARRAYS if protocol.ARRAYS in records else next(iter(records), "")
-    return records.pop(name, {}), records
+    sent = from_record(records.pop(name), copy=False) if records else {}
+    return sent, {name: from_record(record) for name, record in records.items()}
 
 
 def method_name(message_type: str) -> str:
@@ -120,8 +134,7 @@ def run(
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # Copies: a client may change what it is given, and the next one starts from the same.
-    parameters = [array.copy() for array in sent.values()]
+    parameters = [_given(client, array) for array in sent.values()]
     outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
@@ -130,13 +143,34 @@ def run(
     if method == "evaluate":
         metrics["loss"], arrays = float(first), Arrays()
     else:
-        arrays = answered(client, method, named(first, sent), sent, config)
+        arrays = named(first, sent)
+        if getattr(client, "attack", ""):
+            # Here, as clients without torch have no attack.
+            from coprefl_flwr.clients.attacks import answered
+
+            arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
         if name == "clients":  # In a reply that is whose results it has.
             raise ValueError("metric 'clients' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def _is_ours(client: NumPyClient) -> bool:
+    return type(client).__module__.startswith("coprefl_flwr.clients.")
+
+
+def _given(client: NumPyClient, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return what a client is given of an array that was sent: a copy, which it may change.
+
+    The next one starts from the same. Clients of this package only read, which NumPy sees to.
+    """
+    if not _is_ours(client):
+        return array.copy()
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def named(

@@ -26,6 +26,7 @@ from coprefl_flwr.learning import (
     torch_seeded,
 )
 from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models.arrays import model_views
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
@@ -49,6 +50,10 @@ class TorchClient(NumPyClient):
 
     attack: str = ""
     """How it spoils what it answers (see `coprefl_flwr.clients.attacks`); "" is not at all."""
+
+    lends: bool = False
+    """Whether `fit` may answer with the model's own memory: whoever sets it takes the numbers from
+    there before the model is used again."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
@@ -95,7 +100,7 @@ class TorchClient(NumPyClient):
 
     def weights(self) -> Parameters:
         """Return the model's arrays in `state_dict` order."""
-        return list(model_arrays(self.model).values())
+        return list((model_views if self.lends else model_arrays)(self.model).values())
 
     def train_locally(
         self,

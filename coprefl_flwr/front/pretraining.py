@@ -272,7 +272,7 @@ def _with_app(
         file = folder / "checkpoint.safetensors"
         result = strategy.start(
             LocalGrid(app, nodes),
-            to_record(first),
+            to_record(first, copy=False),
             rounds,
             checkpoint=file,
             resume=file.exists(),

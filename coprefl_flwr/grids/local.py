@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.errors import ENDS, said
 from coprefl_flwr.failures import place
 from coprefl_flwr.flower import enter_run, name_message
@@ -47,6 +48,7 @@ class LocalGrid(Grid):
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         enter_run(run_id=1, node_id=1)
+        keep_freed_memory()
 
     def set_run(self, run: Any) -> None:
         """Keep the run, which Flower's grids ask for."""

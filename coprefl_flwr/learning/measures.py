@@ -70,8 +70,11 @@ def loss_and_gradient(
             count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.div_(count)
     gradient = {
-        name: (torch.zeros_like(p) if p.grad is None else p.grad / count).cpu().numpy()
+        name: (torch.zeros_like(p) if p.grad is None else p.grad).cpu().numpy()
         for name, p in model.named_parameters(remove_duplicate=False)
         if p.requires_grad
     }

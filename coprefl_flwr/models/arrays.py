@@ -20,6 +20,11 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
+def model_views(model: nn.Module) -> dict[str, np.ndarray]:
+    """Return what `model_arrays` does without a copy of what is in the CPU's memory."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+
+
 def first_names(model: nn.Module) -> dict[str, str]:
     """Return for every parameter and buffer the first of the names that it has.
 
@@ -42,10 +47,21 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
-        # C order, since torch knows no negative strides; a copy of what is read-only, since torch
-        # warns of it.
-        array = np.asarray(arrays[name], order="C")
-        tensor.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
+        tensor.copy_(torch.from_numpy(_for_torch(np.asarray(arrays[name]))))
+
+
+def _for_torch(array: np.ndarray) -> np.ndarray:
+    """Return an array of the same numbers that torch takes without a warning; nobody writes it."""
+    if min(array.strides, default=0) < 0:  # Which torch does not know.
+        return array.copy()
+    if array.flags.writeable:
+        return array
+    view = array.view()
+    try:
+        view.flags.writeable = True
+    except ValueError:  # The memory itself is read-only.
+        return array.copy()
+    return view
 
 
 def with_fresh_head(

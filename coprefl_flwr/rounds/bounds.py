@@ -18,6 +18,7 @@ from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import LONGEST, SettingsError
+from coprefl_flwr.handover import is_handed, size_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange
@@ -269,14 +270,14 @@ def _check_arrays_size(
     most = max(map(len, records), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
-    size = sum(len(array.data) for record in records for array in record.values())
+    size = sum(size_of(array) for record in records for array in record.values())
     needed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     allowed = needed if bounds.most_bytes is None else bounds.most_bytes
     if size > allowed:
         raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
     for record in records:
         for name, array in record.items():
-            if _numbers(array) > len(array.data):
+            if not is_handed(array) and _numbers(array) > len(array.data):
                 raise ValueError(f"array '{name}' holds fewer numbers than its header says")
 
 

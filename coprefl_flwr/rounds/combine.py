@@ -200,6 +200,7 @@ class Accumulator:
         self.rule = rule
         self.sent = sent or {}
         self.sums: dict[str, Arrays] = {}
+        self._of_others: set[str] = set()  # Sums whose arrays are a node's, not to be changed.
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays."""
@@ -209,17 +210,28 @@ class Accumulator:
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums of a node that added up several clients by the same rule."""
         for name, arrays in sums.items():
-            self._into(name, arrays, 1.0, 1.0)
+            if name in self.sums:
+                self._into(name, arrays, 1.0, 1.0)
+            else:
+                self.sums[name] = {key: _float64(array) for key, array in arrays.items()}
+                self._of_others.add(name)
 
     def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
+        if name in self._of_others:
+            sums.update({key: array.copy() for key, array in sums.items()})
+            self._of_others.remove(name)
         for key, array in arrays.items():
             factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
                 add_scaled(sums[key], array, factor)
             else:
                 sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64, order="C"))
+
+
+def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.asarray(array, dtype=np.float64, order="C")
 
 
 def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:

@@ -114,7 +114,7 @@ class Engine:
 
     def end(self, result: Result) -> None:
         """Fill in what Flower's loop does not know: the last model, and absolute rounds."""
-        result.arrays = to_record(self.arrays)
+        result.arrays = to_record(self.arrays, copy=False)
         self.history.put_into(result)
         if self._transport:
             self._transport.end()
@@ -163,7 +163,7 @@ class Engine:
         self.versions.commit(self._wrote_state, self.round, self.attempt)
         self.history.train[self.round] = metrics
         self.history.traffic[self.round] = self.link.traffic.as_metrics()
-        return to_record(arrays), MetricRecord(dict(metrics))
+        return to_record(arrays, copy=False), MetricRecord(dict(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -175,7 +175,7 @@ class Engine:
         if not self.strategy.evaluation_due(absolute, self.num_rounds):
             return []
         clients = list(self.link.clients())
-        exchange = self.strategy.evaluation_exchange(from_record(arrays), clients)
+        exchange = self.strategy.evaluation_exchange(from_record(arrays, copy=False), clients)
         self.round, self.attempt = absolute, 0
         return self._prepare(exchange, dict(config))
 
@@ -258,19 +258,23 @@ class Engine:
     def _finish_attempt(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
         """Send the program its replies, exchange by exchange, until it returns."""
         while self._returned is None:
-            replies = self.link.collect(messages)
-            if self._asked.stateful:
-                self._wrote_state |= set(replies.clients)
-            if robust := self.running.robust:
-                replies, told = robust.mean(self._asked, replies)
-                self._told |= told
-            messages = self._send(self._advance(replies))
+            messages = self._send(self._advance(self._combined(messages)))
         arrays, metrics = self._returned
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
             raise RoundFailedError(f"the new global model is no good: {problem}")
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}, metrics | self._told
+
+    def _combined(self, messages: Iterable[Message]) -> Replies:
+        """Return the combined replies to what was last asked; only the program keeps them."""
+        replies = self.link.collect(messages)
+        if self._asked.stateful:
+            self._wrote_state |= set(replies.clients)
+        if robust := self.running.robust:
+            replies, told = robust.mean(self._asked, replies)
+            self._told |= told
+        return replies
 
     def _send(self, messages: list[Message]) -> Iterable[Message]:
         """Send messages that Flower's loop does not: those behind a round's first exchange."""

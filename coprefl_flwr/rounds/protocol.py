@@ -113,7 +113,8 @@ def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
 def hosted_reply(reply: NodeReply) -> RecordDict:
     """Return the content of a hosting node's reply."""
     lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
-    content = RecordDict({name: to_record(arrays) for name, arrays in reply.records.items()})
+    records = reply.records.items()
+    content = RecordDict({name: to_record(arrays, copy=False) for name, arrays in records})
     content["metrics"] = MetricRecord({"clients": reply.clients, **lists})
     if reply.failed:
         failed, reasons = list(reply.failed), list(reply.failed.values())
@@ -146,7 +147,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")
     (measured,) = content.metric_records.values()
     found = content.array_records if arrays else {}
-    records = {name: from_record(record) for name, record in found.items()}
+    records = {name: from_record(record, copy=False) for name, record in found.items()}
     ids = measured.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:

@@ -292,12 +292,12 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
         engine = self._engine = Engine(
             self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks, stop
         )
-        engine.begin(from_record(initial_arrays), resume)
+        engine.begin(from_record(initial_arrays, copy=False), resume)
         result = Result()
         with contextlib.suppress(Stopped):
             result = super().start(
                 grid,
-                to_record(engine.arrays),
+                to_record(engine.arrays, copy=False),
                 engine.rounds_left,
                 timeout,
                 train_config,

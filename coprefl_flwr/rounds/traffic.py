@@ -7,6 +7,7 @@ import numpy as np
 from flwr.app import Message
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.handover import size_of
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
 
@@ -74,4 +75,4 @@ def size(arrays: Arrays) -> int:
 def array_bytes(message: Message) -> int:
     """Return the bytes of the serialised arrays in a message."""
     records = message.content.array_records.values()
-    return sum(len(array.data) for record in records for array in record.values())
+    return sum(size_of(array) for record in records for array in record.values())

@@ -165,7 +165,8 @@ class Transport:
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
         named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
-        records = {name: to_record(arrays) for name, arrays in named.items()}
+        # Shared: the round's program waits for the replies meanwhile.
+        records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
         self._asked = exchange
         self._limits = Limits.of(self.bounds, exchange)
         chained = isinstance(exchange.combine, Chain)
@@ -203,6 +204,7 @@ class Transport:
                 continue
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
+            _empty(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
         leave_out_other_names(exchange, replies)
         leave_out_large(exchange, replies, self.bounds.largest_update)
@@ -285,6 +287,13 @@ def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tu
     for reply in replies:
         about = reply.metadata
         yield asked.get(about.reply_to_message_id, about.src_node_id), reply
+
+
+def _empty(message: Message) -> None:
+    """Take the arrays out of a reply that was read: Flower's loop keeps it until the next ones."""
+    if not message.has_error():
+        for name in list(message.content.array_records):
+            del message.content[name]
 
 
 def _answer(reply: Message) -> Mapping[str, object]:

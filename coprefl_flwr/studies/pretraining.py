@@ -142,7 +142,7 @@ class Pretraining(Stage):
             clients = self.study.server_data("clients")
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            model, last = from_record(arrays), server_round == self.rounds
+            model, last = from_record(arrays, copy=False), server_round == self.rounds
             found: dict[str, float] = {}
             if clients and server_round and (last or server_round % checked == 0):
                 found[START_LOSS] = clients.evaluate(model)["loss"]

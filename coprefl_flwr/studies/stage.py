@@ -238,7 +238,7 @@ def _train(
         told[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
         grid,
-        to_record(stage.initial(store)),
+        to_record(stage.initial(store), copy=False),
         stage.rounds,
         stage.run.timeout,
         ConfigRecord(dict(told)),
