@@ -30,8 +30,9 @@ PRETRAINING, TASK, PERSONALISED, HEAD = "pretraining", "task", "personalised", "
 ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
 """The roles a method can have: what kinds of stage it can be."""
 
-ServerDataOf = Callable[[str], ServerData]
-"""Gives data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
+ServerDataOf = Callable[[str, str], ServerData]
+"""Gives data to compute on at the server, "server", "clients" (all of theirs) or "both", in a
+precision."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Method:
         declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
         own = {one.name: options[key] for key, one in declarations.items()}
         if self.strategy_class.server_data:
-            own["server"] = _needed(server)(self.strategy_class.server_data)
+            own["server"] = _needed(server)(self.strategy_class.server_data, training.precision)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
             own["training"] = training
         if self.strategy_class.loss_of != "more":  # A cross-entropy.
@@ -130,8 +131,9 @@ class Method:
         if not self.refined:
             return strategy
         refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
-        size = training.samples_per_step
-        return ServerRefined(strategy, _needed(server)("server"), batch_size=size, **refinement)
+        held = _needed(server)("server", training.precision)
+        refinement |= {"batch_size": training.samples_per_step, "precision": training.precision}
+        return ServerRefined(strategy, held, **refinement)
 
     def client(
         self,

@@ -18,6 +18,7 @@ from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import HEAD, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import last_linear
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.studies import populations as clients_of
@@ -29,6 +30,7 @@ from coprefl_flwr.studies.phases import (
     Phase,
     TrainingSettings,
     check_all_used,
+    check_precisions,
     entries,
     read_phase,
 )
@@ -60,6 +62,7 @@ class Starts(Study):
             local_epochs=self.tasks.task_local_epochs,
             batch_size=self.training.batch_size,
             learning_rate=self.tasks.task_learning_rate,
+            precision=self.training.precision,
         )
         named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
@@ -131,12 +134,15 @@ class Starts(Study):
             raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
         return HeadLayer(found, f"{found}.weight", f"{found}.bias" if has_bias else "")
 
-    def server_data(self, whose: str) -> ServerData:
+    def server_data(self, whose: str, precision: str = FLOAT32) -> ServerData:
         """Return what is computed on at the server (see `Populations.samples_of`)."""
-        return ServerData(self.network(), self.populations.samples_of(whose))
+        samples = self.populations.samples_of(whose)
+        return ServerData(self.network(), samples, precision=precision)
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
+        of_starts = [phase for start in self.starts.values() for phase in start.phases]
+        check_precisions([self.task_phase, *of_starts])
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
         pretraining, *_ = [self.populations.population(name) for name in names]
