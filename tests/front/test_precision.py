@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
-from tests.front.made_up import CLASSES, Perceptron, images
+from tests.front.made_up import Perceptron, images
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
 
@@ -73,9 +73,3 @@ def test_what_cannot_be_is_refused(clients):
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
     with pytest.raises(SettingsError, match=needs):
         cp.evaluate_starts({"x": first}, tasks, rounds=1, precision="tf32", **SMALL)
-    small = Perceptron(classes=CLASSES)
-    small.last.weight = torch.nn.Parameter(
-        small.last.weight.detach().to(torch.float8_e4m3fn), requires_grad=False
-    )
-    with pytest.raises(SettingsError, match=r"^'last\.weight' is float8_e4m3fn; allowed are weig"):
-        cp.pretrain("fedavg", small, clients, rounds=1, **SMALL)
