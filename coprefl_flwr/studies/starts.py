@@ -18,7 +18,6 @@ from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import HEAD, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import last_linear
-from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.studies import populations as clients_of
@@ -134,10 +133,9 @@ class Starts(Study):
             raise SettingsError(f"{problem}; of those arrays there are {', '.join(self.head)}")
         return HeadLayer(found, f"{found}.weight", f"{found}.bias" if has_bias else "")
 
-    def server_data(self, whose: str, precision: str = FLOAT32) -> ServerData:
+    def server_data(self, whose: str) -> ServerData:
         """Return what is computed on at the server (see `Populations.samples_of`)."""
-        samples = self.populations.samples_of(whose)
-        return ServerData(self.network(), samples, precision=precision)
+        return ServerData(self.network(), self.populations.samples_of(whose))
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
