@@ -31,7 +31,7 @@ ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
 """The roles a method can have: what kinds of stage it can be."""
 
 ServerDataOf = Callable[[str], ServerData]
-"""Gives data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
+"""Makes data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Method:
         declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
         own = {one.name: options[key] for key, one in declarations.items()}
         if self.strategy_class.server_data:
-            own["server"] = _needed(server)(self.strategy_class.server_data)
+            own["server"] = _server_data(server, self.strategy_class.server_data, training)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
             own["training"] = training
         if self.strategy_class.loss_of != "more":  # A cross-entropy.
@@ -130,8 +130,9 @@ class Method:
         if not self.refined:
             return strategy
         refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
-        size = training.samples_per_step
-        return ServerRefined(strategy, _needed(server)("server"), batch_size=size, **refinement)
+        held = _server_data(server, "server", training)
+        refinement |= {"batch_size": training.samples_per_step, "precision": training.precision}
+        return ServerRefined(strategy, held, **refinement)
 
     def client(
         self,
@@ -165,10 +166,13 @@ def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     return {k: one for k, one in declared(strategy_class).items() if one.name in AGGREGATION}
 
 
-def _needed(server: ServerDataOf | None) -> ServerDataOf:
+def _server_data(server: ServerDataOf | None, whose: str, training: LocalTraining) -> ServerData:
+    """Return what a strategy computes on at the server, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
-    return server
+    found = server(whose)
+    found.precision = training.precision
+    return found
 
 
 def _built_in() -> dict[str, Method]:

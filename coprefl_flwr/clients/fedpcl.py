@@ -64,7 +64,8 @@ class FedPCLClient(StatefulClient):
     def prototypes(self, like: Arrays) -> Arrays:
         """Return the client's set of prototypes (eq. 5), each of length 1."""
         self.model.eval()
-        own = class_means(self.represent, self.train, like, self.device)
+        with self.computing():
+            own = class_means(self.represent, self.train, like, self.device)
         own["prototypes"] = unit_rows(own["prototypes"])
         return own
 

@@ -35,7 +35,8 @@ class FedProtoClient(StatefulClient):
         loss = self.train_locally(self.train, config, objective=objective)
         self.state.write(config, model_arrays(self.model))
         self.model.eval()
-        own = class_means(self.represent, self.train, shared, self.device)
+        with self.computing():
+            own = class_means(self.represent, self.train, shared, self.device)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:

@@ -68,9 +68,9 @@ def pretrain(
     quiet : bool
         Whether nothing is logged but warnings.
     **options
-        Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`;
-        attackers, as `attack="sign-flip", attack_share=0.3`; and options of the method's client,
-        such as MOON's `temperature`.
+        Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
+        `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
+        the method's client, such as MOON's `temperature`.
 
     Raises a SettingsError, before any work, for what cannot be; a RunFailedError if the clients
     failed a round too often.

@@ -20,6 +20,7 @@ from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.models import as_array, computing
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import Stage, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder, check_place
@@ -102,7 +103,7 @@ def hash_of_samples(held: Sequence[Samples]) -> str:
         made.update(samples.indices.tobytes() + samples.labels.tobytes())
         some = np.linspace(0, len(samples) - 1, min(len(samples), _FINGERPRINT)).astype(np.int64)
         inputs, _ = samples.batch(some, torch.device("cpu"))
-        made.update(inputs.contiguous().numpy().tobytes())
+        made.update(as_array(inputs.contiguous(), "an input").tobytes())
     return made.hexdigest()
 
 
@@ -118,7 +119,8 @@ def outputs_of(model: nn.Module, name: str, samples: Samples) -> Tensor:
     inputs, _ = samples.batch(np.zeros(2, np.int64), torch.device("cpu"))
     was_training = model.training
     try:
-        found = model.eval()(inputs)
+        with computing(model):
+            found = model.eval()(inputs)
     except Exception as error:  # Whatever the caller's own code raises.
         given = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{name} does not take the samples, a batch of which is {given}"

@@ -4,25 +4,49 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError
+
+_CARRIED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The types of weights that a model may have."""
 
 
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers, shapes and dtypes kept.
 
-    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array.
+    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array. bfloat16 is
+    float32 (see `as_array`).
     """
     return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format).numpy()
+        name: as_array(tensor.cpu().clone(memory_format=torch.contiguous_format), name)
         for name, tensor in model.state_dict().items()
     }
 
 
 def model_views(model: nn.Module) -> dict[str, np.ndarray]:
     """Return what `model_arrays` does without a copy of what is in the CPU's memory."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+    return {name: as_array(tensor, name) for name, tensor in model.state_dict().items()}
+
+
+def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
+    """Return a tensor as an array, of the same memory where it can be.
+
+    NumPy has no bfloat16: it becomes float32, which holds each of its numbers. Loaded into the
+    model again they are the same; a mean of several is rounded there, and not before.
+
+    Raises a SettingsError that calls the tensor `name`, if NumPy has nothing for its type.
+    """
+    tensor = tensor.detach().cpu()
+    if tensor.dtype.is_complex or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
+        told = ", ".join(_short(dtype) for dtype in _CARRIED)
+        raise SettingsError(f"{name!r} is {_short(tensor.dtype)}; allowed are weights of {told}")
+    found: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return found
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def first_names(model: nn.Module) -> dict[str, str]:

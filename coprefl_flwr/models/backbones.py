@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -21,9 +20,10 @@ from coprefl_flwr.allowed import VARIABLE, is_listed
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.models.arrays import load_arrays
+from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import KNOWN, build_model
 from coprefl_flwr.models.network import outputs_and_representation
+from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
 
 LUMA = (0.299, 0.587, 0.114)
@@ -73,12 +73,13 @@ class Backbone:
         )
 
     @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, precision: str = FLOAT32) -> Tensor:
         """Return the features, float32 (b, size), of images from 0 to 1, (b, C, H, W)."""
         device = images.device
         mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
         inputs = (fitted(images, self.shape) - mean) / std
-        _, features = outputs_and_representation(self.network.to(device), inputs)
+        with computing(self.network.to(device), precision):
+            _, features = outputs_and_representation(self.network, inputs)
         return features
 
 
@@ -197,7 +198,7 @@ def _from_file(name: str, architecture: str, file: str) -> nn.Module:
         architecture, weights=None, num_classes=len(tensors[head])
     )
     try:
-        load_arrays(network, {n: np.asarray(tensor) for n, tensor in tensors.items()})
+        load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
     except SettingsError as error:
         raise _refused(name, str(error)) from error
     return network

@@ -17,7 +17,8 @@ class ServerRefined(RoundStrategy):
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
     this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
-    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
+    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s. `precision`
+    is that of its clients' training.
     """
 
     steps: int = option(
@@ -37,6 +38,7 @@ class ServerRefined(RoundStrategy):
         steps: int = 5,
         batch_size: int = 32,
         learning_rate: float = 0.05,
+        precision: str = "float32",
     ) -> None:
         from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
 
@@ -45,7 +47,10 @@ class ServerRefined(RoundStrategy):
         self.averages = inner.averages  # type: ignore[misc]
         super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
         self.training = LocalTraining(
-            local_steps=steps, batch_size=batch_size, learning_rate=learning_rate
+            local_steps=steps,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            precision=precision,
         )
         self.actions = inner.actions  # type: ignore[misc]
         self.needs_only_sums = inner.needs_only_sums  # type: ignore[misc]

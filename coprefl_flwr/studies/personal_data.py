@@ -18,6 +18,7 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
@@ -100,6 +101,7 @@ class PersonalData:
     settings: PersonalSettings
     source: DataSettings
     seed: int
+    precision: str = FLOAT32
 
     @property
     def datasets(self) -> str:
@@ -233,7 +235,9 @@ def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
     if held.test is None:
         raise TypeError("a client of a personalised study has test samples")
     backbones = _loaded(data.settings.backbones)
-    make: list[Encoder] = [backbone.features for backbone in backbones] or [data.pixels]
+    make: list[Encoder] = [
+        functools.partial(one.features, precision=data.precision) for one in backbones
+    ] or [data.pixels]
     train = features_of(
         held.train, make, device, folder / f"{client}-train.npy", _noise_of(data, client)
     )
@@ -261,16 +265,18 @@ def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
     return images[0].astype(np.float64), change(images)[0].astype(np.float64)
 
 
-def personal_data(settings: PersonalSettings, data: DataSettings, seed: int) -> PersonalData:
+def personal_data(
+    settings: PersonalSettings, data: DataSettings, seed: int, precision: str = FLOAT32
+) -> PersonalData:
     """Return `PersonalData`, held once per process for the last settings that were asked for.
 
     Where a file of the user's own has changed, it is made anew.
     """
-    return _held(settings, data, seed, texts_of(values_of(settings) | values_of(data)))
+    return _held(settings, data, seed, precision, texts_of(values_of(settings) | values_of(data)))
 
 
 @functools.lru_cache(maxsize=4)
 def _held(
-    settings: PersonalSettings, data: DataSettings, seed: int, _: tuple[str, ...]
+    settings: PersonalSettings, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
 ) -> PersonalData:
-    return PersonalData(settings, data, seed)
+    return PersonalData(settings, data, seed, precision)

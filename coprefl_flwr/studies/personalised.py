@@ -21,7 +21,7 @@ from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.options import declared
+from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
@@ -33,7 +33,15 @@ from coprefl_flwr.studies.personal_data import (
     client_data,
     personal_data,
 )
-from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
+from coprefl_flwr.studies.phases import (
+    PRECISION,
+    Phase,
+    TrainingSettings,
+    check_all_used,
+    check_precisions,
+    entries,
+    read_phase,
+)
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import FEATURES, STATES, Stage, Store
 from coprefl_flwr.studies.study import Study, made_by, not_set
@@ -64,7 +72,7 @@ class Personalised(Study):
         unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
         not_set(settings, unheeded, "a personalised study does not heed it")
         self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
-        self.data = personal_data(self.personal, data, self.run.seed)
+        self.data = personal_data(self.personal, data, self.run.seed, self.training.precision)
         self.test_every = data.test_every
         names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}
@@ -100,6 +108,7 @@ class Personalised(Study):
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
+        check_precisions(list(self.phases.values()))
         _ = self.data.images
         for name, phase in self.phases.items():
             self.first_arrays(name)
@@ -189,6 +198,9 @@ class PersonalStage(Stage):
         found["image-size"] = data.image_size
         if data.relabel:
             found["relabel"] = True
+        found |= without_added(
+            {PRECISION: self.study.training.precision}, declared(TrainingSettings)
+        )
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]

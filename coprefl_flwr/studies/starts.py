@@ -29,6 +29,7 @@ from coprefl_flwr.studies.phases import (
     Phase,
     TrainingSettings,
     check_all_used,
+    check_precisions,
     entries,
     read_phase,
 )
@@ -60,6 +61,7 @@ class Starts(Study):
             local_epochs=self.tasks.task_local_epochs,
             batch_size=self.training.batch_size,
             learning_rate=self.tasks.task_learning_rate,
+            precision=self.training.precision,
         )
         named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
@@ -137,6 +139,8 @@ class Starts(Study):
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
+        of_starts = [phase for start in self.starts.values() for phase in start.phases]
+        check_precisions([self.task_phase, *of_starts])
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
         pretraining, *_ = [self.populations.population(name) for name in names]
