@@ -243,8 +243,7 @@ class OnWorkers:
         try:
             told: RoundReport | str = ray.get(next(first))
         except ray.exceptions.RayError as error:
-            self._drop(self._jobs.pop(first))
-            self._lost(work, job.piece, cut(one_line(error)))
+            self._lost(work, self._jobs.pop(first), cut(one_line(error)))
             return
         if isinstance(told, RoundReport):
             if job.part:
@@ -252,23 +251,24 @@ class OnWorkers:
             return
         if job.part and not (told or job.part.at):
             logger.info("%s  already done", job.piece.title)
-        self._drop(self._jobs.pop(first))
-        self._end(work, job.piece, told)
+        self._end(work, self._jobs.pop(first), told)
 
-    def _drop(self, job: Job) -> None:
-        """Take away what shows a stage, and call its workers for others."""
+    def _lost(self, work: Work, job: Job, why: str) -> None:
+        """Let another worker go on, once, with what a worker had under way that died."""
+        piece = job.piece
+        if piece.tries > 1:
+            self._end(work, job, why)
+            return
+        logger.warning("%s: its worker died; another goes on", piece.title)
+        if job.part:
+            self.progress.again(job.part, piece.rounds)
+        self._call([job.lead, *job.others])
+        work.put_back(replace(piece, tries=piece.tries + 1))
+
+    def _end(self, work: Work, job: Job, problem: str) -> None:
+        """Take note of the end of a stage, and call its workers for others."""
         if job.part:
             self.progress.end(job.part)
         self._call([job.lead, *job.others])
-
-    def _lost(self, work: Work, piece: Piece, why: str) -> None:
-        """Let another worker go on, once, with what a worker had under way that died."""
-        if piece.tries > 1:
-            self._end(work, piece, why)
-            return
-        logger.warning("%s: its worker died; another goes on", piece.title)
-        work.put_back(replace(piece, tries=piece.tries + 1))
-
-    def _end(self, work: Work, piece: Piece, problem: str) -> None:
-        if work.end(piece, problem):
-            logger.warning("%s failed: %s", piece.run.name, problem)
+        if work.end(job.piece, problem):
+            logger.warning("%s failed: %s", job.piece.run.name, problem)

@@ -141,6 +141,13 @@ class Progress:
         if kind in self.ahead:
             self.ahead[kind] -= rounds
 
+    def again(self, part: Part, rounds: int) -> None:
+        """Take away a part that is to be begun once more, with so many rounds."""
+        self.end(part)
+        self.done -= 1
+        if part.kind in self.ahead:
+            self.ahead[part.kind] += rounds
+
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
         if part in self._live:
