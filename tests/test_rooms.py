@@ -46,6 +46,7 @@ FOUNDATION = {
     "arrays",
     "checksums",
     "client_state",
+    "cores",
     "errors",
     "failures",
     "files",
