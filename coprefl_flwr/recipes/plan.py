@@ -2,7 +2,7 @@
 
 Counted are stages, as the store keeps them: what two rows need is the first one's, and what is in
 the store already is not to be made again. Which searched value will be reported is not known before
-it is chosen: the mean of all values that can be stands for it.
+it is chosen: the mean of values that can be stands for it.
 """
 
 import math
@@ -15,8 +15,12 @@ from coprefl_flwr.recipes.recipe import Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, contests
 from coprefl_flwr.studies.efforts import Effort, Engine, effort, engine_of, features
+from coprefl_flwr.studies.kept import is_done
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.stage import Stage
+
+MOST = 8
+"""Values of a row, of those that may be chosen, of which the mean is taken."""
 
 Work = dict[Engine, Effort]
 """What is to be computed with each network."""
@@ -126,11 +130,11 @@ class _Counter:
 
     def share(self, row: Row, groups: Sequence[Sequence[Run]], number: int) -> float:
         """Add what so many of the groups of runs take in the mean; return how many runs that is."""
-        every = [run for runs in groups for run in runs]
         if number == len(groups):
-            return self.add(row, every)
-        factor, before, whole = number / len(groups), set(self.seen), Row(row.label)
-        found = self.add(whole, every)
+            return self.add(row, [run for runs in groups for run in runs])
+        some = groups[:: math.ceil(len(groups) / MOST)]
+        factor, before, whole = number / len(some), set(self.seen), Row(row.label)
+        found = self.add(whole, [run for runs in some for run in runs])
         self.seen = before  # Which of them it will be is not known.
         self.mean = self.mean or bool(found)
         _add(row.work, {engine: one * factor for engine, one in whole.work.items()})
@@ -154,7 +158,7 @@ class _Counter:
         key = stage.key
         if key in self.seen or key in self.done:
             return False
-        if self.store.has(stage):
+        if is_done(self.store.root / key):
             self.done.add(key)
             return False
         self.seen.add(key)

@@ -4,6 +4,7 @@ Values are chosen on validation runs: the same pre-training with a seed of its o
 classes no reported task has. The reported runs then use what was chosen, for all seeds.
 """
 
+import functools
 import itertools
 import logging
 import math
@@ -79,12 +80,15 @@ class Contest:
         if not self.validated:
             return self.reported(candidate)
         config = dict(self.combination)
-        found = validation_classes(self.recipe, config, self.outlined)
-        classes = ",".join(map(str, found))
+        classes = ",".join(map(str, self._validated_on))
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
         return [self._run(config, candidate, self.recipe.validation_seed)]
+
+    @functools.cached_property
+    def _validated_on(self) -> tuple[int, ...]:
+        return validation_classes(self.recipe, self.combination, self.outlined)
 
     def trials(self, candidate: Candidate) -> list[Run]:
         """Return the short runs that decide whether a candidate goes on; none without halving."""

@@ -190,9 +190,14 @@ class Populations:
     ) -> list[Samples]:
         """Return the samples that each client of a population holds."""
         groups = samples.dataset.groups
-        if self.datasets.outlined and (groups is None or scheme != "natural"):
+        if self.datasets.outlined:
             # Drawing a partition takes seconds, and in the mean it deals out as much.
-            return [samples.take(part) for part in np.array_split(np.arange(len(samples)), clients)]
+            held = np.arange(len(samples))
+            if scheme == "natural" and groups is not None:  # Of whom some are drawn.
+                sizes = np.bincount(groups[samples.indices])
+                large = sizes[sizes >= self.data.min_samples]
+                held = held[: round(clients * float(large.mean()))] if len(large) else held
+            return [samples.take(part) for part in np.array_split(held, clients)]
         parts = partition(
             samples.labels,
             clients,
