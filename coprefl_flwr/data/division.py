@@ -252,7 +252,9 @@ class Datasets:
 
     def _samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
         source, others = self.loaded[phase], self._divided[1 - phase]
-        rows = np.setdiff1d(rows_of(source, classes, self.domains[phase]), others)
+        rows = rows_of(source, classes, self.domains[phase])
+        if len(others):  # Else this would only sort them.
+            rows = np.setdiff1d(rows, others)
         return Samples(source, rows, relabel(source.labels[rows], classes))
 
     @functools.cached_property

@@ -21,7 +21,7 @@ from coprefl_flwr.rounds import RoundStrategy, Work
 from coprefl_flwr.studies.budgets import works
 from coprefl_flwr.studies.personalised import PersonalStage, adam
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import PRETRAINING, ClientData
+from coprefl_flwr.studies.populations import PRETRAINING, ClientData, Populations
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.start_loss import StartLoss
@@ -120,7 +120,7 @@ def _(stage: Pretraining) -> Effort:
     forwards = 0.0
     if stage.phases and stage.study.data.test_every:
         times = _times(stage.rounds, stage.study.data.test_every)
-        forwards += times * len(stage.study.populations.test_samples())
+        forwards += times * _tested(stage.study.populations)
     if stage.phases and stage.run.stop_at_loss is not None:
         forwards += _times(stage.rounds, stage.run.stop_check_every) * _held_by_clients(stage)
     return sum(parts, kept + Effort(forwards=forwards))
@@ -230,6 +230,11 @@ def _evaluated(clients: Sequence[ClientData]) -> Effort:
 def _times(rounds: int, every: int) -> int:
     """Return how often something is due that is so every few rounds, and after the last."""
     return math.ceil(rounds / every) if rounds else 0
+
+
+@functools.lru_cache(maxsize=8)
+def _tested(populations: Populations) -> int:
+    return len(populations.test_samples())
 
 
 def _held_by_clients(made: Pretraining) -> int:
