@@ -3,6 +3,7 @@
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
+    coprefl plan RECIPE [as run]
     coprefl report DIR
     coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
@@ -40,6 +41,8 @@ from coprefl_flwr.recipes.listing import (
     store_of,
 )
 from coprefl_flwr.recipes.new import write_new
+from coprefl_flwr.recipes.plan import plan_of
+from coprefl_flwr.recipes.plan_command import add_plan, in_one_line
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -98,6 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
+    add_plan(commands)
     new = commands.add_parser("new", help="write a small recipe with every key explained")
     new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
     new.set_defaults(run=_new)
@@ -169,7 +173,7 @@ def _run_into(
     # That of its results: a recipe that was run to the end has no others by being run again.
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
         write_atomically(out / COMMIT, f"{commit}\n".encode())
-    logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
+    logger.info("%s: %s, into %s", recipe.title, in_one_line(plan_of(recipe, store)), models)
     with workshop(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())

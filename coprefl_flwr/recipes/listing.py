@@ -10,8 +10,9 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
@@ -21,13 +22,16 @@ logger = logging.getLogger("flwr.coprefl")
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
 
-REPORTED, VALIDATION = "reported", "validation"
+REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
 
 def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     """Return what each of a recipe's runs is for, by key: to be reported, or to choose values."""
-    seeds = recipe.seeds
-    return {run.key: REPORTED if run.settings.seed in seeds else VALIDATION for run in runs}
+    found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
+    for row in contests(recipe) if recipe.search_by == HALVING else []:
+        trials = [run.key for one in row.entrant.candidates() for run in row.trials(one)]
+        found |= dict.fromkeys(trials, TRIAL)
+    return found
 
 
 def store_of(folder: Path) -> ModelStore:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from coprefl_flwr.recipes.recipe import VALIDATION, Recipe
+from coprefl_flwr.recipes.recipe import HALVING, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report.columns import STEP_SIZE
@@ -21,6 +21,11 @@ def how(recipe: Recipe) -> list[str]:
         )
     if not any(contest.searched for contest in contests(recipe)):
         return notes
+    if recipe.search_by == HALVING:
+        notes.append(
+            "Searched by halving: every value ran a quarter of the rounds, of the pre-training and "
+            "of the tasks, and only the best quarter of a row's values went on to the end."
+        )
     if recipe.select == VALIDATION:
         return [
             *notes,

@@ -11,7 +11,7 @@ from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.lists import as_text, written_out
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.protocols import PROTOCOL, PROTOCOLS, applied, chosen
-from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
+from coprefl_flwr.recipes.recipe import ALL, EVERY, HALVING, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
@@ -27,7 +27,10 @@ from coprefl_flwr.studies.phases import (
 )
 from coprefl_flwr.studies.settings import STARTS, Settings
 
-DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
+DEFAULTS = {
+    "select": VALIDATION, "search-by": EVERY, "validation-tasks": 2, "validation-seed": 100,
+    "seeds": 0,
+}  # fmt: skip
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
     *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
@@ -134,6 +137,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         settings=settings,
         entrants=rows,
         select=select,
+        search_by=given["search-by"].one_of("search-by", (EVERY, HALVING)),
         validation_tasks=given["validation-tasks"].whole("validation-tasks", 1),
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
@@ -280,8 +284,12 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
 
 
 def _check_searched(recipe: Recipe) -> None:
-    """Raise a SettingsError if something is searched that nothing can choose."""
+    """Raise a SettingsError if something is searched that nothing can choose, or the reverse."""
     searched = [one for one in recipe.entrants if len(one.candidates()) > 1]
+    if recipe.search_by == HALVING and (not searched or recipe.select == ALL):
+        why = "with select: all every value is shown" if searched else "no method has two values"
+        problem = f"search-by: {HALVING}: nothing is searched, as {why}; set search-by: {EVERY}"
+        raise SettingsError(f"{recipe.places['search-by']}: {problem}", "search-by")
     if not searched or recipe.select != VALIDATION:
         return
     first = f"'{searched[0].label}' is searched"

@@ -14,6 +14,7 @@ methods:                      # the rows of a table; a list there is searched
   - coprefl: {gamma: [0, 0.5, 1]}
 search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
+search-by: halving            # only the best quarter of the values is run to the end; or all
 reference: coprefl            # the row that the others are tested against
 seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
 metrics: [accuracy, variance] # the columns
@@ -49,6 +50,9 @@ from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
 """How a value is chosen: on validation tasks, on the reported tasks, or not: each is a row."""
+
+EVERY, HALVING = "all", "halving"
+"""What is searched by: every value is run to the end, or only those that lead after a quarter."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Recipe:
     settings: Choices  # several values are compared
     entrants: tuple[Entrant, ...]
     select: str
+    search_by: str
     validation_tasks: int
     validation_seed: int
     reference: str

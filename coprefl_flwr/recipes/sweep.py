@@ -4,6 +4,7 @@ Values are chosen on validation runs: the same pre-training with a seed of its o
 classes no reported task has. The reported runs then use what was chosen, for all seeds.
 """
 
+import functools
 import itertools
 import logging
 import math
@@ -20,8 +21,16 @@ from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import Value
+from coprefl_flwr.recipes.halving import best, shortened
 from coprefl_flwr.recipes.protocols import with_step_size
-from coprefl_flwr.recipes.recipe import ALL, VALIDATION, Candidate, Entrant, Recipe
+from coprefl_flwr.recipes.recipe import (
+    ALL,
+    HALVING,
+    VALIDATION,
+    Candidate,
+    Entrant,
+    Recipe,
+)
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
@@ -39,6 +48,7 @@ class Contest:
     recipe: Recipe
     combination: Mapping[str, Value]  # the settings of the table
     entrant: Entrant
+    outlined: bool = False  # whether its runs are never made, only counted
 
     @property
     def searched(self) -> bool:
@@ -49,6 +59,11 @@ class Contest:
     def validated(self) -> bool:
         """Whether runs on tasks of their own choose."""
         return self.searched and self.recipe.select == VALIDATION
+
+    @property
+    def halved(self) -> bool:
+        """Whether only the values that lead after a quarter of the rounds are run to the end."""
+        return self.searched and self.recipe.search_by == HALVING
 
     def shown(self, store: ModelStore) -> Sequence[Candidate | None]:
         """Return the candidates that the table shows: the chosen one, None for none yet, or all."""
@@ -67,27 +82,56 @@ class Contest:
         if not self.validated:
             return self.reported(candidate)
         config = dict(self.combination)
-        classes = ",".join(map(str, validation_classes(self.recipe, config)))
+        classes = ",".join(map(str, self._validated_on))
         config |= {"downstream-classes": f"list:{classes}", "tasks": self.recipe.validation_tasks}
         if not config.get("task-dataset"):
             config["pretraining-classes"] = ""  # All others, which is as many as elsewhere.
         return [self._run(config, candidate, self.recipe.validation_seed)]
 
+    @functools.cached_property
+    def _validated_on(self) -> tuple[int, ...]:
+        return validation_classes(self.recipe, self.combination, self.outlined)
+
+    def trials(self, candidate: Candidate) -> list[Run]:
+        """Return the short runs that decide whether a candidate goes on; none without halving."""
+        return [shortened(run) for run in self.deciding(candidate)] if self.halved else []
+
+    def left(self, store: ModelStore) -> list[Candidate]:
+        """Return the candidates that go on, in their order: with halving the best quarter."""
+        candidates = self.entrant.candidates()
+        if not self.halved:
+            return candidates
+        return best(candidates, [mean_score(store, self.trials(one)) for one in candidates])
+
+    def judged(self, store: ModelStore) -> dict[Candidate, list[Run]]:
+        """Return the runs to the end that judge each candidate, as far as is known by now.
+
+        With halving, one that is dropped has none. Nor has one that alone is left, as it is chosen:
+        it has the runs that are reported.
+        """
+        candidates, left = self.entrant.candidates(), self.left(store)
+        if self.halved and self.validated and len(left) == 1:
+            left = []
+        return {one: self.deciding(one) if one in left else [] for one in candidates}
+
     def _run(self, config: Mapping[str, Value], candidate: Candidate, seed: int) -> Run:
         """Return a candidate's run, of other rounds where the protocol wants equal step sizes."""
-        run, reference = Run.of(config, candidate.start, seed), self.recipe.reference_start
+        run = Run.of(config, candidate.start, seed, self.outlined)
+        reference = self.recipe.reference_start
         if self.recipe.equal != STEP_SIZE or reference is None:
             return run
-        return with_step_size(run, Run.of(config, reference, seed))
+        return with_step_size(run, Run.of(config, reference, seed, self.outlined))
 
 
-def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
+def validation_classes(
+    recipe: Recipe, config: Mapping[str, Value], outlined: bool = False
+) -> tuple[int, ...]:
     """Draw as many classes as the reported tasks have, none of which any of these has.
 
     Raises a SettingsError if fewer than a task needs are left.
     """
     runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
-    datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
+    datasets = [Datasets(one.part(DataSettings), one.seed, outlined=outlined) for one in runs]
     splits = [one.classes for one in datasets]
     taken = {number for _, downstream in splits for number in downstream}
     if runs[0].task_dataset:
@@ -108,10 +152,10 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
 
 
-def contests(recipe: Recipe) -> list[Contest]:
+def contests(recipe: Recipe, outlined: bool = False) -> list[Contest]:
     """Return the rows of all tables, table by table."""
     rows = itertools.product(recipe.combinations(), recipe.entrants)
-    return [Contest(recipe, combination, entrant) for combination, entrant in rows]
+    return [Contest(recipe, combination, entrant, outlined) for combination, entrant in rows]
 
 
 def check_runs(recipe: Recipe) -> list[Run]:
@@ -123,7 +167,8 @@ def check_runs(recipe: Recipe) -> list[Run]:
     for contest in contests(recipe):
         with recipe.placing(contest.entrant):
             for candidate in contest.entrant.candidates():
-                for run in contest.deciding(candidate) + contest.reported(candidate):
+                runs = contest.trials(candidate) + contest.deciding(candidate)
+                for run in runs + contest.reported(candidate):
                     if found.setdefault(run.keys, run) is run:
                         run.study.check()
     return list(found.values())
@@ -141,11 +186,18 @@ def score(store: ModelStore, run: Run) -> float:
     return float(tested[-1]) if tested else math.nan
 
 
+def mean_score(store: ModelStore, runs: Sequence[Run]) -> float:
+    """Return the mean score of runs; nan if one of them was not run to the end, or of none."""
+    return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
+
+
 def choose(store: ModelStore, contest: Contest) -> Candidate | None:
     """Return the candidate with the highest mean score; None if none was run to the end."""
-    candidates = contest.entrant.candidates()
-    scores = [np.mean([score(store, run) for run in contest.deciding(c)]) for c in candidates]
-    return None if np.isnan(scores).all() else candidates[int(np.nanargmax(scores))]
+    left = contest.left(store)
+    if contest.halved and contest.validated and len(left) == 1:
+        return left[0]
+    scores = [mean_score(store, contest.deciding(one)) for one in left]
+    return None if np.isnan(scores).all() else left[int(np.nanargmax(scores))]
 
 
 Failures = dict[str, str]
@@ -161,8 +213,10 @@ def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     Returns the runs that failed; the others are in the store.
     """
     rows = contests(recipe)
-    first = [run for row in rows for one in row.entrant.candidates() for run in row.deciding(one)]
-    failed = make(_unlike(first))
+    trials = [run for row in rows for one in row.entrant.candidates() for run in row.trials(one)]
+    failed = make(_unlike(trials)) if trials else {}
+    first = [run for row in rows for runs in row.judged(store).values() for run in runs]
+    failed |= make(_unlike(first))
     searched = [(row, one) for row in rows if row.searched for one in row.shown(store) if one]
     second = _unlike(run for row, one in searched for run in row.reported(one))
     return failed | make([run for run in second if run.key not in failed])

@@ -65,14 +65,15 @@ HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples"
 class Personalised(Study):
     """A personalised study; refuses the settings that such a study does not heed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, outlined: bool = False) -> None:
         super().__init__(settings)
         for key, why in REFUSED.items():
             not_set(settings, [key], why)
         unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
         not_set(settings, unheeded, "a personalised study does not heed it")
         self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
-        self.data = personal_data(self.personal, data, self.run.seed, self.training.precision)
+        precision = self.training.precision
+        self.data = personal_data(self.personal, data, self.run.seed, precision, outlined)
         self.test_every = data.test_every
         names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}
@@ -128,7 +129,7 @@ class Personalised(Study):
             "initial": network.arrays,
             "noise": self.personal.noise("prototypes"),
         }
-        own, training = phase.options, _adam(phase.training)
+        own, training = phase.options, adam(phase.training)
         return phase.method.client(
             own, network.module, held.train, offered, test=held.test, training=training
         )
@@ -151,7 +152,7 @@ class PersonalStage(Stage):
             min_replies=self.study.data.num_clients,
             evaluate_every=self.study.test_every or self.rounds,
         )
-        return self.of.method.strategy(self.of.options, _adam(self.of.training), **run)
+        return self.of.method.strategy(self.of.options, adam(self.of.training), **run)
 
     def initial(self, store: Store) -> Arrays:
         """Return what the method begins with."""
@@ -212,8 +213,8 @@ class PersonalStage(Stage):
         return found | {"contents": contents(named)}
 
 
-def _adam(training: LocalTraining) -> AdamTraining:
-    """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
+def adam(training: LocalTraining) -> AdamTraining:
+    """Return how its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
     values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
     if training.local_steps is None and training.local_epochs is None:
         values["local_epochs"] = 1

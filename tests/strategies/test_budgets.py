@@ -99,6 +99,17 @@ def test_a_round_of_every_method_by_hand(name):
     assert found.gradients == pytest.approx(gradients)
 
 
+@pytest.mark.parametrize(
+    ("name", "forwards"),
+    # 2 x 19.5, all that two clients hold; MOON's two other models see every step's 71.
+    [("qffl", 39), ("fedproto", 39), ("fedpcl", 39), ("ncm", 39), ("ridge", 39), ("moon", 142)],
+)
+def test_losses_features_and_prototypes_are_counted_apart(name, forwards):
+    assert budget(name).forwards == forwards
+    others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "ncm", "ridge", "moon"}
+    assert {budget(other, **BY_HAND[other][0]).forwards for other in others} == {0}
+
+
 def test_no_method_is_left_out():
     plain = {name for name, method in METHODS.items() if not method.refined}
     assert plain == BY_HAND.keys()
