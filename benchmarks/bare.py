@@ -6,7 +6,7 @@ the ratio of their times is overhead and nothing else.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -294,7 +294,7 @@ def several_processes(
     METHODS[method](workload, weights, ask, after_round)
 
 
-def shared(weights: Weights) -> Weights:
+def shared(weights: Mapping[str, Tensor]) -> Weights:
     """Return copies of the weights in shared memory."""
     copies = copied({name: tensor.detach() for name, tensor in weights.items()})
     for tensor in copies.values():

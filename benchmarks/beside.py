@@ -42,6 +42,7 @@ RECIPE: dict[str, Any] = {
     "reference": "fedavg",
     "figures": [],
 }
+COMMAND = (sys.executable, "-m", "coprefl_flwr.recipes.command_line", "run")
 DEFAULT, ONE = "default", "one thread"
 OPTIONS = {DEFAULT: (), ONE: ("--workers", "1")}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "COPREFL_WORKERS")
@@ -87,10 +88,9 @@ def run(recipe: Path, folder: Path, how: str) -> float:
     if how == ONE:
         own["OMP_NUM_THREADS"] = "1"
     paths = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "coprefl_flwr.recipes.command_line", "run", str(recipe)]
     began = time.perf_counter()
     ended = subprocess.run(
-        [*command, "--out", str(folder / "out"), *OPTIONS[how]],
+        [*COMMAND, str(recipe), "--out", str(folder / "out"), *OPTIONS[how]],
         cwd=folder,
         env=own | {"PYTHONPATH": paths},
         stdin=subprocess.DEVNULL,

@@ -98,7 +98,9 @@ class Measurement:
         return median(self.seconds[runner][kind]) / median(self.seconds[against][kind])
 
     def goal(self, runner: str) -> float | None:
-        """Return what a ratio should not exceed, if something is set."""
+        """Return what a ratio should not exceed, if something is set; the goals are a CPU's."""
+        if self.machine["gpu"]:
+            return None
         return WORKLOADS[self.workload].goals.get(runner.split()[1])
 
     def title(self, runner: str) -> str:
@@ -141,8 +143,9 @@ def _gpu() -> str:
     import torch
 
     found = torch.cuda.get_device_properties(0)
-    parts = f"CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"
-    return f"{found.name}, {found.total_memory / 2**30:.0f} GiB, {parts}"
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    memory = f"{found.total_memory / 2**30:.0f} GiB"
+    return f"{found.name}, {memory}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
 
 
 def portions(rounds: int, parts: int) -> list[int]:
@@ -188,10 +191,11 @@ def measure(
             if program is None:
                 simulations[runner], peaks[runner] = Simulation(method, workers), Peak()
                 continue
-            say(f"{name}: starting {found.title(runner)}")
             residents[runner] = Resident(program, workload, method, workers, device)
             stack.callback(residents[runner].close)
-            residents[runner].begin()
+        for runner, resident in residents.items():
+            say(f"{name}: waiting for the start of {found.title(runner)}")
+            resident.begin()
         runs = portions(rounds, blocks) if simulations else []
         turns = portions(rounds, len(runs) + 1)
         for number, part in enumerate(turns):

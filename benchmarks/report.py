@@ -114,8 +114,8 @@ def _how() -> str:
     return f"""## How this is measured
 
 - The plain loops (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
-  package. They have the same initial weights, participants, batches and memory format; tests check
-  that they end with the weights that the package ends with.
+  package. They have the same participants, batches and memory format; tests begin both with the
+  same weights and check that they end with the same.
 - A ratio is a row's median over that of the plain loop of the same method: the local grid is held
   against the plain loop in one process, and so is the plain loop in two; the Ray grid and
   `flwr run` are held against the plain loop in two processes.

@@ -35,6 +35,7 @@ from benchmarks.report import stored_results, write_page
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app as study_app
 from coprefl_flwr.clients import CoPreFLClient, client_app
+from coprefl_flwr.data.of_torch import as_samples
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
@@ -72,7 +73,8 @@ def train_model(megabytes: int) -> None:
     """Run CoPreFL's rounds with clients that train a model of so many bytes, a step each."""
     width = round(math.sqrt(megabytes * MEGABYTE / 4 / LAYERS))
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
-    data = TensorDataset(torch.rand(10, width), torch.arange(10) % 2)
+    pairs = TensorDataset(torch.rand(10, width), torch.arange(10) % 2)
+    data = as_samples("train", pairs)
     training, device = LocalTraining(local_steps=1, learning_rate=1e-6), torch.device("cpu")
 
     def client(_context: Any, _client: int) -> NumPyClient:

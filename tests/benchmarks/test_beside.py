@@ -1,6 +1,7 @@
 """A run beside busy processes, from made-up times and by stand-ins for the runs."""
 
 import multiprocessing
+import sys
 import time
 
 import pytest
@@ -53,20 +54,26 @@ def test_both_runs_take_turns_in_folders_of_their_own(monkeypatch, tmp_path):
     assert section_in(tmp_path / "none") == ""
 
 
-def test_a_run_that_fails_is_an_error_with_its_words(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("title: nothing else\n")
-    with pytest.raises(RuntimeError, match=r"failed; its end:\n(?s:.*)settings"):
-        beside.run(tmp_path / "recipe.yaml", tmp_path, "one thread")
+def test_each_run_has_its_threads_and_one_that_fails_says_why(monkeypatch, tmp_path):
+    """The default's are not those of the process that measures."""
+    told = "import os, sys; print(os.environ.get('OMP_NUM_THREADS'), *sys.argv[1:]); sys.exit(3)"
+    monkeypatch.setattr(beside, "COMMAND", (sys.executable, "-c", told))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    recipe, out = tmp_path / "recipe.yaml", tmp_path / "out"
+    for how, ends in (("default", f"None {recipe} --out {out}"), ("one thread", "--workers 1")):
+        with pytest.raises(RuntimeError, match=rf"\({how}\) failed; its end:\n") as raised:
+            beside.run(recipe, tmp_path, how)
+        assert str(raised.value).strip().endswith(ends)
+    assert f"1 {recipe} " in str(raised.value)
 
 
 def test_the_recipe_can_be_read(tmp_path):
     import yaml
 
     from coprefl_flwr.recipes.reading import read_recipe
-    from coprefl_flwr.recipes.sweep import check_runs
 
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(beside.RECIPE))
-    assert len(check_runs(read_recipe(tmp_path / "recipe.yaml", [], "full", ""))) == 3
+    assert read_recipe(tmp_path / "recipe.yaml", [], "full", "").title == "Beside busy processes"
 
 
 def test_a_number_below_one_is_refused(capsys):
