@@ -118,14 +118,28 @@ def _named_cluster() -> tuple[str, str]:
 def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
     address, told = _named_cluster()
+    if not _answers(address):
+        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
+        raise RunFailedError(line)
+
+
+def check_ray_address() -> None:
+    """Raise a RunFailedError if RAY_ADDRESS names a cluster that is gone."""
+    address, told = _named_cluster()
+    if not _answers(address):
+        raise RunFailedError(f"nothing answers at {address} ({told})")
+
+
+def _answers(address: str) -> bool:
+    """Return whether something takes connections at an address, True for one without a port."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
-        return
+        return True
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except OSError as error:
-        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
-        raise RunFailedError(line) from error
+    except OSError:
+        return False
+    return True
 
 
 def end_with_simulation(grid: Grid) -> None:

@@ -45,6 +45,7 @@ FOUNDATION = {
     "arrays",
     "checksums",
     "client_state",
+    "cores",
     "errors",
     "failures",
     "files",

@@ -44,9 +44,9 @@ from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
-from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
+from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import Tracked, tensorboard
-from coprefl_flwr.recipes.workers import OnRay
+from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
@@ -58,6 +58,10 @@ logger = logging.getLogger("flwr.coprefl")
 
 FAILED, COMMIT, LOCK = "failed.json", "commit.txt", ".lock"
 INTERRUPTED = 130
+WORKERS_HELP = (
+    "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
+    "GPU, or per core; then little work is done in this one too); RAY_ADDRESS names a cluster"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -90,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
         "--protocol", default="", metavar="NAME", help="of its own (default: the first)"
     )
     run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
-    run.add_argument("--workers", type=int, default=0, help="runs at once, on Ray (default: none)")
+    run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
@@ -135,8 +139,7 @@ def _run(given: argparse.Namespace) -> int:
     suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
     models = given.models or out.parent / "models"
-    if given.workers < 0:
-        raise SettingsError(f"--workers {given.workers}: must be at least 0")
+    wanted_workers(given.workers)
     check_place("--out", out)
     check_place("--models", models)
     _check_not_another(out, recipe)
@@ -167,8 +170,8 @@ def _run_into(
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
         write_atomically(out / COMMIT, f"{commit}\n".encode())
     logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
-    make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
-    failed = run_recipe(recipe, store, make)
+    with workshop(store, given.workers, tracker) as make:
+        failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     for key, problem in failed.items():

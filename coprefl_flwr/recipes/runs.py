@@ -34,6 +34,9 @@ from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
 
+LOCKS = ".locks"
+"""Below the folder of all runs, a file a stage that is or was being made."""
+
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """By kind of study, the role of the methods that its rows are."""
 
@@ -136,18 +139,19 @@ class ModelStore:
         return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
     @contextmanager
-    def held(self, run: Run) -> Iterator[None]:
-        """Keep other processes from making the same run; wait for one that does."""
-        folder = self.folder(run.main)
-        folder.mkdir(parents=True, exist_ok=True)
-        locks = self.root / ".locks"
-        locks.mkdir(exist_ok=True)
-        lock = filelock.FileLock(locks / run.key)
+    def held(self, stage: Stage) -> Iterator[None]:
+        """Keep other processes from making the same stage; wait for one that does."""
+        folder, locks = self.folder(stage), self.root / LOCKS
+        for needed in (folder, locks):
+            needed.mkdir(parents=True, exist_ok=True)
+        # The end of a long key is what tells it from others: its hash.
+        lock = filelock.FileLock(locks / stage.key.replace("/", "-")[-200:])
         try:
             held = lock.acquire(blocking=False)
         except filelock.Timeout:
-            logger.info("%s is being made by another process; waiting for it", run.key)
+            logger.info("%s is being made by another process; waiting for it", stage.key)
             held = lock.acquire()
         with held:
-            remove_unfinished(folder)
+            if not self.has(stage):  # Others may be writing what lies below one that is done.
+                remove_unfinished(folder)
             yield

@@ -7,15 +7,17 @@ classes no reported task has. The reported runs then use what was chosen, for al
 import itertools
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from coprefl_flwr import client_app, seeds
+from coprefl_flwr.cores import one_thread
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.protocols import with_step_size
@@ -175,7 +177,7 @@ def _unlike(runs: Iterable[Run]) -> list[Run]:
 
 @dataclass
 class InProcess:
-    """Makes runs one after the other in this process."""
+    """Makes runs one after the other in this process, in one thread."""
 
     store: ModelStore
     tracker: Track | None = None
@@ -183,27 +185,15 @@ class InProcess:
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
+        one_thread()
         self.progress.add([part for run in runs for part in parts(run)])
         failed: Failures = {}
         for run in runs:
-            problem = attempt(run, self.store, self.tracker, self.progress)
+            problem = attempt(run, self.store, self.progress, self.tracker)
             if problem:
                 logger.warning("%s failed: %s", run.name, problem)
                 failed[run.key] = problem
         return failed
-
-
-def attempt(
-    run: Run, store: ModelStore, tracker: Track | None, progress: Progress | None = None
-) -> str:
-    """Make a run, without Flower's own account of it; return why it failed, or ""."""
-    try:
-        with quiet_flower():
-            make(run, store, progress or Progress.of(parts(run)), tracker)
-    except Exception as error:  # The others go on, whatever it was.
-        logger.debug("%s", run.key, exc_info=True)
-        return one_line(error)
-    return ""
 
 
 def parts(run: Run) -> list[tuple[str, int]]:
@@ -211,13 +201,38 @@ def parts(run: Run) -> list[tuple[str, int]]:
     return [(stage.kind, stage.rounds) for stage in run.study.stages]
 
 
-def make(run: Run, store: ModelStore, progress: Progress, tracker: Track | None = None) -> None:
-    """Make a run, in this process; the stages that are there are not made again."""
-    study = run.to_be_made().study
-    study.check()
-    # Its clients keep their files in the store, as those of `flwr run` do in its output-dir.
-    config = study.config | {"output-dir": str(store.base.resolve())}
-    grid = LocalGrid(client_app.app, 1, config)
-    with store.held(run):
-        for stage in study.stages:
-            run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())
+def attempt(
+    run: Run,
+    store: ModelStore,
+    progress: Progress,
+    tracker: Track | None = None,
+    *,
+    keys: Collection[str] | None = None,
+    hosts: Sequence[Any] = (),
+) -> str:
+    """Make a run's stages, without Flower's own account of it; return why it failed, or "".
+
+    `keys` name the stages, if not all. This process is one node; each of `hosts`, which are
+    processes of `RayGrid`, is another.
+    """
+    try:
+        with quiet_flower():
+            study = run.to_be_made().study
+            study.check()
+            # Its clients keep their files in the store, as those of `flwr run` in its output-dir.
+            config = study.config | {"output-dir": str(store.base.resolve())}
+            grid = _grid(config, hosts)
+            for stage in study.stages:
+                if keys is None or stage.key in keys:
+                    with store.held(stage):
+                        run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())
+    except Exception as error:  # The others go on, whatever it was.
+        logger.debug("%s", run.key, exc_info=True)
+        return one_line(error)
+    return ""
+
+
+def _grid(config: Mapping[str, Value], hosts: Sequence[Any]) -> LocalGrid:
+    if not hosts:
+        return LocalGrid(client_app.app, 1, config)
+    return RayGrid(client_app.app, 1 + len(hosts), config, hosts=[None, *hosts])

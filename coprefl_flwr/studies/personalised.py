@@ -148,6 +148,10 @@ class PersonalStage(Stage):
         """Return what the method begins with."""
         return self.study.first_arrays(self.method)
 
+    def at_once(self) -> int:
+        """Return its clients, all of which take part in every round."""
+        return self.study.data.num_clients
+
     def clients(self) -> Sequence[str]:
         """Return the dataset of each client."""
         data = self.study.data

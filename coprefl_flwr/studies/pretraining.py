@@ -170,6 +170,11 @@ class Pretraining(Stage):
             comparable=last.loss_of != "more",
         )
 
+    def at_once(self) -> int:
+        """Return the participants of a round; in a chain they follow each other."""
+        wide = [one for one in self.phases if one.method.strategy_class.loss_of != "chain"]
+        return max([1, *(phase.training.participants for phase in wide)])
+
     def chained(self, server_round: int) -> bool:
         """Tell whether the model learns from client to client in a round."""
         return self.phase_of(server_round).method.strategy_class.loss_of == "chain"

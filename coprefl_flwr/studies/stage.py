@@ -150,6 +150,10 @@ class Stage(ABC):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
 
+    def at_once(self) -> int:
+        """Return how many clients work at the same time, at most: of more nodes it has no use."""
+        return 1
+
     def clients(self) -> Sequence[str]:
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
@@ -196,13 +200,12 @@ def run_stage(
     if (folder / RESULT).exists():
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
-        progress.begin(stage.title, stage.kind, stage.rounds)
+        progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
         _train(stage, grid, store, progress, hooks)
         if trouble := stage.trouble(folder):
             logger.warning("%s: %s", stage.title, trouble)
     else:
-        progress.done += 1
-        logger.info("[%s/%s] %s", progress.done, progress.parts, stage.title)
+        progress.note(stage.title)
         found = stage.keep(folder, stage.initial(store), None)
         about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
         write_result(folder, [], [{**about, **found}] if found else [])

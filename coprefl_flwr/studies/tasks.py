@@ -64,6 +64,10 @@ class Task(Stage):
         arrays, _ = load_saved_model(store.folder(self.made))
         return self.study.task_model(self.population, arrays)
 
+    def at_once(self) -> int:
+        """Return its clients, all of which take part in every round."""
+        return self.study.tasks.task_clients
+
     def clients(self) -> Sequence[str]:
         """Return no domain for each client."""
         return [""] * self.study.tasks.task_clients
