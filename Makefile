@@ -18,7 +18,7 @@ help:
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
-	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (more than 40 minutes)"
+	@echo "make benchmarks   rounds next to plain PyTorch loops, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
 	@echo "make clean        remove what these made"
 
@@ -87,6 +87,7 @@ chaos: install
 
 benchmarks: install
 	python -m benchmarks
+	python -m benchmarks.beside
 	python -m benchmarks.scale
 
 clean:
