@@ -123,9 +123,11 @@ def query_reply(
     `batch=lambda b: (b["img"], b["label"])`.
     """
     # Here, as an app whose clients need no torch does without it.
+    from torch.nn.functional import cross_entropy
+
     from coprefl_flwr.learning import loss_and_gradient
 
     pairs = map(batch, batches) if batch else batches
-    result = loss_and_gradient(model, pairs, *([loss_fn] if loss_fn else []))
+    result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
     metrics = {"num-examples": result.num_examples, "loss": result.loss}
     return Message(protocol.plain_reply(result.gradient, metrics), reply_to=message)

@@ -81,12 +81,13 @@ def loss_and_gradient(
             count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
-    summed = {p: sums.get(p, p.grad) for p in model.parameters() if p.requires_grad}
-    for one in summed.values():
-        if one is not None:
-            one.div_(count)  # In place, as a copy of all would be one more model.
+    means: dict[nn.Parameter, Tensor] = {}
+    for p in model.parameters():
+        summed = sums.get(p, p.grad)
+        # In place, as a copy would be one model more.
+        means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     gradient = {
-        name: as_array(torch.zeros_like(p) if summed[p] is None else summed[p], name)
+        name: as_array(means[p], name)
         for name, p in model.named_parameters(remove_duplicate=False)
         if p.requires_grad
     }
