@@ -7,11 +7,14 @@ pickled, its bytes are asked for.
 
 import functools
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
 _STYPE = FlowerArray(np.zeros(0)).stype
 
@@ -76,6 +79,15 @@ def handed(array: npt.NDArray[Any], *, copy: bool) -> FlowerArray:
     if array.dtype.kind not in "biuf":
         return FlowerArray(array)
     return Array(_copied(array) if copy or not array.flags.forc else array)
+
+
+def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """Return the records of a kind that a message holds, by name.
+
+    In the place of `content.array_records` and its like, which are in a cycle of references with
+    the content: models would stay in memory until Python looks for cycles.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
 def is_handed(array: FlowerArray) -> bool:

@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.clients import hosting
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def client_app(
         return hosting.answer(message, make, context.node_config.get("partition-id"))
 
     def roster(message: Message, context: Context) -> Message:
-        population = str(message.content.config_records["config"].get("population", ""))
+        population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
         hosted = clients(context, population) if callable(clients) else clients
         if isinstance(hosted, int):
             answer = ConfigRecord({"clients": hosted})

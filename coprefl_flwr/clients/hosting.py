@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
 from coprefl_flwr.errors import ENDS
 from coprefl_flwr.failures import told
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
@@ -26,7 +27,7 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
 
     A request that names no clients is for the node's only client, whose id is `partition_id`.
     """
-    config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
+    config: dict[str, Any] = dict(records_of(message.content, ConfigRecord).get("config", {}))
     method = method_name(message.metadata.message_type)
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
@@ -53,12 +54,12 @@ class _Alike:
         """Add one client's result; the first one's arrays stay as they are until there is more."""
         if not self.metrics:
             # A copy: what a client returns may be a view of the model that the next one uses.
-            self.first = {name: array.copy() for name, array in arrays.items()}
+            self.first = {name: array.copy("K") for name, array in arrays.items()}
         else:
             if len(self.metrics) == 1:
                 ((first_id, of_first),) = self.metrics.items()
-                self.accumulator.add(first_id, self.first, of_first)
-                self.first = {}
+                for name in list(self.first):  # One by one, as a model may be large.
+                    self.accumulator.add(first_id, {name: self.first.pop(name)}, of_first)
             self.accumulator.add(client_id, arrays, metrics)
         self.metrics[client_id] = metrics
 
@@ -108,12 +109,15 @@ def run_all(
             reply.records = {protocol.ARRAYS if alone else "last": start}
         else:
             reply.records = {protocol.ARRAYS: chosen.first} if alone else chosen.accumulator.sums
+        for arrays in reply.records.values():
+            for name, array in arrays.items():  # One by one, as a model may be large.
+                arrays[name] = np.asarray(array, order="C")
     return reply
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
     """Return the request's arrays, only to be read, and copies of the others that it names."""
-    records = dict(message.content.array_records)
+    records = records_of(message.content, ArrayRecord)
     name = protocol.ARRAYS if protocol.ARRAYS in records else next(iter(records), "")
     sent = from_record(records.pop(name), copy=False) if records else {}
     return sent, {name: from_record(record) for name, record in records.items()}

@@ -14,11 +14,11 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import LONGEST, SettingsError
-from coprefl_flwr.handover import is_handed, size_of
+from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange
@@ -246,8 +246,9 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int, bounds: Bo
 
     Nothing of it has been read by then: its size is that of the message.
     """
-    records: list[MetricRecord | ConfigRecord] = [*content.metric_records.values()]
-    records += content.config_records.values()
+    records: list[MetricRecord | ConfigRecord] = []
+    records += records_of(content, MetricRecord).values()
+    records += records_of(content, ConfigRecord).values()
     for record in records:
         if len(record) > bounds.most_metrics + 1:  # And the list `clients`.
             found = f"{len(record)} metrics in the reply"
@@ -263,7 +264,7 @@ def _check_arrays_size(
     content: RecordDict, exchange: Exchange, clients: int, bounds: Bounds
 ) -> None:
     """Check the number of arrays, and their bytes: at most those of sums in float64."""
-    records, sent = content.array_records.values(), exchange.arrays
+    records, sent = records_of(content, ArrayRecord).values(), exchange.arrays
     sums = max(2, clients)  # What has two is the moments, and one a client the most.
     if len(records) > sums:
         raise ValueError(f"{len(records)} ArrayRecords in the reply, at most {sums} are read")

@@ -227,7 +227,13 @@ class Accumulator:
             if key in sums:
                 add_scaled(sums[key], array, factor)
             else:
-                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64, order="C"))
+                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
+
+
+def _order(array: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Return the strides in numbers, those of axes of one number left out."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    return tuple(stride // array.itemsize for stride, length in pairs if length > 1)
 
 
 def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -235,12 +241,15 @@ def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
-    """Add weight x array to `total`, in place; `total` is C-contiguous, shapes are equal.
+    """Add weight x array to `total`, in place; shapes are equal.
 
     In pieces that fit into the cache, as a float64 copy of the whole array would take longer than
-    the sum.
+    the sum, where both are in memory in the same order, whichever that is.
     """
-    into, terms = total.reshape(-1), array.reshape(-1)
+    into, terms = total.ravel("K"), array.ravel("K")
+    if not (_order(total) == _order(array) and np.shares_memory(into, total)):
+        total += np.multiply(array, weight, dtype=np.float64)
+        return
     scratch = np.empty(min(PIECE, into.size))
     for begin in range(0, into.size, PIECE):
         piece = into[begin : begin + PIECE]
