@@ -23,7 +23,7 @@ from coprefl_flwr.models import build_model, model_arrays
 
 MODELS = ("resnet8", "femnist-cnn")
 PRECISIONS = ("float32", "bf16")
-REPETITIONS, CLIENTS = 30, 100
+REPETITIONS, CLIENTS = 15, 100
 TRAINING = {"local_steps": 5, "batch_size": 32, "learning_rate": 0.1}
 CPU = torch.device("cpu")
 
