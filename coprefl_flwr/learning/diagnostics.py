@@ -69,9 +69,8 @@ def diagnose(
         What the random numbers depend on: the drawn batches, and where the eigenvalue's search
         begins.
     """
-    short = (
-        next(model.parameters()).dtype in SHORT
-    )  # Of few digits there are no second derivatives.
+    # Of 16 bits no second derivative would be left.
+    short = next(model.parameters()).dtype in SHORT
     model = placed(model.float() if short else model, default_device())
     ends = [
         after_a_round(model, arrays, one.train, training, (*key, number))

@@ -65,7 +65,8 @@ def loss_and_gradient(
 
     In train mode both would depend on the batch size, and BatchNorm's buffers would change
     (Algorithm 1 line 13). Tied weights have the same gradient under each of their names.
-    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader.
+    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader;
+    `precision` is what the network computes in (see `models.computing`).
     """
     model.eval()
     model.zero_grad(set_to_none=True)
