@@ -72,8 +72,16 @@ def told(recipe: Recipe, plan: Plan, workers: int = 1) -> str:
     return "\n".join([_wrapped(head), "", *parts])
 
 
+def totals(recipe: Recipe, store: ModelStore) -> str:
+    """Return what a recipe takes that is about to be run, in one line."""
+    try:
+        return in_one_line(plan_of(recipe, store))
+    except SettingsError as error:  # It was checked: no sum of sizes keeps it from being run.
+        return f"what it takes is not known ({error})"
+
+
 def in_one_line(plan: Plan) -> str:
-    """Return the totals of a plan, such as "3 + 12 runs, 1.2 G gradients, 340 M outputs"."""
+    """Return the totals of a plan: "3 + 12 runs to make, 1.2 G gradients, 340 M evaluations"."""
     whole = plan.together
     work = f"{_many(whole.total.gradients)} gradients, {_many(whole.total.forwards)} evaluations"
     done = f", {plan.done:,} stages done before" if plan.done else ""
