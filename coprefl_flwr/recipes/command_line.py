@@ -41,8 +41,7 @@ from coprefl_flwr.recipes.listing import (
     store_of,
 )
 from coprefl_flwr.recipes.new import write_new
-from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.plan_command import add_plan, in_one_line
+from coprefl_flwr.recipes.plan_command import add_plan, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -173,7 +172,7 @@ def _run_into(
     # That of its results: a recipe that was run to the end has no others by being run again.
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
         write_atomically(out / COMMIT, f"{commit}\n".encode())
-    logger.info("%s: %s, into %s", recipe.title, in_one_line(plan_of(recipe, store)), models)
+    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), models)
     with workshop(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())

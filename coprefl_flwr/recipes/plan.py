@@ -170,9 +170,7 @@ class _Counter:
         if key in self.seen or self.store.shared(stage.features()).exists():
             return
         self.seen.add(key)
-        found = features(stage)
-        if found:
-            _add(row.work, dict([found]))
+        _add(row.work, dict([features(stage)]))
 
 
 def _add(work: Work, more: Work) -> None:

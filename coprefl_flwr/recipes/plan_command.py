@@ -22,9 +22,9 @@ WIDTH = 80
 Paces = dict[Engine, Pace]
 
 _COUNTED = (
-    "Runs: those that choose values + those that are reported. Gradients and outputs without one "
-    "(evaluations, losses, features) are counted by samples. Clients are taken to hold equally "
-    "much."
+    "Runs: those that choose values + those that are reported. Steps: of SGD or Adam. Gradients, "
+    "and outputs without one (evaluations, losses, features), are counted by samples. Clients are "
+    "taken to hold equally much."
 )
 _MEAN = " Which searched values will go on is not known: the mean of all stands for them."
 
@@ -72,8 +72,16 @@ def told(recipe: Recipe, plan: Plan, workers: int = 1) -> str:
     return "\n".join([_wrapped(head), "", *parts])
 
 
+def totals(recipe: Recipe, store: ModelStore) -> str:
+    """Return what a recipe takes that is about to be run, in one line."""
+    try:
+        return in_one_line(plan_of(recipe, store))
+    except SettingsError as error:  # It was checked: no sum of sizes keeps it from being run.
+        return f"what it takes is not known ({error})"
+
+
 def in_one_line(plan: Plan) -> str:
-    """Return the totals of a plan, such as "3 + 12 runs, 1.2 G gradients, 340 M outputs"."""
+    """Return the totals of a plan: "3 + 12 runs to make, 1.2 G gradients, 340 M evaluations"."""
     whole = plan.together
     work = f"{_many(whole.total.gradients)} gradients, {_many(whole.total.forwards)} evaluations"
     done = f", {plan.done:,} stages done before" if plan.done else ""
@@ -85,17 +93,18 @@ def _table(plan: Plan, known: Paces) -> str:
     work = [row.total for row in rows]
     columns = {
         "Runs": map(_runs, rows),
-        "SGD steps": (_many(one.steps) for one in work),
+        "Steps": (_many(one.steps) for one in work),
         "Gradients": (_many(one.gradients) for one in work),
         "Outputs": (_many(one.forwards) for one in work),
         "Disk": (f"{_many(row.bytes(known))}B" for row in rows),
-        "Core hours": (_hours(row.seconds(known) / 3600) for row in rows),
+        "Core h": (_hours(row.seconds(known) / 3600) for row in rows),
     }
     cells = [
         Column(title, {"here": [Number(text) for text in texts]})
         for title, texts in columns.items()
     ]
-    return plain(Table(["Method"], [[row.label] for row in rows], cells, marks=False)) + "\n"
+    table = Table(["Method"], [[row.label] for row in rows], cells, marks=False)
+    return plain(table, WIDTH) + "\n"
 
 
 def _in_all(whole: Row, known: Paces, workers: int, took: float) -> str:

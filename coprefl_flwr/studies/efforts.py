@@ -169,19 +169,20 @@ def _(stage: PersonalStage) -> Effort:
     return found + Effort(models=1 + stateful * len(clients), bytes=written)
 
 
-def features(stage: PersonalStage) -> tuple[Engine, Effort] | None:
-    """Return what makes the features that a personalised stage trains on, None without backbones.
+def features(stage: PersonalStage) -> tuple[Engine, Effort]:
+    """Return what makes the features that a personalised stage trains on, and what they take.
 
-    They are made once for all stages with the same `features()`.
+    They are made once for all stages with the same `features()`; pixels are only kept.
     """
     data = stage.study.data
-    if not data.networks:
-        return None
     held = [len(client.train) + len(client.test or ()) for client in data.images]
+    kept = Effort(bytes=4 * sum(held) * math.prod(data.input_shape))
     source, networks = data.domains[0].images, data.networks
+    if not networks:
+        return engine_of(stage), kept
     of, shape = data.settings.backbones, source.shape
     every = Engine(of, "", shape, 0, False, lambda: Each(networks), source)
-    return every, Effort(forwards=sum(held), bytes=4 * sum(held) * math.prod(data.input_shape))
+    return every, kept + Effort(forwards=sum(held))
 
 
 class Each(nn.Module):
