@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.processes import Stopwatch, child_of
 from benchmarks.workloads import MEAN, POPULATION, SEED, STD, WIDTH, WORKLOADS, Workload, data
-from coprefl_flwr.arrays import to_record
+from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, FedPCLClient, TorchClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples
@@ -53,6 +53,12 @@ def held_model(workload: Workload, method: str) -> nn.Module:
 
 
 @functools.cache
+def initial(workload: Workload, method: str) -> Arrays:
+    """Return the network's first weights."""
+    return model_arrays(network(workload, method))
+
+
+@functools.cache
 def dataset(workload: Workload) -> ImageDataset | FeatureDataset:
     """Return the data of all clients."""
     inputs, labels = data(workload)
@@ -87,8 +93,7 @@ def client_fn(context: Context, client_id: int) -> NumPyClient:
     workload, method = WORKLOADS[str(config["workload"])], str(config["method"])
     model, more = held_model(workload, method), dict[str, Any]()
     if method == "fedpcl":
-        initial = model_arrays(network(workload, method))
-        more = {"state": ClientState(str(config["states"])), "initial": initial}
+        more = {"state": ClientState(str(config["states"])), "initial": initial(workload, method)}
     return CLIENTS[method](
         model,
         samples(workload, client_id),
@@ -118,10 +123,10 @@ def run_rounds(
     strategy = STRATEGIES[method](
         participants=workload.participants, seed=SEED, population=POPULATION, min_nodes=nodes
     )
-    initial = model_arrays(network(workload, method))
+    first = initial(workload, method)
     if method == "fedpcl":
-        initial = no_prototypes(workload.num_classes, WIDTH)
-    strategy.start(grid, to_record(initial), num_rounds=rounds, hooks=[hook])
+        first = no_prototypes(workload.num_classes, WIDTH)
+    strategy.start(grid, to_record(first), num_rounds=rounds, hooks=[hook])
 
 
 @server.main()

@@ -22,7 +22,8 @@ WHAT = {
     "nodes": ("nodes", f"a client each, {PARTICIPANTS} participants, all evaluated"),
     "clients": ("clients of a node", f"{PARTICIPANTS} participants, all evaluated"),
     "participants": ("participants", f"of {HOSTED:,} clients that 10 nodes share"),
-    "model": ("MB of the model", "3 participants that train it, 1 step each"),
+    "model": ("MB of the model, FedAvg", "3 participants that train it, 1 step each"),
+    "model-coprefl": ("MB of the model, CoPreFL", "3 participants that train it, 1 step each"),
     "rounds": ("rounds", "time of one round: 10 participants, evaluation, checkpoint"),
     "tasks": ("tasks", "of a study, 2 clients and 1 round each"),
 }
@@ -79,9 +80,10 @@ def section(found: Growth) -> str:
         "over the size of the model](scale.png)",
         "",
         f"By `python -m benchmarks.scale`: {ROUNDS} rounds of CoPreFL (a thousand where rounds "
-        "grow), with clients that compute nothing unless it is said, or a whole study of tasks, on "
-        "the local grid, each size in a process of its own. CPU seconds of that process, and the "
-        "memory it took beyond its imports, at the largest size; slopes of their logarithms over "
+        "grow; of FedAvg where it says so), with clients that compute nothing unless it says that "
+        "they train, or a whole study of tasks, on the local grid, each size in a process of its "
+        "own. CPU seconds of that process, and the memory it took beyond its imports, at the "
+        "largest size; slopes of their logarithms over "
         f"the last decade of sizes (1 is linear; the goal is at most {GOAL}).",
         "",
         "| what grows | with | from | to | CPU seconds | slope | MiB | slope |",
@@ -114,12 +116,14 @@ def _sentences(points: Mapping[str, Sequence[Point]]) -> list[str]:
             f"Round {last.size:,} takes {ratio:.2f} times the CPU time of round {first.size} "
             f"(goal: at most {LATER})."
         )
-    if "model" in points:
-        last = points["model"][-1]
+    for name in ("model", "model-coprefl"):
+        if name not in points:
+            continue
+        last, method = points[name][-1], WHAT[name][0].rpartition(" ")[2]
         copies = last.bytes / (last.size * MEGABYTE)
         found.append(
-            f"With a model of {last.size} MB, {copies:.1f} copies of it are in memory at once, the "
-            f"network's own and its gradient among them (goal: at most {COPIES})."
+            f"{method} has at most {copies:.1f} copies of a model of {last.size} MB in memory at "
+            f"once, the network's own and its gradient among them (goal: at most {COPIES})."
         )
     return [*found, ""] if found else []
 
@@ -138,7 +142,7 @@ SHOWN: dict[str, Callable[[Point], float]] = {
     "MiB beyond the imports": lambda point: bytes_of(point) / 2**20,
 }
 """The picture's panels, by the label of their axis."""
-_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def draw(found: Growth, path: Path) -> None:

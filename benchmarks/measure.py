@@ -191,11 +191,11 @@ def measure(
             if program is None:
                 simulations[runner], peaks[runner] = Simulation(method, workers), Peak()
                 continue
+            say(f"{name}: starting {found.title(runner)}")
             residents[runner] = Resident(program, workload, method, workers, device)
             stack.callback(residents[runner].close)
-        for runner, resident in residents.items():
-            say(f"{name}: waiting for the start of {found.title(runner)}")
-            resident.begin()
+            # One after the other: two Rays that start at once on two cores may time out.
+            residents[runner].begin()
         runs = portions(rounds, blocks) if simulations else []
         turns = portions(rounds, len(runs) + 1)
         for number, part in enumerate(turns):

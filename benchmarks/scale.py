@@ -7,6 +7,7 @@ is next to nothing, but where the model grows: what grows is this package, and F
 
 import argparse
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -34,12 +35,12 @@ from benchmarks.measure import machine
 from benchmarks.report import stored_results, write_page
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app as study_app
-from coprefl_flwr.clients import CoPreFLClient, client_app
+from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data.of_torch import as_samples
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.strategies import CoPreFL
+from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 
@@ -69,8 +70,10 @@ def run_rounds(clients: Any, nodes: int, participants: int, every: int) -> None:
     strategy.start(grid, to_record({"w": np.zeros(16, np.float32)}), num_rounds=ROUNDS)
 
 
-def train_model(megabytes: int) -> None:
-    """Run CoPreFL's rounds with clients that train a model of so many bytes, a step each."""
+def train_model(
+    strategy: type[FedAvg] | type[CoPreFL], kind: type[TorchClient], megabytes: int
+) -> None:
+    """Run rounds with clients that train a model of so many bytes, a step each."""
     width = round(math.sqrt(megabytes * MEGABYTE / 4 / LAYERS))
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS)))
     pairs = TensorDataset(torch.rand(10, width), torch.arange(10) % 2)
@@ -78,11 +81,11 @@ def train_model(megabytes: int) -> None:
     training, device = LocalTraining(local_steps=1, learning_rate=1e-6), torch.device("cpu")
 
     def client(_context: Any, _client: int) -> NumPyClient:
-        return CoPreFLClient(model, data, training=training, device=device)
+        return kind(model, data, training=training, device=device)
 
     grid = LocalGrid(client_app(client, clients=TRAINERS))
     initial = to_record(model_arrays(model))
-    CoPreFL(participants=TRAINERS).start(grid, initial, num_rounds=ROUNDS)
+    strategy(participants=TRAINERS).start(grid, initial, num_rounds=ROUNDS)
 
 
 def run_tasks(tasks: int) -> None:
@@ -217,7 +220,10 @@ WAYS: Mapping[str, Way] = {
         totals(lambda n: run_rounds(list(range(n)), 1, PARTICIPANTS, 1)), _sizes(100_000, 3)
     ),
     "participants": Way(totals(lambda n: run_rounds(HOSTED, 10, n, 0)), _sizes(100_000)),
-    "model": Way(totals(train_model), _sizes(100)),
+    "model": Way(totals(functools.partial(train_model, FedAvg, TorchClient)), _sizes(100)),
+    "model-coprefl": Way(
+        totals(functools.partial(train_model, CoPreFL, CoPreFLClient)), _sizes(100)
+    ),
     "rounds": Way(rounds, _sizes(1_000)),
     "tasks": Way(totals(run_tasks), _sizes(2_000)),
 }

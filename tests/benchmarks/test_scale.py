@@ -59,10 +59,12 @@ def test_the_section_has_a_row_a_way():
 def test_a_model_is_told_in_copies_and_a_late_round_in_early_ones():
     points = {
         "model": [Point(1, 0.1, 2**21), Point(100, 5.0, 750_000_000)],
+        "model-coprefl": [Point(1, 0.1, 2**21), Point(10, 5.0, 90_000_000)],
         "rounds": [Point(10, 0.005, 2**20), Point(1000, 0.015, 2**21)],
     }
     text = section(Growth(MACHINE, points))
-    assert "With a model of 100 MB, 7.5 copies of it are in memory at once" in text
+    assert "FedAvg has at most 7.5 copies of a model of 100 MB in memory at once" in text
+    assert "CoPreFL has at most 9.0 copies of a model of 10 MB in memory at once" in text
     assert "Round 1,000 takes 3.00 times the CPU time of round 10 (goal: at most 1.2)." in text
     assert f"| rounds | {WHAT['rounds'][1]} | 10 | 1,000 | 0.015 |" in text
 
@@ -79,6 +81,7 @@ def test_the_sizes_are_those_promised():
         "clients": (100, 100_000),
         "participants": (1_000, 100_000),
         "model": (1, 100),
+        "model-coprefl": (1, 100),
         "rounds": (10, 1_000),
         "tasks": (20, 2_000),
     }
@@ -95,7 +98,7 @@ def test_every_way_runs(name, size):
 
 
 def test_a_model_that_is_trained_takes_some_copies_of_itself():
-    (point,) = WAYS["model"].measure([4])
+    (point,) = WAYS["model-coprefl"].measure([4])
     assert 2 < point.bytes / 4e6 < 40
 
 
