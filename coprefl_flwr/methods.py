@@ -131,8 +131,8 @@ class Method:
             return strategy
         refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
         held = _server_data(server, "server", training)
-        refinement |= {"batch_size": training.samples_per_step, "precision": training.precision}
-        return ServerRefined(strategy, held, **refinement)
+        size = training.samples_per_step
+        return ServerRefined(strategy, held, batch_size=size, **refinement)
 
     def client(
         self,

@@ -17,8 +17,7 @@ class ServerRefined(RoundStrategy):
 
     After each round of `inner`, the new global model takes some SGD steps on D^s. Around `CoPreFL`
     this is CoPreFL-SGD. The paper's steps are 5 of batch size 32 and learning rate 1e-3. The
-    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s. `precision`
-    is that of its clients' training.
+    options of `inner` (participants, seed, ...) are those of the run; `server` is D^s.
     """
 
     steps: int = option(
@@ -38,7 +37,6 @@ class ServerRefined(RoundStrategy):
         steps: int = 5,
         batch_size: int = 32,
         learning_rate: float = 0.05,
-        precision: str = "float32",
     ) -> None:
         from coprefl_flwr.learning import LocalTraining  # torch: not for strategies without it
 
@@ -50,10 +48,9 @@ class ServerRefined(RoundStrategy):
             local_steps=steps,
             batch_size=batch_size,
             learning_rate=learning_rate,
-            precision=precision,
+            precision=server.precision,
         )
-        self.actions = inner.actions  # type: ignore[misc]
-        self.needs_only_sums = inner.needs_only_sums  # type: ignore[misc]
+        self.actions, self.needs_only_sums = inner.actions, inner.needs_only_sums  # type: ignore[misc]
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Run a round of the inner method, then refine its result."""
