@@ -18,6 +18,7 @@ from coprefl_flwr.models import (
     outputs_and_representation,
     save_model,
 )
+from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.models.precision import check_precision
 from tests.tiny import CPU, tiny_model
 
@@ -99,6 +100,18 @@ def test_a_model_of_16_bits_is_given_such_inputs_and_gives_float32(dtype):
     assert outputs_and_representation(model, INPUTS)[1].dtype == torch.float32
     cross_entropy(found, torch.tensor([0, 1, 2, 0])).backward()
     assert {p.grad.dtype for p in model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_features_of_a_backbone(dtype):
+    """A network of bfloat16 could not be one: its first empty image was of another type."""
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    plain = Backbone.of("x", tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
+    own = Backbone.of("x", tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
+    found = own.features(images, "bf16")
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, plain)
+    assert torch.allclose(found, plain, atol=0.02)
 
 
 def test_indices_are_given_as_they_are():
