@@ -61,7 +61,7 @@ FILES = {
     "mnist_m": Known((3, 32, 32), 10, 59_001, 9_001),
     "synthdigits": Known((3, 32, 32), 10, 479_400, 9_553),
     # LEAF's.
-    "femnist": Known((1, 28, 28), 62, 805_263, groups=3_550),
+    "femnist": Known((1, 28, 28), 62, 724_737, 80_526, groups=3_550),
     "shakespeare.txt:1": Known((80,), len(CHARACTERS), 3_810_000, groups=660),
 }
 """By the last part of a path, where there is nothing at that path."""
@@ -88,7 +88,10 @@ def outline_of(name: str, image_size: int = 0, samples_per_class: int = 0) -> Da
         n = min(n, known.classes * samples_per_class)
     labels = np.arange(n) % known.classes
     test = np.arange(n) >= known.train * n // (known.train + known.test) if known.test else None
-    groups = np.arange(n) * known.groups // n if known.groups else None
+    groups = None
+    if known.groups:
+        groups = np.arange(n) * known.groups // n
+        test = np.arange(n) % (n // known.test) == 0 if known.test else None  # Of each group.
     if len(known.shape) == 1:
         assert groups is not None
         empty, last = np.zeros(known.shape[0] + 1, np.uint8), np.arange(n) % 5 == 4

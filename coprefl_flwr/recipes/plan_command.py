@@ -158,7 +158,8 @@ def _duration(hours: float) -> str:
 
 
 def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.2g} ms"
+    found = 1000 * seconds
+    return f"{found:,.0f} ms" if found >= 10 else f"{found:.2g} ms"
 
 
 def _wrapped(text: str) -> str:

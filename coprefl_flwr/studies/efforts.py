@@ -116,7 +116,9 @@ def effort(stage: Stage) -> Effort:
 @effort.register
 def _(stage: Pretraining) -> Effort:
     kept = Effort(models=1, bytes=ABOUT_BYTES + ROUND_BYTES * stage.rounds)
-    parts = [_round(made, work) * phase.training.rounds for phase, made, work in works(stage)]
+    parts = [
+        _round(phase, made, work) * phase.training.rounds for phase, made, work in works(stage)
+    ]
     forwards = 0.0
     if stage.phases and stage.study.data.test_every:
         times = _times(stage.rounds, stage.study.data.test_every)
@@ -200,7 +202,7 @@ class Each(nn.Module):
 # ---- parts of it ---------------------------------------------------------------------------------
 
 
-def _round(strategy: RoundStrategy, work: Work) -> Effort:
+def _round(phase: Phase, strategy: RoundStrategy, work: Work) -> Effort:
     """Return what a round of a method takes, evaluations aside."""
     budget, samples = strategy.budget(work), strategy.samples_clients
     fraction, own = work.options.get("support-fraction"), work.options.get("local-steps")
@@ -209,7 +211,9 @@ def _round(strategy: RoundStrategy, work: Work) -> Effort:
     elif fraction and strategy.local_training:
         work = work.on_part(fraction)
     steps = work.participants * (own or work.mean(work.training.steps))
-    answers = work.participants * len(strategy.actions) * samples
+    # To read and to write a client's state takes about as long as an answer.
+    each = len(strategy.actions) + issubclass(phase.method.client_class, StatefulClient)
+    answers = work.participants * each * samples
     found = Effort(steps, budget.gradients, budget.forwards, answers, rounds=1)
     refined = int(work.options.get("server-steps") or 0)
     return found + Effort(steps=refined)
@@ -219,7 +223,7 @@ def _round_of_all(phase: Phase, training: LocalTraining, clients: Sequence[Clien
     """Return what a round takes in which all clients take part, evaluations aside."""
     sizes = [len(client.train) for client in clients]
     strategy = phase.method.strategy(phase.options, training)
-    return _round(strategy, Work(len(clients), sizes, training, phase.options))
+    return _round(phase, strategy, Work(len(clients), sizes, training, phase.options))
 
 
 def _evaluated(clients: Sequence[ClientData]) -> Effort:

@@ -71,6 +71,11 @@ def test_coprefl_has_two_exchanges_and_its_query_sets(recipe_of, store):
     assert total.gradients == pytest.approx(3 * (3 * 2 * 8 + 3 * query), rel=0.05)
 
 
+def test_a_clients_state_counts_as_an_answer(recipe_of, store):
+    recipe = recipe_of({"tasks": 0}, methods=["scaffold"], reference=None, metrics=["final"])
+    assert row_of(recipe, store, "scaffold").total.answers == 3 * 3 * 2
+
+
 def test_gradients_are_those_of_the_report(recipe_of):
     """There they are of the true partition; an iid one is as equal as the plan has it."""
     for run in check_runs(recipe_of(methods=["fedavg", "coprefl", "cyclic:rounds=2+fedavg"])):
