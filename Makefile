@@ -69,6 +69,7 @@ deployment-test: install
 
 # CHAOS="kills --seed 3 --count kills=50" is some of it; what held is not done again in the same folder.
 chaos: export OMP_NUM_THREADS = 1
+chaos: export COPREFL_WORKERS = 1
 chaos: install
 	python -m tests.chaos $(CHAOS)
 

@@ -28,10 +28,10 @@ class Piece:
     tries: int = 1
 
     @classmethod
-    def of(cls, run: Run, stage: Stage) -> "Piece":
-        """Return a stage of a run."""
+    def of(cls, run: Run, stage: Stage, mark: str) -> "Piece":
+        """Return a stage of a run, whose title ends with a mark."""
         at_once = stage.at_once() if stage.rounds else 1
-        about = stage.key, stage.title, stage.kind, stage.rounds, stage.switch
+        about = stage.key, stage.title + mark, stage.kind, stage.rounds, stage.switch
         return cls(run, *about, at_once)
 
 
@@ -43,13 +43,16 @@ class Work:
         self._ready: deque[Piece] = deque()
         self._waiting: dict[str, list[Piece]] = {}
         self.pieces: dict[str, Piece] = {}
+        several = len({run.settings.seed for run in runs}) > 1
         for run in runs:
+            # Side by side runs of two seeds are not told apart by their order.
+            mark = f", seed {run.settings.seed}" if several else ""
             first, *_ = stages = run.study.stages
             for stage in stages:
                 put_aside_damaged(store.folder(stage))
             for stage in stages:
                 if stage.key not in self.pieces and not store.has(stage):
-                    self._add(Piece.of(run, stage), first)
+                    self._add(Piece.of(run, stage, mark), first)
 
     def _add(self, piece: Piece, first: Stage) -> None:
         if first.key in self.pieces:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from logging.handlers import QueueHandler
 from typing import Any
 
 import torch
@@ -80,6 +81,10 @@ def workshop(
         made.close()
 
 
+Said = RoundReport | logging.LogRecord | str
+"""What a worker says of a stage: a round, a line of its log, and at last why it failed, or ""."""
+
+
 @dataclass
 class Job:
     """A piece of work under way: who makes it, and what shows how far it is."""
@@ -100,9 +105,9 @@ class Maker(Host):
         store: ModelStore,
         tracker: Track | None,
         others: Sequence[Any],
-    ) -> Iterator[RoundReport | str]:
-        """Make a stage; yield its rounds, without arrays, and at last why it failed, or ""."""
-        told: queue.SimpleQueue[RoundReport | str] = queue.SimpleQueue()
+    ) -> Iterator[Said]:
+        """Make a stage; yield rounds without arrays, lines of the log, and why it failed, or ""."""
+        told: queue.SimpleQueue[Said] = queue.SimpleQueue()
 
         def work() -> None:
             problem = "its worker ended it"
@@ -111,9 +116,12 @@ class Maker(Host):
             finally:
                 told.put(problem)
 
+        flower = logging.getLogger("flwr")
+        kept, flower.handlers = flower.handlers, [QueueHandler(told)]
         threading.Thread(target=work, daemon=True).start()
-        while isinstance(one := told.get(), RoundReport):
+        while not isinstance(one := told.get(), str):
             yield one
+        flower.handlers = kept
         yield one
 
 
@@ -154,6 +162,7 @@ class OnWorkers:
     _free: list[Any] = field(default_factory=list)
     _coming: dict[Any, Any] = field(default_factory=dict)
     _jobs: dict[Any, Job] = field(default_factory=dict)
+    _left: dict[str, Part] = field(default_factory=dict)
     _started: bool = False
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
@@ -225,8 +234,12 @@ class OnWorkers:
             self._jobs[rounds] = Job(piece, lead, others, self._begun(piece, many))
 
     def _begun(self, piece: Piece, workers: int) -> Part | None:
+        if part := self._left.pop(piece.key, None):
+            self.progress.again(part, workers)
+            return part
         if not piece.rounds:
-            self.progress.note(piece.title)
+            if piece.tries == 1:
+                self.progress.note(piece.title)
             return None
         about = piece.title, piece.kind, piece.rounds, workers, piece.switch
         return self.progress.beside(*about)
@@ -241,17 +254,17 @@ class OnWorkers:
             return
         job = self._jobs[first]
         try:
-            told: RoundReport | str = ray.get(next(first))
+            told: Said = ray.get(next(first))
         except ray.exceptions.RayError as error:
             self._lost(work, self._jobs.pop(first), cut(one_line(error)))
             return
-        if isinstance(told, RoundReport):
-            if job.part:
-                job.part(told)
-            return
-        if job.part and not (told or job.part.at):
-            logger.info("%s  already done", job.piece.title)
-        self._end(work, self._jobs.pop(first), told)
+        if isinstance(told, str):
+            self._end(work, self._jobs.pop(first), told)
+        elif isinstance(told, logging.LogRecord):
+            self.progress.clear()
+            logging.getLogger(told.name).handle(told)
+        elif job.part:
+            job.part(told)
 
     def _lost(self, work: Work, job: Job, why: str) -> None:
         """Let another worker go on, once, with what a worker had under way that died."""
@@ -259,16 +272,23 @@ class OnWorkers:
         if piece.tries > 1:
             self._end(work, job, why)
             return
+        self.progress.clear()
         logger.warning("%s: its worker died; another goes on", piece.title)
         if job.part:
-            self.progress.again(job.part, piece.rounds)
+            self.progress.end(job.part)
+            self._left[piece.key] = job.part
         self._call([job.lead, *job.others])
         work.put_back(replace(piece, tries=piece.tries + 1))
 
     def _end(self, work: Work, job: Job, problem: str) -> None:
         """Take note of the end of a stage, and call its workers for others."""
+        self._call([job.lead, *job.others])
+        failed = work.end(job.piece, problem)
         if job.part:
             self.progress.end(job.part)
-        self._call([job.lead, *job.others])
-        if work.end(job.piece, problem):
+            if not (problem or job.part.at):
+                self.progress.clear()
+                logger.info("%s  already done", job.piece.title)
+        if failed:
+            self.progress.clear()
             logger.warning("%s failed: %s", job.piece.run.name, problem)

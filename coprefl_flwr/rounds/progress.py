@@ -134,19 +134,24 @@ class Progress:
     def note(self, title: str) -> None:
         """Say that a part without rounds is begun."""
         self._count("", 0)
+        self.clear()
         logger.info("[%s/%s] %s", self.done, self.parts, title)
+
+    def clear(self) -> None:
+        """Take the line that renews itself away, for another that stays."""
+        if self._live and self.stream.isatty():
+            self.stream.write("\r\x1b[2K")
+            self.stream.flush()
 
     def _count(self, kind: str, rounds: int) -> None:
         self.done += 1
         if kind in self.ahead:
             self.ahead[kind] -= rounds
 
-    def again(self, part: Part, rounds: int) -> None:
-        """Take away a part that is to be begun once more, with so many rounds."""
-        self.end(part)
-        self.done -= 1
-        if part.kind in self.ahead:
-            self.ahead[part.kind] += rounds
+    def again(self, part: Part, workers: int) -> None:
+        """Go on with a part that was taken away before it was over."""
+        part.workers, part.began, part.first_round = workers, time.monotonic(), 0
+        self._live.append(part)
 
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
