@@ -149,7 +149,7 @@ def draw(found: Growth, path: Path) -> None:
     """Draw time and memory over the sizes, a line a way, beside one of slope 1."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4), dpi=200, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(8, 4.6), dpi=200, layout="constrained", facecolor="white")
     panels = figure.subplots(1, 2)
     for panel, (label, of) in zip(panels, SHOWN.items(), strict=True):
         for name, colour in zip(WHAT, _COLOURS, strict=True):
@@ -167,7 +167,13 @@ def draw(found: Growth, path: Path) -> None:
         panel.set_ylim(low, high)
         panel.grid(color="#D9D9D9", linewidth=0.6)
         panel.legend(
-            frameon=False, fontsize=7, title="slope over the last decade", title_fontsize=7
+            loc="upper center",
+            bbox_to_anchor=(0.5, -0.14),  # Below the axes: so many lines leave no room between.
+            ncols=2,
+            frameon=False,
+            fontsize=7,
+            title="slope over the last decade",
+            title_fontsize=7,
         )
         for side in ("top", "right"):
             panel.spines[side].set_visible(False)

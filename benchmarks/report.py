@@ -165,7 +165,7 @@ def draw(results: Collection[Measurement], path: Path) -> None:
     for panel, result, shown in zip(panels, results, rows, strict=True):
         _bars(panel, result, shown)
         panel.set_title(WORKLOADS[result.workload].title, loc="left", fontsize=10, color=_INK)
-    label = "a round / that of the plain PyTorch loop of the same method"
+    label = "time of a round / that of the plain PyTorch loop of the same method"
     panels[-1].set_xlabel(label, fontsize=9, color=_INK)
     marks: list[Any] = [Patch(color=_COLOURS[kind], label=text) for kind, text in _KINDS.items()]
     marks.append(Line2D([], [], color=_INK, linewidth=2, label="goal for the wall time"))
