@@ -38,7 +38,7 @@ quickstart: install
 # Needs no network once its tools are there.
 docs: $(VENV)/docs
 	python -m mkdocs build --strict --quiet
-	@echo "the site is in site/: open site/index.html"
+	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
 
 $(VENV)/docs: $(VENV)/installed
 	python -m pip install --quiet --editable ".[docs]"

@@ -4,12 +4,14 @@
 read from the page itself; a command that fails is named, and the exit status is 1.
 """
 
+import contextlib
+import io
 import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from coprefl_flwr.recipes import command_line
 from docs.tables import PAGES, ROOT
 
 SMALL = {
@@ -43,28 +45,28 @@ def cut(command: list[str]) -> list[str]:
     return [*command, *(part for key, one in small.items() for part in ("--set", f"{key}={one}"))]
 
 
-def run(command: list[str], folder: Path) -> bool:
-    """Run a command in a folder; print how it ended."""
-    program = [sys.executable, "-m", "coprefl_flwr.recipes.command_line"]
+def run(command: list[str]) -> bool:
+    """Run a command in this process; print how it ended."""
+    if command[1] == "new":
+        Path(f"{command[2]}.yaml").unlink(missing_ok=True)
     arguments = [str(ROOT / one) if (ROOT / one).is_file() else one for one in cut(command)[1:]]
-    done = subprocess.run([*program, *arguments], cwd=folder, capture_output=True, text=True)
-    print(f"{'ok' if done.returncode == 0 else 'FAILS':6}{shlex.join(command)}", flush=True)
-    if done.returncode:
-        print(done.stdout[-1000:], done.stderr[-2000:], sep="\n")
-    return done.returncode == 0
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+        status = command_line.main(arguments)
+    print(f"{'FAILS' if status else 'ok':6}{shlex.join(command)}", flush=True)
+    if status:
+        print(told.getvalue()[-2000:])
+    return not status
 
 
 def main(names: list[str]) -> int:
     """Run the commands of the pages of these names, or of all."""
-    pages = [
-        one for one in sorted((PAGES / "methods").glob("*.md")) if one.stem in names or not names
-    ]
-    good = True
-    for page in pages:
-        with tempfile.TemporaryDirectory() as folder:
-            for command in commands(page):
-                good = run(command, Path(folder)) and good
-    return 0 if good else 1
+    pages = sorted((PAGES / "methods").glob("*.md"))
+    chosen = [one for one in pages if one.stem in names or not names]
+    # In one folder, so that what several pages compare with is made once.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        good = [run(command) for page in chosen for command in commands(page)]
+    return 0 if good and all(good) else 1
 
 
 if __name__ == "__main__":

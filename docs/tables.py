@@ -25,7 +25,9 @@ from coprefl_flwr.methods import (
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.recipes.command_line import _parser
 from coprefl_flwr.report.columns import COLUMNS
+from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.budget import Budget, Work
+from coprefl_flwr.rounds.options import RoundOptions
 from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
@@ -85,11 +87,12 @@ def _heads(*heads: str) -> list[str]:
 
 
 def _linked(name: str) -> str:
-    """Return a method's name as a link to the page with its frame, from a page beside it."""
-    inner = METHODS[name].strategy_class.name if METHODS[name].refined else name
-    for path in sorted((PAGES / "methods").glob("*.md")):
-        if any(f"<!-- {FRAME}{one}," in path.read_text() for one in (name, inner)):
-            return f"[`{name}`]({path.name})"
+    """Return a method's name as a link to the page with its frame, or of what it refines."""
+    texts = {path.name: path.read_text() for path in sorted((PAGES / "methods").glob("*.md"))}
+    for one in (name, METHODS[name].strategy_class.name, name.removesuffix("-hybrid")):
+        for page, text in texts.items():
+            if f"<!-- {FRAME}{one}," in text:
+                return f"[`{name}`]({page})"
     return f"`{name}`"
 
 
@@ -146,6 +149,23 @@ def options_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_every_strategy() -> str:
+    """Return the options that every strategy has, as arguments in Python."""
+    return _arguments(RoundOptions)
+
+
+def bounds_table() -> str:
+    """Return the bounds of a strategy, as arguments in Python."""
+    return _arguments(Bounds)
+
+
+def _arguments(owner: type) -> str:
+    """Return the declared options of a class by their names in Python."""
+    lines = _heads("argument", "default", "limits", "meaning")
+    lines += [_line(one.name, one) for one in declared(owner).values()]
+    return "\n".join(lines) + "\n"
+
+
 def columns_table() -> str:
     """Return the columns of a recipe's tables."""
     lines = _heads("`metrics`", "heading", "better")
@@ -175,7 +195,7 @@ def _argument(one: argparse.Action) -> str:
         return str(one.metavar or one.dest).upper()
     if one.nargs == 0:
         return one.option_strings[0]
-    choices = "\\|".join(map(str, one.choices or ()))
+    choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
     return f"{one.option_strings[0]} {choices or one.metavar or one.dest.upper()}"
 
 
@@ -280,7 +300,7 @@ def _options_of(method: Method, role: str) -> str:
 def _command(name: str, role: str) -> str:
     """Return a command that runs the method."""
     if role == PERSONALISED:
-        rows = ", ".join(dict.fromkeys(["fedavg", name]))
+        rows = ", ".join(dict.fromkeys(["fedavg", name, "fedpcl"]))  # The recipe's reference.
         recipe = "examples/recipes/fedpcl-table-2.yaml --scale small"
         return f'```sh\ncoprefl run {recipe} --set "methods=[{rows}]"\n```\n'
     if role == HEAD:
@@ -312,6 +332,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "personalised methods": personal_table,
     "settings": settings_table,
     "options": options_table,
+    "options of every strategy": of_every_strategy,
+    "bounds": bounds_table,
     "columns": columns_table,
     "commands": commands,
 }

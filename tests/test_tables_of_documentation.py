@@ -1,6 +1,7 @@
 """The documentation and pyproject.toml say what the code declares, and links lead somewhere."""
 
 import re
+import textwrap
 
 import pytest
 
@@ -58,6 +59,15 @@ def test_the_pages_of_recipes_name_every_key_and_figure():
         assert re.search(rf"^#?{key}:", new, flags=re.MULTILINE) or f"`{key}`" in page, key
     for figure in FIGURES:
         assert f"| `{figure}` |" in page
+
+
+@pytest.mark.parametrize("part", ["method", "model", "metric"])
+def test_a_how_to_shows_the_example_itself(part):
+    text = (tables.PAGES / "how-to" / f"{part}.md").read_text()
+    source = (tables.ROOT / "examples" / "own_parts" / f"{part}.py").read_text()
+    blocks = re.findall(r"^( *)```python\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)
+    shown = [textwrap.dedent(block) for _, block in blocks]
+    assert any(one in source for one in shown)
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
