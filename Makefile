@@ -35,9 +35,9 @@ $(VENV)/installed: pyproject.toml
 quickstart: install
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
 
-# Needs no network once its tools are there.
+# Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
 docs: $(VENV)/docs
-	python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
 	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
 
 $(VENV)/docs: $(VENV)/installed

@@ -7,14 +7,13 @@ steps of SGD". Columns stand in the order in which they are first named.
 import html
 import re
 from textwrap import wrap
-from typing import Any
 
 WIDTH, MARGIN, LINE, LETTER = 560, 84, 17, 7.4  # pixels of the drawing, not of the screen
 ARROW = re.compile(r"(?P<of>[^:>]+?) -> (?P<to>[^:]+?): (?P<text>.+)")
 NOTE = re.compile(r"(?P<of>[^:]+?): (?P<text>.+)")
 
 
-def exchanges(source: str, *_: Any, **__: Any) -> str:
+def exchanges(source: str) -> str:
     """Return the SVG of a block; raises a ValueError for a line that is neither arrow nor note."""
     steps = [_read(line) for line in source.splitlines() if line.strip()]
     names = list(dict.fromkeys(name for of, to, _ in steps for name in (of, to) if name))

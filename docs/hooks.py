@@ -16,6 +16,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from pymdownx.superfences import SuperFencesException
 
 sys.path.insert(0, str(Path(__file__).parent))
 from drawing import exchanges
@@ -31,7 +32,7 @@ KEPT = (".md", ".png", ".svg")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Give blocks called `exchanges` their drawing."""
-    fence = {"name": "exchanges", "class": "exchanges", "format": exchanges}
+    fence = {"name": "exchanges", "class": "exchanges", "format": _drawn}
     config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
     return config
 
@@ -69,6 +70,17 @@ def on_page_content(html: str, **_: Any) -> str:
         return convert(text.strip(), display="block" if found[1] == "div" else "inline")
 
     return MATH.sub(made, html)
+
+
+def _drawn(source: str, *_: Any, **__: Any) -> str:
+    """Return the drawing of a block; what is wrong with it ends the build.
+
+    Of other errors superfences makes a block of code.
+    """
+    try:
+        return exchanges(source)
+    except ValueError as error:
+        raise SuperFencesException(str(error)) from error
 
 
 def _prose(text: str) -> list[tuple[str, bool]]:
