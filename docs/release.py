@@ -9,11 +9,15 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import venv
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-IN_SDIST = ("mkdocs.yml", "docs/index.md", "tests/test_packaging.py", "examples/ten_lines.py")
+IN_SDIST = (
+    *("mkdocs.yml", "docs/index.md", "tests/test_packaging.py", "examples/ten_lines.py"),
+    *("coprefl_flwr/clients/app.py", "coprefl_flwr/strategies/coprefl.py"),
+)
 
 
 def main() -> None:
@@ -21,12 +25,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         tools, empty = environment(folder / "tools"), environment(folder / "empty")
-        run(tools, "-m", "pip", "install", "--quiet", "build", "twine")
+        run(tools, "-m", "pip", "install", "--quiet", "build", "twine", *wanted())
         run(tools, "-m", "build", "--outdir", folder / "dist", ROOT)
         (wheel,) = (folder / "dist").glob("*.whl")
         (sdist,) = (folder / "dist").glob("*.tar.gz")
         run(tools, "-m", "twine", "check", "--strict", wheel, sdist)
-        check_sdist(sdist, folder / "sources")
+        sources = check_sdist(sdist, folder / "sources")
+        run(tools, "-m", "mkdocs", "build", "--strict", cwd=sources)
         run(empty, "-m", "pip", "install", "--quiet", wheel)
         run(empty, "-m", "pip", "check")
         # From a folder without sources, so that what is imported is the wheel.
@@ -43,14 +48,21 @@ def environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def check_sdist(sdist: Path, folder: Path) -> None:
-    """Exit if the sdist lacks what the site and the tests are made of."""
+def wanted() -> list[str]:
+    """Return what building the site needs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return list(project["optional-dependencies"]["docs"])
+
+
+def check_sdist(sdist: Path, folder: Path) -> Path:
+    """Unpack the sdist; exit if it lacks what the site and the tests are made of."""
     with tarfile.open(sdist) as packed:
         packed.extractall(folder, filter="data")
     (root,) = folder.iterdir()
     missing = [name for name in IN_SDIST if not (root / name).exists()]
     if missing:
         sys.exit(f"{sdist.name} lacks {', '.join(missing)}")
+    return root
 
 
 def run(python: Path, *arguments: str | Path, cwd: Path = ROOT) -> None:

@@ -90,3 +90,13 @@ def test_the_version_is_one_wherever_it_stands():
     changes = re.search(r"^## \[(\d.+?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
     assert coprefl_flwr.__version__ == project == cited[1] == changes[1]
     assert f"Version {project.rpartition('.')[0]}." in readme
+
+
+def test_the_sdist_is_made_without_the_links_at_the_top():
+    """Through them the strategies and clients were found first, and left out of the package."""
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    named = built["targets"]["sdist"]["only-include"]
+    assert {"coprefl_flwr", "docs", "tests", "mkdocs.yml"} <= set(named)
+    for name in named:
+        assert (ROOT / name).exists()
+        assert not (ROOT / name).is_symlink()
