@@ -11,7 +11,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks docs docs-examples release-check clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
@@ -19,7 +19,10 @@ help:
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, and growth, into docs/performance.md (about two hours)"
-	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
+	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
+	@echo "make docs         build the site into site/, with warnings as errors"
+	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
+	@echo "make release-check   build wheel and sdist, install into an empty environment, run the ten lines"
 	@echo "make clean        remove what these made"
 
 install: $(VENV)/installed
@@ -33,6 +36,21 @@ $(VENV)/installed: pyproject.toml
 
 quickstart: install
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
+
+# Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
+	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
+
+$(VENV)/docs: $(VENV)/installed
+	python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
+docs-examples: install
+	python -m docs.examples
+
+release-check: install
+	python -m docs.release
 
 tables: install
 	python -m docs.tables

@@ -139,7 +139,10 @@ def evaluate_starts(
         `precision` ("float32", "bf16" or "tf32"); and `evaluate_every` (rounds between
         evaluations, 0: after the last only), `diagnostics`, `client_metrics`.
 
-    Raises a SettingsError, before any work, for what cannot be.
+    Raises
+    ------
+    SettingsError
+        Before any work, for what cannot be.
     """
     study = _Study(starts, tasks, rounds, method, head, network, options)
     with folder_for(checkpoint, resume, study.about()) as folder:

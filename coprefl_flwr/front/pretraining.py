@@ -76,8 +76,12 @@ def pretrain(
         `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
         the method's client, such as MOON's `temperature`.
 
-    Raises a SettingsError, before any work, for what cannot be; a RunFailedError if the clients
-    failed a round too often.
+    Raises
+    ------
+    SettingsError
+        Before any work, for what cannot be.
+    RunFailedError
+        If the clients failed a round too often.
     """
     if isinstance(clients, ClientApp):
         spread = nodes, workers

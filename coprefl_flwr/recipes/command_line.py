@@ -95,7 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--protocol", default="", metavar="NAME", help="of its own (default: the first)"
     )
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
+    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
+    )
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
