@@ -18,7 +18,7 @@ help:
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
-	@echo "make benchmarks   rounds next to plain PyTorch loops, and growth, into docs/performance.md (about two hours)"
+	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
 	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
@@ -109,4 +109,4 @@ benchmarks: install
 	python -m benchmarks.scale
 
 clean:
-	rm -rf $(VENV) .lowest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache

@@ -30,14 +30,12 @@ class CoPreFL(RoundStrategy):
         # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
         support = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
         temporary, metrics = support.arrays, support.mean_metrics()
-        participants = list(support.clients)
+        clients = list(support.clients)
         del support  # Its sums, which take twice a model, are needed no more.
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
         # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
         reference = self.kept("query-loss", 0.0)
-        query = yield Exchange(
-            "train.query", temporary, participants, combine=LossMoments(reference)
-        )
+        query = yield Exchange("train.query", temporary, clients, combine=LossMoments(reference))
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
         updated, of_queries = meta_step(

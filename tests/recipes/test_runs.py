@@ -83,6 +83,7 @@ DECISIONS = {
     "weight-decay": (0.3, MODEL),
     "clip-norm": (0.3, MODEL),
     "max-local-steps": (3, MODEL),
+    "precision": ("bf16", BOTH),
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
