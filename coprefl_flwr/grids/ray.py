@@ -8,6 +8,7 @@ import contextlib
 import copy
 import itertools
 import logging
+import math
 import os
 import time
 import uuid
@@ -77,7 +78,8 @@ class RayGrid(LocalGrid):
 
     Node i of `nodes` has `partition-id` i of `num-partitions`, as in a simulation. A process has
     one thread, and loads data and model once; GPUs are shared evenly. `close()`, or the end of a
-    `with`, ends the processes.
+    `with`, ends the processes, and Ray too if it was started for this grid: another grid that was
+    made meanwhile ends with it.
 
     Parameters
     ----------
@@ -99,7 +101,9 @@ class RayGrid(LocalGrid):
         import ray
 
         super().__init__(client_app, nodes, run_config)
-        self._own = start_hosts(min(workers or nodes, nodes)) if hosts is None else []
+        number = min(workers or nodes, nodes)
+        self._started = hosts is None and connect(number)
+        self._own = start_hosts(number) if hosts is None else []
         # One after the other, so that each process has as many as the next, or one more.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
@@ -124,6 +128,11 @@ class RayGrid(LocalGrid):
         self._asked.clear()
         end_hosts(self._own)
         self._own = []
+        if self._started:
+            import ray
+
+            ray.shutdown()
+            self._started = False
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Ask the nodes' processes; run what is for this process now. Return the messages' ids."""
@@ -226,10 +235,17 @@ def start_hosts(number: int, kind: type[Host] = Host) -> list[Any]:
     cpus = int(found.get("CPU", 0))
     if cpus < number:
         raise SettingsError(f"{number} processes are wanted, and Ray has {cpus} CPUs")
-    share = found.get("GPU", 0.0) / number
+    share = _gpu_share(int(found.get("GPU", 0.0)), number)
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     made = ray.remote(kind).options(**options)
     return [made.remote() for _ in range(number)]
+
+
+def _gpu_share(gpus: int, number: int) -> float:
+    """Return the GPUs of each of so many processes: whole ones, or a part that lies on one."""
+    if not gpus:
+        return 0.0
+    return gpus // number if gpus >= number else 1 / math.ceil(number / gpus)
 
 
 def end_hosts(hosts: Iterable[Any]) -> None:

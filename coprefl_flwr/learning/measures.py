@@ -83,7 +83,7 @@ def loss_and_gradient(
     if count == 0:
         raise ValueError("no samples to compute a loss of")
     means: dict[nn.Parameter, Tensor] = {}
-    for p in model.parameters():
+    for p in (one for one in model.parameters() if one.requires_grad):
         summed = sums.get(p, p.grad)
         # In place, as a copy would be one model more.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)

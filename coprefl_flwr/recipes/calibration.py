@@ -86,12 +86,13 @@ def _pace(engine: Engine, seconds: float) -> Pace:
     kind = AdamTraining if engine.adam else LocalTraining
 
     def train(batch: int) -> None:
-        training = kind(local_steps=1, batch_size=batch)
+        training = kind(local_steps=1, batch_size=batch, precision=engine.precision)
         rng = np.random.default_rng(0)
         local_sgd(model, samples, training, server_round=1, rng=rng, device=device)
 
     def test(batch: int) -> None:
-        evaluate(model, samples.take(np.arange(batch)).batches(batch, device))
+        batches = samples.take(np.arange(batch)).batches(batch, device)
+        evaluate(model, batches, precision=engine.precision)
 
     of_training, of_testing, of_rounds = (share * seconds for share in _SHARES)
     if not engine.batch:

@@ -1,12 +1,13 @@
 """`coprefl plan`: what a recipe takes, before it is run."""
 
 import argparse
+import logging
 import math
 import textwrap
 import time
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.recipes.calibration import Pace, paces
 from coprefl_flwr.recipes.plan import Plan, Row, plan_of
 from coprefl_flwr.recipes.reading import read_recipe
@@ -17,6 +18,8 @@ from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.table import NONE, Column, Number, Table
 from coprefl_flwr.studies.efforts import Engine
 from coprefl_flwr.studies.study import machine
+
+logger = logging.getLogger("flwr.coprefl")
 
 WIDTH = 80
 Paces = dict[Engine, Pace]
@@ -39,8 +42,12 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     plan.add_argument("--scale", choices=(FULL, SMALL), default=FULL, help="as in run")
     plan.add_argument("--protocol", default="", metavar="NAME", help="as in run")
-    plan.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
-    plan.add_argument("--workers", type=int, default=1, help="runs at once (default: 1)")
+    plan.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help="as in run"
+    )
+    plan.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="cores that share it (default: 1)"
+    )
     plan.set_defaults(run=_plan)
 
 
@@ -65,7 +72,8 @@ def told(recipe: Recipe, plan: Plan, workers: int = 1) -> str:
         notes.append(f"{plan.done:,} stages are in the store already, and are not counted.")
     if plan.unknown:
         names = ", ".join(plan.unknown)
-        notes.append(f"Without {names}: the method does not say how many gradients it computes.")
+        why = "a method does not say how many gradients it computes"
+        notes.append(f"Not known because of {names}: {why}.")
     if known:
         notes.append(_in_all(whole, known, workers, took))
     parts = [_table(plan, known), *map(_wrapped, notes), *(_pace(*one) for one in known.items())]
@@ -76,8 +84,9 @@ def totals(recipe: Recipe, store: ModelStore) -> str:
     """Return what a recipe takes that is about to be run, in one line."""
     try:
         return in_one_line(plan_of(recipe, store))
-    except SettingsError as error:  # It was checked: no sum of sizes keeps it from being run.
-        return f"what it takes is not known ({error})"
+    except Exception as error:  # It was checked: no sum of sizes keeps it from being run.
+        logger.debug("the plan", exc_info=True)
+        return f"what it takes is not known ({one_line(error)})"
 
 
 def in_one_line(plan: Plan) -> str:
@@ -154,7 +163,7 @@ def _duration(hours: float) -> str:
     minutes = hours * 60
     if minutes < 100:
         return f"{minutes:.0f} minutes" if minutes >= 2 else f"{60 * minutes:.0f} seconds"
-    return f"{_hours(hours)} hours" if hours < 100 else f"{hours:,.0f} hours"
+    return f"{_hours(hours)} hours"
 
 
 def _milliseconds(seconds: float) -> str:

@@ -158,6 +158,6 @@ class ModelStore:
             logger.info("%s is being made by another process; waiting for it", stage.key)
             held = lock.acquire()
         with held:
-            if not self.has(stage):  # Others may be writing what lies below one that is done.
-                remove_unfinished(folder)
+            # Others may be writing what lies below one that is done.
+            remove_unfinished(folder, below=not self.has(stage))
             yield

@@ -63,7 +63,7 @@ class Work:
 
     @property
     def participations(self) -> int:
-        """Rounds of a client that are left, in all; more where not all clients take part."""
+        """An upper bound of the rounds of a client that are left, in all."""
         return sum(piece.rounds * piece.at_once for piece in self.pieces.values())
 
     @property
@@ -92,7 +92,8 @@ class Work:
         if not problem:
             self._ready.extend(behind)
             return False
-        self._ready = deque(one for one in self._ready if one.run.key != key)
+        # Runs of one start have one key, but tasks of their own.
+        self._ready = deque(one for one in self._ready if one.run != piece.run)
         first = key not in self.failed
         self.failed.setdefault(key, problem)
         return first

@@ -36,7 +36,7 @@ WORKERS = "COPREFL_WORKERS"
 """The environment variable that says how many workers there are where the command does not."""
 
 FEW = 300
-"""Rounds of a client: where no more are left they are made before other processes could start."""
+"""Rounds of a client up to which starting workers takes longer than it saves."""
 
 SHOWN_EVERY = 0.2
 """Seconds between two rounds that a worker tells of."""
@@ -119,9 +119,11 @@ class Maker(Host):
         flower = logging.getLogger("flwr")
         kept, flower.handlers = flower.handlers, [QueueHandler(told)]
         threading.Thread(target=work, daemon=True).start()
-        while not isinstance(one := told.get(), str):
-            yield one
-        flower.handlers = kept
+        try:
+            while not isinstance(one := told.get(), str):
+                yield one
+        finally:
+            flower.handlers = kept
         yield one
 
 

@@ -44,7 +44,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic."""
+    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic.
+
+    `arrays` are the new global model's, only to be read.
+    """
 
     round: int
     num_rounds: int
@@ -315,4 +318,8 @@ class Engine:
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return what hooks learn after a round."""
         metrics, evaluation = self.history.of_round(server_round), self.evaluation
-        return RoundReport(server_round, self.num_rounds, self.arrays, metrics, evaluation, seconds)
+        # A hook that changed them would change the next round, which shares their memory.
+        arrays = {name: array.view() for name, array in self.arrays.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        return RoundReport(server_round, self.num_rounds, arrays, metrics, evaluation, seconds)

@@ -29,7 +29,8 @@ SHOWN = (
 
 
 SLOWER, AT_FIRST = 3.0, 5
-"""So many times as long as its first rounds a part's take before it is told; of how many rounds."""
+"""A warning is given when the last rounds take this many times as long as the first ones: the
+medians of this many rounds are compared."""
 
 
 @dataclass(eq=False)
@@ -45,6 +46,7 @@ class Part:
     shown: float
     switch: int = 0
     first_round: int = 0
+    last: int = 0
     pace: float = 0.0
     left: int = 0
     at: str = ""
@@ -60,8 +62,10 @@ class Part:
         self.pace = (now - self.began) / (report.round - self.first_round + 1)
         self.left = report.num_rounds - report.round
         self.at = f"{report.round}/{report.num_rounds}"
-        if report.round == self.switch + 1:  # What follows may take another time by its nature.
+        # What follows a switch may take another time by its nature; not every round is told.
+        if self.last <= self.switch < report.round:
             self.seconds.clear()
+        self.last = report.round
         self.seconds.append(report.seconds)
 
     def slower(self) -> tuple[float, float] | None:

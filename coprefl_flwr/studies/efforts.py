@@ -17,6 +17,7 @@ from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models.backbones import Backbone
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.rounds import RoundStrategy, Work
 from coprefl_flwr.studies.budgets import works
 from coprefl_flwr.studies.personalised import PersonalStage, adam
@@ -67,6 +68,7 @@ class Engine:
     shape: tuple[int, ...]
     batch: int
     adam: bool
+    precision: str
     network: Callable[[], nn.Module] = field(compare=False, repr=False)
     source: Dataset | None = field(default=None, compare=False, repr=False)
 
@@ -75,7 +77,8 @@ class Engine:
         """The model and what it is given, as people are told of it."""
         trained = f", batches of {self.batch}" if self.batch else ""
         of = places.portable(self.model)
-        return f"{of}, {'x'.join(map(str, self.shape))}{trained}"
+        numbers = "" if self.precision == FLOAT32 else f", {self.precision}"
+        return f"{of}, {'x'.join(map(str, self.shape))}{trained}{numbers}"
 
 
 def engine_of(stage: Stage) -> Engine:
@@ -90,14 +93,15 @@ def engine_of(stage: Stage) -> Engine:
             return study.network(stage.method).module
 
         source = study.data.domains[0].images if study.personal.from_scratch else None
-        return Engine(model, norm, shape, training.samples_per_step, True, head, source)
+        size, numbers = training.samples_per_step, training.precision
+        return Engine(model, norm, shape, size, True, numbers, head, source)
     made = _start_of(stage)
     about = made.study
-    size = made.phases[0].training.samples_per_step if made.phases else 0
-    size = size or about.task_phase.training.samples_per_step
+    training = made.phases[0].training if made.phases else about.task_phase.training
+    size, numbers = training.samples_per_step, training.precision
     held = about.populations.datasets.pretraining
     model, norm = about.model.model, about.model.norm
-    return Engine(model, norm, held.shape, size, False, about.network, held)
+    return Engine(model, norm, held.shape, size, False, numbers, about.network, held)
 
 
 def _start_of(stage: Stage) -> Pretraining:
@@ -183,7 +187,7 @@ def features(stage: PersonalStage) -> tuple[Engine, Effort]:
     if not networks:
         return engine_of(stage), kept
     of, shape = data.settings.backbones, source.shape
-    every = Engine(of, "", shape, 0, False, lambda: Each(networks), source)
+    every = Engine(of, "", shape, 0, False, data.precision, lambda: Each(networks), source)
     return every, kept + Effort(forwards=sum(held))
 
 
