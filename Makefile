@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
-# A third of the time of all tests that start no Ray; in a job of their own.
+# Half of the time of all tests that start no Ray; in a job of their own.
 LONG := $(addprefix tests/,checking examples recipes)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
@@ -17,7 +17,7 @@ help:
 	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
-	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
+	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (more than 40 minutes)"
 	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
 	@echo "make clean        remove what these made"
