@@ -14,7 +14,7 @@ export PATH := $(BIN):$(PATH)
 .PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
 
 help:
-	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
+	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
