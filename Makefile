@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
-# A third of the time of all tests that start no Ray; in a job of their own.
+# Half of the time of all tests that start no Ray; in a job of their own.
 LONG := $(addprefix tests/,checking examples recipes)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
@@ -14,10 +14,10 @@ export PATH := $(BIN):$(PATH)
 .PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks docs docs-examples release-check clean
 
 help:
-	@echo "make quickstart   install, then pre-train and compare starting models (about 5 minutes)"
+	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
-	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (more than an hour)"
+	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
