@@ -10,12 +10,12 @@ recipe that needs one finds it, and none is made twice:
     MODELS/features/KEY/                                     what backbones made of images
 """
 
+import contextlib
 import functools
 import logging
 import math
 import statistics
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import SECONDS, is_done, read_result
 from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.stage import Stage, settle
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -144,20 +144,29 @@ class ModelStore:
         taken = read_json(file) if file.exists() else []
         return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
-    @contextmanager
+    @contextlib.contextmanager
     def held(self, stage: Stage) -> Iterator[None]:
         """Keep other processes from making the same stage; wait for one that does."""
-        folder, locks = self.folder(stage), self.root / LOCKS
-        for needed in (folder, locks):
-            needed.mkdir(parents=True, exist_ok=True)
-        # The end of a long key is what tells it from others: its hash.
-        lock = filelock.FileLock(locks / stage.key.replace("/", "-")[-200:])
+        folder, lock = self.folder(stage), self._lock(stage)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
             held = lock.acquire(blocking=False)
         except filelock.Timeout:
             logger.info("%s is being made by another process; waiting for it", stage.key)
             held = lock.acquire()
         with held:
-            # Others may be writing what lies below one that is done.
-            remove_unfinished(folder, below=not self.has(stage))
+            if not self.has(stage):  # Others may be writing what lies below one that is done.
+                remove_unfinished(folder)
             yield
+
+    def settle(self, stage: Stage) -> None:
+        """Settle a stage (see `studies.stage`) that nobody is making."""
+        if self.folder(stage).exists():
+            with contextlib.suppress(filelock.Timeout), self._lock(stage).acquire(blocking=False):
+                settle(stage, self.folder(stage))
+
+    def _lock(self, stage: Stage) -> filelock.FileLock:
+        locks = self.root / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        # The end of a long key is what tells it from others: its hash.
+        return filelock.FileLock(locks / stage.key.replace("/", "-")[-200:])

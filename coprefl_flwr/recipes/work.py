@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures
-from coprefl_flwr.studies.kept import put_aside_damaged
 from coprefl_flwr.studies.stage import Stage
 
 
@@ -49,7 +48,7 @@ class Work:
             mark = f", seed {run.settings.seed}" if several else ""
             first, *_ = stages = run.study.stages
             for stage in stages:
-                put_aside_damaged(store.folder(stage))
+                store.settle(stage)
             for stage in stages:
                 if stage.key not in self.pieces and not store.has(stage):
                     self._add(Piece.of(run, stage, mark), first)

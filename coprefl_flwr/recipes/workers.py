@@ -169,9 +169,9 @@ class OnWorkers:
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
+        work = Work(runs, self.store)
         left = [run for run in runs if not self.store.done(run)]
         logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
-        work = Work(left, self.store)
         if not (self.asked or self._every) and work.participations <= FEW:
             return InProcess(self.store, self.tracker, self.progress)(left)
         self.progress.add([(piece.kind, piece.rounds) for piece in work.pieces.values()])

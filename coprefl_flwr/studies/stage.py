@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
@@ -196,8 +196,7 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
-    put_aside_damaged(folder)
-    if (folder / RESULT).exists():
+    if settle(stage, folder):
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
@@ -209,9 +208,22 @@ def run_stage(
         found = stage.keep(folder, stage.initial(store), None)
         about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
         write_result(folder, [], [{**about, **found}] if found else [])
+    settle(stage, folder)
+
+
+def settle(stage: Stage, folder: Path) -> bool:
+    """Put aside what is damaged of a stage's result, else what only its making needed.
+
+    Returns whether the stage is done. No other process may be making it.
+    """
+    put_aside_damaged(folder)
+    if not (folder / RESULT).exists():
+        return False
+    remove_unfinished(folder, below=False)  # Others may be making what lies below it.
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         shutil.rmtree(folder / STATES, ignore_errors=True)
+    return True
 
 
 def _train(

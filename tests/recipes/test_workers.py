@@ -12,6 +12,7 @@ from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
+from tests.test_checksums import flip
 from tests.tiny_recipe import (
     assert_same_results,
     files,
@@ -100,6 +101,47 @@ def test_little_work_that_nobody_wanted_workers_for_is_done_here(
     monkeypatch.setattr(workers, "FEW", 1)
     with workshop(ModelStore(tmp_path / "more"), None) as make, pytest.raises(TypeError):
         make(runs)
+
+
+def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatch):
+    """What kills left of them stayed, and a model that was damaged later was reported."""
+    monkeypatch.setattr(workers, "cores", lambda: 2)
+    monkeypatch.setattr(workers, "connect", None)
+    monkeypatch.delenv("COPREFL_WORKERS")
+    content = tiny_recipe(tiny_images, methods=["scaffold"], reference=None)
+    runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
+    store = ModelStore(tmp_path / "models")
+    assert InProcess(store)(runs) == {}
+    whole = files(store.root)
+    start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
+    for left in (".checkpoint.safetensors.1.part", "checkpoint.safetensors"):
+        (task / left).touch()
+    (start / "client-state/a").mkdir(parents=True)
+    with workshop(store, None) as make:
+        assert make(runs) == {}
+    assert files(store.root) == whole
+    assert not (start / "client-state").exists()
+    flip(start / "model.safetensors", -1)
+    with workshop(store, None) as make:
+        assert make(runs) == {}
+    assert (start / "model.safetensors.damaged").exists()
+    found = files(store.root)
+    assert {name: found[name] for name in whole} == whole
+
+
+def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
+    content = tiny_recipe(tiny_images, methods=["random"], reference=None)
+    runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
+    store = ModelStore(tmp_path / "models")
+    assert InProcess(store)(runs) == {}
+    stage = runs[0].study.stages[1]
+    half = store.folder(stage) / ".result.json.1.part"
+    with store.held(stage):
+        half.touch()
+        Work(runs, store)
+        assert half.exists()
+    Work(runs, store)
+    assert not half.exists()
 
 
 def test_few_stages_get_several_workers(tiny_images, tmp_path):
