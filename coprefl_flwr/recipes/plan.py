@@ -65,10 +65,8 @@ class Plan:
         """All rows in one."""
         whole = Row("together")
         for row in self.rows:
-            whole.deciding, whole.reported = (
-                whole.deciding + row.deciding,
-                whole.reported + row.reported,
-            )
+            whole.deciding += row.deciding
+            whole.reported += row.reported
             _add(whole.work, row.work)
         return whole
 
