@@ -214,7 +214,7 @@ def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     OnWorkers(ModelStore(tmp_path), 2)._start()
     assert not [one for one in caplog.records if one.levelname == "WARNING"]
     Calls(monkeypatch, ["dead"])
-    with pytest.raises(RunFailedError, match="no worker is left: .*it is dead"):
+    with pytest.raises(RunFailedError, match=r"no worker is left: .*it is dead"):
         OnWorkers(ModelStore(tmp_path), 1)._start()
 
 
