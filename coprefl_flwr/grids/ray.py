@@ -209,11 +209,12 @@ def connect(cpus: int) -> bool:
     """
     if cpus < 1:
         raise SettingsError(f"nodes = {cpus}: must be at least 1")
-    # Lines of two processes look alike to Ray, which would show one of them.
+    # Ray shows equal lines of several processes once, and these are of different clients.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    # A thread that waits for others shall not spin: libraries' own threads, beside those of torch.
+    # OpenMP's threads spin while they wait for each other, unless they are told not to.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # What this will mean in a later Ray, which else warns of it: of no GPUs nothing is hidden.
+    # What will be Ray's default, of which it warns: a process without a share of a GPU still sees
+    # the GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -223,7 +224,7 @@ def connect(cpus: int) -> bool:
         check_ray_address()
         ray.init(logging_level=logging.WARNING)
         return False
-    # "local": a cluster that was not shut down leaves a file by which Ray would look for it.
+    # Not without "local": Ray would look for a cluster of which an old file tells.
     ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level=logging.WARNING)
     return True
 

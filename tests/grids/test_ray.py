@@ -151,6 +151,13 @@ def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
     assert list(emptied.content) == []
 
 
+def ask_until_it_ends(host):
+    """Ask a process again and again: the one that is ended may answer once more."""
+    for _ in range(300):
+        ray.get(host.adopt.remote({}), timeout=30)
+        time.sleep(0.1)
+
+
 def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monkeypatch):
     """At once, and not by waiting for ever; two of Ray's CPUs are in use all the time."""
     with RayGrid(slow_app(), 2, {"size": 1}, workers=1) as grid:
@@ -161,9 +168,7 @@ def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monke
         with pytest.raises(SettingsError, match=r"2 processes .*, and of Ray's 3 CPUs 0 are free"):
             RayGrid(slow_app(), 2)
     with pytest.raises(ray.exceptions.RayActorError):
-        for _ in range(300):  # It may answer once more before it ends.
-            ray.get(own.adopt.remote({}), timeout=30)
-            time.sleep(0.1)
+        ask_until_it_ends(own)
     with pytest.raises(SettingsError, match="4 processes are wanted, and Ray has 3 CPUs"):
         RayGrid(slow_app(), 4)
     with pytest.raises(SettingsError, match="nodes = 0: must be at least 1"):
