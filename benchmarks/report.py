@@ -116,6 +116,8 @@ def _how() -> str:
 - The plain loops (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
   package. They have the same participants, batches and memory format; tests begin both with the
   same weights and check that they end with the same.
+- The plain CNN has ReLU before pooling, as most programs have; the package's `femnist-cnn` pools
+  first, which gives the same numbers and leaves ReLU a quarter of them: a part of its ratio.
 - A ratio is a row's median over that of the plain loop of the same method: the local grid is held
   against the plain loop in one process, and so is the plain loop in two; the Ray grid and
   `flwr run` are held against the plain loop in two processes.

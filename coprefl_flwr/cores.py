@@ -1,4 +1,4 @@
-"""How much of the machine a process takes: the cores that it was given, and one thread."""
+"""The cores that a process may use, how busy they are, and how to compute in one thread."""
 
 import os
 import sys

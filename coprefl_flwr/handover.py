@@ -16,7 +16,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
 
-_STYPE = FlowerArray(np.zeros(0)).stype
+NUMPY = FlowerArray(np.zeros(0)).stype
+"""How Flower names the format of an array that it has from NumPy."""
 
 
 class Array(FlowerArray):  # Called as Flower's, which writes the name into what it sends.
@@ -30,7 +31,7 @@ class Array(FlowerArray):  # Called as Flower's, which writes the name into what
     def __init__(self, array: npt.NDArray[Any]) -> None:
         # Past Flower's __setattr__, which would note each as a change.
         self.__dict__.update(
-            dtype=str(array.dtype), shape=tuple(array.shape), stype=_STYPE, kept=array, _bytes=b""
+            dtype=str(array.dtype), shape=tuple(array.shape), stype=NUMPY, kept=array, _bytes=b""
         )
 
     @property

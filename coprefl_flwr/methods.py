@@ -5,6 +5,7 @@ A built-in method is its strategy's file, its client's where it has one, and its
 named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered name.
 """
 
+import copy
 import functools
 import inspect
 import math
@@ -170,7 +171,7 @@ def _server_data(server: ServerDataOf | None, whose: str, training: LocalTrainin
     """Return what a strategy computes on at the server, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
-    found = server(whose)
+    found = copy.copy(server(whose))  # It may be another phase's too.
     found.precision = training.precision
     return found
 

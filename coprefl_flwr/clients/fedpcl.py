@@ -75,7 +75,7 @@ class FedPCLClient(StatefulClient):
         everyone = np.stack(list(local.values()))
         groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
         groups["both"] = groups["global"] + groups["local"]
-        chosen = [torch.as_tensor(group, device=self.device) for group in groups[variant]]
+        chosen = [torch.tensor(group, device=self.device) for group in groups[variant]]
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:

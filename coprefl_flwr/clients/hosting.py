@@ -1,6 +1,7 @@
 """The client side of a message: run the clients it names and add up their results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -85,9 +86,8 @@ def run_all(
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
-            if _is_ours(client):
-                client.lends = True  # type: ignore[attr-defined]
-            arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            with _lending(client):
+                arrays, metrics = run(client, method, start, {**own, "client": client_id})
             limits.check(arrays, metrics, sent, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
             group = groups.get(names) or _Alike(rule, sent)
@@ -163,6 +163,22 @@ def run(
 
 def _is_ours(client: NumPyClient) -> bool:
     return type(client).__module__.startswith("coprefl_flwr.clients.")
+
+
+@contextmanager
+def _lending(client: Any) -> Iterator[None]:
+    """Let a client of this package answer with its model's own memory; others, later, get copies.
+
+    A caller may keep the client, and call it too.
+    """
+    if not _is_ours(client):
+        yield
+        return
+    before, client.lends = client.lends, True
+    try:
+        yield
+    finally:
+        client.lends = before
 
 
 def _given(client: NumPyClient, array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -119,7 +119,8 @@ class DataSettings:
     test_every: int = option(
         0,
         "rounds between tests of the pre-trained model on the dataset's own test part, which no "
-        "client holds then; 0: no test, and the clients hold all",
+        "client holds then, in float32 whatever `precision` is; 0: no test, and the clients hold "
+        "all",
         unit="rounds",
         minimum=0,
     )

@@ -16,17 +16,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.cores import one_thread
-from coprefl_flwr.errors import SettingsError, cut, one_line
+from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
 from coprefl_flwr.flower import check_ray_address, enter_run, without_colours
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
+from coprefl_flwr.handover import NUMPY, records_of
 
-NUMPY = "numpy.ndarray"
-"""How Flower writes an array that it has from NumPy."""
+START_UP = 120.0
+"""Longest wait in seconds for processes that start."""
+
+FREED = 5.0
+"""Seconds within which Ray counts the CPUs of processes that were ended as free again."""
 
 DIED = "its process died, and so did the one that took its place"
 """Of a node whose message was asked twice in vain: killed, out of memory, or ended by a client."""
@@ -68,7 +72,7 @@ class Host:
             self._held = (grid, *more)
         _, app, contexts = self._held
         enter_run(run_id=1, node_id=1)
-        _put(message, dict(zip(names, arrays, strict=True)))
+        _put(message, dict(zip(names, arrays, strict=True)), copy=False)
         reply = answer(app, message, contexts[message.metadata.dst_node_id])
         return _taken(reply)
 
@@ -168,12 +172,12 @@ class RayGrid(LocalGrid):
         """Ask a process; what lies in several messages is put once where all find it."""
         import ray
 
-        records, sent = message.content.array_records, {}
-        for name, record in records.items():
+        sent = {}
+        for name, record in records_of(message.content, ArrayRecord).items():
             if not _is_numpy(record):
                 continue
             if id(record) not in shared:
-                shared[id(record)] = ray.put(from_record(record))
+                shared[id(record)] = ray.put(from_record(record, copy=False))
             sent[name] = shared[id(record)]
         bare = copy.copy(message)
         rest = {name: one for name, one in message.content.items() if name not in sent}
@@ -200,13 +204,17 @@ class RayGrid(LocalGrid):
 def connect(cpus: int) -> bool:
     """Join the cluster that RAY_ADDRESS names, or start Ray on this machine for `cpus` processes.
 
-    Returns whether Ray was started here. Raises a RunFailedError if the cluster is gone.
+    Returns whether Ray was started here. Raises a SettingsError for less than one process, and a
+    RunFailedError if the cluster is gone.
     """
-    # Lines of two processes look alike to Ray, which would show one of them.
+    if cpus < 1:
+        raise SettingsError(f"nodes = {cpus}: must be at least 1")
+    # Ray shows equal lines of several processes once, and these are of different clients.
     os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-    # A thread that waits for others shall not spin: libraries' own threads, beside those of torch.
+    # OpenMP's threads spin while they wait for each other, unless they are told not to.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    # What this will mean in a later Ray, which else warns of it: of no GPUs nothing is hidden.
+    # What will be Ray's default, of which it warns: a process without a share of a GPU still sees
+    # the GPUs.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     import ray
 
@@ -216,18 +224,17 @@ def connect(cpus: int) -> bool:
         check_ray_address()
         ray.init(logging_level=logging.WARNING)
         return False
-    # "local": a cluster that was not shut down leaves a file by which Ray would look for it.
+    # Not without "local": Ray would look for a cluster of which an old file tells.
     ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level=logging.WARNING)
     return True
 
 
-def start_hosts(number: int, kind: type[Host] = Host) -> list[Any]:
+def start_hosts(number: int, kind: type[Host] = Host, *, patient: bool = False) -> list[Any]:
     """Start so many processes, among which the GPUs are shared evenly, and return Ray's handles.
 
-    Raises a SettingsError if Ray has fewer CPUs.
+    All are there then, unless it is `patient`: those that find no free CPU may come at any time.
+    Raises a SettingsError if Ray has fewer CPUs, or fewer that nobody uses.
     """
-    if number < 1:
-        raise SettingsError(f"nodes = {number}: must be at least 1")
     connect(number)
     import ray
 
@@ -235,10 +242,38 @@ def start_hosts(number: int, kind: type[Host] = Host) -> list[Any]:
     cpus = int(found.get("CPU", 0))
     if cpus < number:
         raise SettingsError(f"{number} processes are wanted, and Ray has {cpus} CPUs")
+    if not patient:
+        _check_free(number, cpus)
     share = _gpu_share(int(found.get("GPU", 0.0)), number)
     options = {"num_cpus": 1, "num_gpus": share, "max_restarts": -1, "max_task_retries": 1}
     made = ray.remote(kind).options(**options)
-    return [made.remote() for _ in range(number)]
+    hosts = [made.remote() for _ in range(number)]
+    return hosts if patient else _there(hosts)
+
+
+def _check_free(number: int, cpus: int) -> None:
+    """Raise a SettingsError if others use too many CPUs: their messages would wait for ever."""
+    import ray
+
+    end = time.monotonic() + FREED
+    while (free := int(ray.available_resources().get("CPU", 0))) < number:  # type: ignore[no-untyped-call]
+        if time.monotonic() > end:
+            wanted = f"{number} processes are wanted, and of Ray's {cpus} CPUs {free} are free"
+            raise SettingsError(f"{wanted}: close other grids, or take fewer workers")
+        time.sleep(0.05)
+
+
+def _there(hosts: list[Any]) -> list[Any]:
+    """Return processes once they are there; for a moment Ray counts their CPUs as free."""
+    import ray
+
+    asked = [host.adopt.remote({}) for host in hosts]
+    _, late = ray.wait(asked, num_returns=len(asked), timeout=START_UP)
+    if late:
+        end_hosts(hosts)
+        told = f"{len(late)} of {len(hosts)} processes did not start within {START_UP:g} s"
+        raise RunFailedError(f"{told}: others may use Ray's CPUs")
+    return hosts
 
 
 def _gpu_share(gpus: int, number: int) -> float:
@@ -270,22 +305,22 @@ def _reply(message: Message, ref: Any) -> Message:
         return Message(Error(0, DIED), reply_to=message)
     except ray.exceptions.RayError as error:
         return Message(Error(0, cut(one_line(error))), reply_to=message)
-    _put(reply, arrays)
+    _put(reply, arrays, copy=True)  # Or Ray could not free its memory while they are in use.
     return reply  # type: ignore[no-any-return]
 
 
-def _put(message: Message, arrays: Mapping[str, Arrays]) -> None:
-    """Put records of arrays into a message."""
+def _put(message: Message, arrays: Mapping[str, Arrays], *, copy: bool) -> None:
+    """Put records of arrays into a message; without `copy` of Ray's memory, only to be read."""
     for name, one in arrays.items():
-        message.content[name] = to_record(one)
+        message.content[name] = to_record(one, copy=copy)
 
 
 def _taken(message: Message) -> tuple[Message, dict[str, Arrays]]:
     """Return a message without its arrays, and these: Ray hands arrays on without copies."""
     if not message.has_content():
         return message, {}
-    records = message.content.array_records
-    found = {name: from_record(one) for name, one in records.items() if _is_numpy(one)}
+    records = records_of(message.content, ArrayRecord).items()
+    found = {name: from_record(one, copy=False) for name, one in records if _is_numpy(one)}
     for name in found:
         del message.content[name]
     return message, found

@@ -69,9 +69,9 @@ def diagnose(
         What the random numbers depend on: the drawn batches, and where the eigenvalue's search
         begins.
     """
-    # Of 16 bits no second derivative would be left.
-    short = next(model.parameters()).dtype in SHORT
-    model = placed(model.float() if short else model, default_device())
+    if next(model.parameters()).dtype in SHORT:  # Of 16 bits no second derivative would be left.
+        model = model.float()
+    model = placed(model, default_device())
     ends = [
         after_a_round(model, arrays, one.train, training, (*key, number))
         for number, one in enumerate(clients)

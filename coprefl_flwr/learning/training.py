@@ -69,7 +69,8 @@ class LocalTraining:
     precision: str = option(
         FLOAT32,
         "numbers that networks compute in, in tasks too: `float32`, `bf16` (torch's autocast; "
-        "weights, losses and sums stay float32), `tf32` (on a GPU that has it)",
+        "weights and losses stay float32, sums over clients float64), `tf32` (on a GPU that has "
+        "it)",
         choices=PRECISIONS,
         added=True,
     )

@@ -116,11 +116,22 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--page", type=Path, default=CLAIMS_PAGE, help="where it goes")
     claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
-    listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    listed.add_argument(
+        "outputs",
+        type=Path,
+        nargs="?",
+        default=Path("outputs"),
+        help="the folder of recipes' folders and of studies (default: outputs)",
+    )
     listed.set_defaults(run=_list)
     show = commands.add_parser("show", help="one starting model and its tasks")
     show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
-    show.add_argument("--models", type=Path, default=Path("outputs/models"))
+    show.add_argument(
+        "--models",
+        type=Path,
+        default=Path("outputs/models"),
+        help="where results lie (default: outputs/models)",
+    )
     show.set_defaults(run=_show)
     check = commands.add_parser("check-method", help="check that a method keeps what studies need")
     check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")

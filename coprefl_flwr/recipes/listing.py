@@ -26,12 +26,17 @@ REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
 
 def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
-    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values."""
+    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values.
+
+    A trial that is also one of the runs to the end, such as that of one round, is called as these.
+    """
     found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
-    for row in contests(recipe) if recipe.search_by == HALVING else []:
-        trials = [run.key for one in row.entrant.candidates() for run in row.trials(one)]
-        found |= dict.fromkeys(trials, TRIAL)
-    return found
+    if recipe.search_by != HALVING:
+        return found
+    tried = [(row, one) for row in contests(recipe) for one in row.entrant.candidates()]
+    whole = {run.key for row, one in tried for run in row.deciding(one)}
+    trials = {run.key for row, one in tried for run in row.trials(one)}
+    return found | dict.fromkeys(trials - whole, TRIAL)
 
 
 def store_of(folder: Path) -> ModelStore:

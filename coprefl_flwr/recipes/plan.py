@@ -5,8 +5,10 @@ the store already is not to be made again. Which searched value will be reported
 it is chosen: the mean of values that can be stands for it.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coprefl_flwr.recipes.calibration import Pace
@@ -24,6 +26,9 @@ MOST = 8
 
 Work = dict[Engine, Effort]
 """What is to be computed with each network."""
+
+Needs = dict[str, Callable[[], tuple[Engine, Effort]]]
+"""By key what has to be made, and what that takes."""
 
 
 @dataclass
@@ -65,10 +70,8 @@ class Plan:
         """All rows in one."""
         whole = Row("together")
         for row in self.rows:
-            whole.deciding, whole.reported = (
-                whole.deciding + row.deciding,
-                whole.reported + row.reported,
-            )
+            whole.deciding += row.deciding
+            whole.reported += row.reported
             _add(whole.work, row.work)
         return whole
 
@@ -92,11 +95,14 @@ def plan_of(recipe: Recipe, store: ModelStore) -> Plan:
 
 
 class _Counter:
-    """Counts each stage once, for the row that needs it first."""
+    """Counts each stage once, for the row that needs it first.
+
+    `counted` is how much of a stage is counted: a part where it is not certain that it is made.
+    """
 
     def __init__(self, store: ModelStore) -> None:
         self.store = store
-        self.seen: set[str] = set()
+        self.counted: dict[str, float] = {}
         self.done: set[str] = set()
         self.mean = False
 
@@ -129,48 +135,55 @@ class _Counter:
         return list(left)
 
     def share(self, row: Row, groups: Sequence[Sequence[Run]], number: int) -> float:
-        """Add what so many of the groups of runs take in the mean; return how many runs that is."""
+        """Add what so many of the groups of runs take in the mean; return how many runs that is.
+
+        A stage that all of them have is made in any case. Which are chosen is not known, but those
+        of another table are taken to be the same.
+        """
         if number == len(groups):
             return self.add(row, [run for runs in groups for run in runs])
         some = groups[:: math.ceil(len(groups) / MOST)]
-        factor, before, whole = number / len(some), set(self.seen), Row(row.label)
-        found = self.add(whole, [run for runs in some for run in runs])
-        self.seen = before  # Which of them it will be is not known.
+        needs = [[self.needs(run) for run in runs] for runs in some]
+        factor = number / len(some)
+        often = Counter(key for group in needs for key in set[str]().union(*group))
+        parts = {key: min(1.0, factor * times) for key, times in often.items()}
+        found = sum([self.count(row, one, parts) for group in needs for one in group])
         self.mean = self.mean or bool(found)
-        _add(row.work, {engine: one * factor for engine, one in whole.work.items()})
         return found * factor
 
     def add(self, row: Row, runs: Iterable[Run]) -> float:
         """Add what runs take; return how many there is something to do for."""
-        return sum([self.run(row, run) for run in runs])
+        return sum([self.count(row, self.needs(run), {}) for run in runs])
 
-    def run(self, row: Row, run: Run) -> bool:
-        """Add what a run takes; tell whether there is anything to do for it."""
-        new = [stage for stage in run.study.stages if self.is_new(stage)]
-        for stage in new:
-            if isinstance(stage, PersonalStage):
-                self.features(row, stage)
-            _add(row.work, {engine_of(stage): effort(stage)})
-        return bool(new)
+    def count(self, row: Row, needs: Needs, parts: Mapping[str, float]) -> bool:
+        """Add what a run needs, the whole or these parts, and tell whether there was anything."""
+        new = False
+        for key, work in needs.items():
+            part, before = parts.get(key, 1.0), self.counted.get(key, 0.0)
+            if part > before:
+                new, self.counted[key] = True, part
+                engine, one = work()
+                _add(row.work, {engine: one * (part - before)})
+        return new
 
-    def is_new(self, stage: Stage) -> bool:
-        """Tell whether a stage is neither counted nor in the store."""
-        key = stage.key
-        if key in self.seen or key in self.done:
-            return False
-        if is_done(self.store.root / key):
-            self.done.add(key)
-            return False
-        self.seen.add(key)
-        return True
+    def needs(self, run: Run) -> Needs:
+        """Return what a run needs that is not in the store: stages, and features to train on."""
+        found: Needs = {}
+        for stage in run.study.stages:
+            if is_done(self.store.root / stage.key):
+                self.done.add(stage.key)
+                continue
+            found[stage.key] = functools.partial(_work_of, stage)
+            if not isinstance(stage, PersonalStage):
+                continue
+            of = stage.features()
+            if not self.store.shared(of).exists():
+                found[f"features/{of}"] = functools.partial(features, stage)
+        return found
 
-    def features(self, row: Row, stage: PersonalStage) -> None:
-        """Add the features that a stage trains on, unless they are counted or there."""
-        key = f"features/{stage.features()}"
-        if key in self.seen or self.store.shared(stage.features()).exists():
-            return
-        self.seen.add(key)
-        _add(row.work, dict([features(stage)]))
+
+def _work_of(stage: Stage) -> tuple[Engine, Effort]:
+    return engine_of(stage), effort(stage)
 
 
 def _add(work: Work, more: Work) -> None:

@@ -92,7 +92,9 @@ def totals(recipe: Recipe, store: ModelStore) -> str:
 def in_one_line(plan: Plan) -> str:
     """Return the totals of a plan: "3 + 12 runs to make, 1.2 G gradients, 340 M evaluations"."""
     whole = plan.together
-    work = f"{_many(whole.total.gradients)} gradients, {_many(whole.total.forwards)} evaluations"
+    gradients, forwards = whole.total.gradients, whole.total.forwards
+    known = "an unknown number of" if math.isnan(gradients) else _many(gradients)
+    work = f"{known} gradients, {_many(forwards)} evaluations"
     done = f", {plan.done:,} stages done before" if plan.done else ""
     return f"{_runs(whole)} runs to make, {work}{done}"
 
@@ -146,8 +148,9 @@ def _many(number: float) -> str:
     """Return a number in three digits: "1.23 M"."""
     if not number or math.isnan(number):
         return NONE if number else "0"
-    power = min(max(int(math.log10(max(number, 1)) // 3), 0), 4)
-    return f"{number / 1000**power:.3g} {('', 'k', 'M', 'G', 'T')[power]}".strip()
+    number = float(f"{number:.3g}")  # First, as 999,700 is 1 M.
+    power = min(max(int(math.log10(max(number, 1)) // 3), 0), 5)
+    return f"{number / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P')[power]}".strip()
 
 
 def _hours(hours: float) -> str:

@@ -28,17 +28,23 @@ from coprefl_flwr.studies.phases import (
 from coprefl_flwr.studies.settings import STARTS, Settings
 
 DEFAULTS = {
-    "select": VALIDATION, "search-by": EVERY, "validation-tasks": 2, "validation-seed": 100,
+    "select": VALIDATION,
+    "search-by": EVERY,
+    "validation-tasks": 2,
+    "validation-seed": 100,
     "seeds": 0,
-}  # fmt: skip
+}
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
     *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
 )
 ELSEWHERE = {
-    "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
+    "seed": "seeds",
+    "method": "methods",
+    "run-name": "--out",
+    "output-dir": "--out",
     "resume": "the same command again",
-}  # fmt: skip
+}
 """Settings that a recipe says in another way."""
 
 

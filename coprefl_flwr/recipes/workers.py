@@ -21,7 +21,7 @@ import torch
 from coprefl_flwr import places
 from coprefl_flwr.cores import cores
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
-from coprefl_flwr.grids.ray import Host, connect, end_hosts, start_hosts
+from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, attempt
@@ -40,9 +40,6 @@ FEW = 300
 
 SHOWN_EVERY = 0.2
 """Seconds between two rounds that a worker tells of."""
-
-START_UP = 120.0
-"""Longest wait in seconds for all workers; then the first stages begin on those that are there."""
 
 
 def wanted_workers(given: int | None) -> tuple[int, bool]:
@@ -194,12 +191,15 @@ class OnWorkers:
                 ray.shutdown()
 
     def _start(self) -> None:
-        """Start the workers, unless they are there; wait until all are, but not for ever."""
+        """Start the workers, unless they are there.
+
+        On a busy cluster not all may come: after a while stages begin on those that are there.
+        """
         if self._every:
             return
         logger.info("starting %s workers", self.workers)
         self._started = connect(self.workers)
-        self._every = start_hosts(self.workers, Maker)
+        self._every = start_hosts(self.workers, Maker, patient=True)
         self.progress.workers = self.workers
         self._call(self._every)
         import ray
@@ -207,6 +207,9 @@ class OnWorkers:
         ready, _ = ray.wait(list(self._coming), num_returns=self.workers, timeout=START_UP)
         for one in ready:
             self._take_in(one)
+        if self._coming:
+            told = f"{len(self._free)} of {self.workers} workers are there after {START_UP:g} s"
+            logger.warning("%s; the others begin when Ray has room for them", told)
 
     def _call(self, workers: Sequence[Any]) -> None:
         """Count workers as free as soon as they answer: one may be starting, or still at work."""
@@ -223,6 +226,8 @@ class OnWorkers:
         except ray.exceptions.RayError as error:
             if not (self._coming or self._jobs or self._free):
                 raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
+            self.progress.clear()
+            logger.warning("a worker is lost: %s", cut(one_line(error)))
         else:
             self._free.append(worker)
 

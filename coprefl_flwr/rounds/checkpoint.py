@@ -79,10 +79,11 @@ class History:
         """Read what `lines` returned."""
         history = cls()
         history._lines, history._until = bytearray(text), until
+        kept: dict[str, Rounds] = {name: getattr(history, name) for name in MEASURED}
         for line in text.splitlines():
             number, found = json.loads(line)
             for name, metrics in found.items():
-                {one: getattr(history, one) for one in MEASURED}[name][int(number)] = dict(metrics)
+                kept[name][int(number)] = dict(metrics)
         return history
 
     @classmethod

@@ -63,7 +63,8 @@ class RunSettings:
     stop_at_loss: float | None = option(
         None,
         "end a pre-training at the first round, of those that are checked, at which the global "
-        "model's mean loss over all training samples of all its clients is at most this",
+        "model's mean loss over all training samples of all its clients, in float32, is at most "
+        "this",
         above=0,
     )
     stop_check_every: int = option(

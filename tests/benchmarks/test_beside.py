@@ -26,15 +26,15 @@ def test_the_ratio_is_of_medians_and_told():
 
 def test_the_busy_processes_are_busy_and_end():
     def taken():
-        return [one for one in multiprocessing.active_children() if one.is_alive()]
+        return {one for one in multiprocessing.active_children() if one.is_alive()}
 
-    before = len(taken())
+    others = taken()  # Of other tests, and may end meanwhile.
     with beside.busy(2):
-        assert len(taken()) == before + 2
+        assert len(taken() - others) == 2
         began = time.process_time()
         time.sleep(0.05)
         assert time.process_time() - began < 0.05  # They are others.
-    assert len(taken()) == before
+    assert not taken() - others
 
 
 def test_both_runs_take_turns_in_folders_of_their_own(monkeypatch, tmp_path):

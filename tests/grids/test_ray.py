@@ -2,6 +2,7 @@
 
 import os
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid, RayGrid
+from coprefl_flwr.grids import ray as grid_of_ray
 from coprefl_flwr.grids.ray import connect, start_hosts
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg
 from tests.tiny import Federation, tiny_model
@@ -134,15 +136,79 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
     assert [one.keys() for one in arrays] == 3 * [federation.start.keys()]
 
 
-def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts):
+def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
+    """To a process, into its app's message, and from the reply back: each is the very array."""
+    grid, put, array = RayGrid(slow_app(), 2, hosts=hosts), [], np.arange(3.0)
+    sent = RecordDict({"arrays": to_record({"w": array}, copy=False)})
+    monkeypatch.setattr(ray, "put", put.append)
+    host = SimpleNamespace(answer=SimpleNamespace(remote=lambda *given: given))
+    _, _, bare, names, _ = grid._ask(host, Message(sent, 2, "train"), {})
+    assert put[0]["w"] is array
+    assert (list(bare.content), names) == ([], ["arrays"])
+    grid_of_ray._put(bare, {"arrays": put[0]}, copy=False)
+    emptied, found = grid_of_ray._taken(bare)
+    assert found["arrays"]["w"] is array
+    assert list(emptied.content) == []
+
+
+def ask_until_it_ends(host):
+    """Ask a process again and again: the one that is ended may answer once more."""
+    for _ in range(300):
+        ray.get(host.adopt.remote({}), timeout=30)
+        time.sleep(0.1)
+
+
+def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monkeypatch):
+    """At once, and not by waiting for ever; two of Ray's CPUs are in use all the time."""
     with RayGrid(slow_app(), 2, {"size": 1}, workers=1) as grid:
         found = metrics(grid.send_and_receive(map(message, grid.get_node_ids()), timeout=60))
         assert [one["partition"] for one in found] == [0, 1]
         (own,) = grid._own
+        monkeypatch.setattr("coprefl_flwr.grids.ray.FREED", 0.0)
+        with pytest.raises(SettingsError, match=r"2 processes .*, and of Ray's 3 CPUs 0 are free"):
+            RayGrid(slow_app(), 2)
     with pytest.raises(ray.exceptions.RayActorError):
-        ray.get(own.adopt.remote({}), timeout=30)
+        ask_until_it_ends(own)
     with pytest.raises(SettingsError, match="4 processes are wanted, and Ray has 3 CPUs"):
         RayGrid(slow_app(), 4)
+    with pytest.raises(SettingsError, match="nodes = 0: must be at least 1"):
+        RayGrid(slow_app(), 0)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_grid_ends_ray_if_that_was_started_for_it(started, hosts, monkeypatch):
+    """Once; not where Ray or the processes were there before."""
+    ended = []
+    monkeypatch.setattr("coprefl_flwr.grids.ray.connect", lambda cpus: started)
+    monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: [])
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append("Ray"))
+    RayGrid(slow_app(), 2, hosts=hosts).close()
+    assert not ended
+    with RayGrid(slow_app(), 2, workers=1) as grid:
+        pass
+    grid.close()
+    assert ended == ["Ray"] * started
+
+
+@pytest.mark.parametrize(
+    ("gpus", "number", "share"),
+    [(0, 3, 0.0), (1, 1, 1), (1, 3, 1 / 3), (4, 4, 1), (5, 2, 2), (2, 3, 0.5), (4, 6, 0.5)],
+)
+def test_shares_of_gpus_lie_on_one_each(gpus, number, share):
+    """Ray gives no process one whole and a part, and 2 of 3 GPUs are no share of two processes."""
+    assert grid_of_ray._gpu_share(gpus, number) == share
+    if share:
+        assert gpus * (int(1 / share) if share < 1 else 1 / share) >= number
+
+
+def test_processes_that_do_not_come_are_told(monkeypatch):
+    ended = []
+    monkeypatch.setattr(ray, "wait", lambda refs, **more: (refs[:1], refs[1:]))
+    monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
+    hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
+    with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s: others"):
+        grid_of_ray._there(hosts)
+    assert ended == hosts
 
 
 def test_pretrain_in_several_processes(hosts, monkeypatch):

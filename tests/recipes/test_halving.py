@@ -85,6 +85,17 @@ def test_what_leads_after_a_quarter_goes_on_and_the_best_at_the_end_is_chosen(re
     ]  # fmt: skip
 
 
+def test_a_trial_that_is_a_reported_run_too_is_called_reported(recipe_of):
+    """A quarter of eight rounds is another value's two, and a quarter of one is one."""
+    rounds = [{"coprefl": {"gamma": 0.5, "rounds": [1, 2, 8]}}]
+    recipe = recipe_of(select="test", methods=rounds, reference=None)
+    known = purposes(recipe, check_runs(recipe))
+    assert list(known.values()) == ["reported"] * 3
+    recipe = recipe_of(select="test", methods=[{"coprefl": {"gamma": 0.5, "rounds": [2, 8]}}])
+    known = purposes(recipe, check_runs(recipe))
+    assert sorted(known.values()) == ["reported", "reported", "trial"]
+
+
 def test_chosen_by_test_too_and_what_failed_does_not_go_on(recipe_of, tmp_path):
     recipe = recipe_of(select="test", methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}])
     store, made = ModelStore(tmp_path / "models"), []

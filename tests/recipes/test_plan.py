@@ -5,11 +5,11 @@ import math
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes import plan_command
+from coprefl_flwr.recipes import calibration, plan_command
 from coprefl_flwr.recipes.calibration import Pace, paces
 from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.plan_command import in_one_line, told
+from coprefl_flwr.recipes.plan import Row, _Counter, plan_of
+from coprefl_flwr.recipes.plan_command import _many, in_one_line, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import check_runs, contests
@@ -95,6 +95,28 @@ def test_searched_values(recipe_of, store):
     assert (row.deciding, row.reported) == (0, 3)
 
 
+def test_what_a_search_shares_is_counted_once(recipe_of, store):
+    """The start that is chosen for one table is taken to be the other's."""
+    search = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
+    row = row_of(recipe_of({"task-rounds": [2, 3]}, methods=search), store, "coprefl")
+    start, tasks = 3 * 3 * 2, (2 + 3) * 3 * 2
+    assert row.total.steps == pytest.approx(3 * (start + tasks) + start + 2 * tasks)
+    assert (row.deciding, row.reported) == (6, 2)
+
+
+def test_features_that_all_values_share_are_made_in_any_case(store):
+    """Of four values one is chosen, any with a chance of a quarter; a row below needs the first."""
+    row, counter = Row("x"), _Counter(store)
+    known = {"features": Effort(forwards=80), **{f"{n}": Effort(steps=16) for n in range(4)}}
+    counter.needs = lambda run: {key: lambda key=key: (None, known[key]) for key in run}
+    groups = [[("features", f"{n}")] for n in range(4)]
+    assert counter.share(row, groups, 1) == 1
+    assert row.work[None] == Effort(forwards=80, steps=16)
+    assert counter.add(row, [("features", "0")]) == 1
+    assert row.work[None] == Effort(forwards=80, steps=16 + 12)
+    assert counter.share(row, groups, 1) == 0
+
+
 def test_halving(recipe_of, store):
     eight = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1]
     long = {"rounds": 8, "task-rounds": 8}
@@ -144,7 +166,47 @@ def test_a_method_that_says_nothing_is_named(recipe_of, store):
     known = dict.fromkeys(plan.rows[0].work, Pace(1, 1, 1, 1, 1))
     assert plan.unknown == ["fedavg"]
     assert math.isnan(plan.rows[0].seconds(known))
-    assert "Without fedavg: the method does not say" in told(recipe, plan)
+    assert "Not known because of fedavg: a method does not say" in told(recipe, plan)
+    assert in_one_line(plan).startswith("1 runs to make, an unknown number of gradients, ")
+
+
+def test_no_plan_keeps_a_recipe_from_being_run(recipe_of, store, monkeypatch):
+    """Whatever goes wrong with it, it is told in a line."""
+    monkeypatch.setattr(plan_command, "plan_of", lambda *given: {}["the sizes"])
+    assert totals(recipe_of(), store) == "what it takes is not known (KeyError: 'the sizes')"
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (999.4, "999"), (999.7, "1 k"), (1234, "1.23 k"), (999_700, "1 M"), (2e16, "20 P")],
+)
+def test_numbers_in_three_digits(number, text):
+    assert _many(number) == text
+
+
+def test_each_precision_has_a_pace_of_its_own(recipe_of, store, monkeypatch):
+    """What is measured computes in it; float32 is not named."""
+    used, (train, test) = [], (calibration.local_sgd, calibration.evaluate)
+
+    def trained(model, samples, training, **more):
+        used.append(training.precision)
+        return train(model, samples, training, **more)
+
+    def tested(model, batches, precision):
+        used.append(precision)
+        return test(model, batches, precision=precision)
+
+    monkeypatch.setattr(calibration, "local_sgd", trained)
+    monkeypatch.setattr(calibration, "evaluate", tested)
+    methods = ["fedavg", {"short": {"method": "fedavg", "precision": "bf16"}}]
+    plan = plan_of(recipe_of(methods=methods, reference=None), store)
+    names = {}
+    for engine in plan.together.work:
+        used.clear()
+        paces([engine], 0.01)
+        names[engine.name] = set(used)
+    about = "tests.tiny_study:network, 1x6x6, batches of 8"
+    assert names == {about: {"float32"}, f"{about}, bf16": {"bf16"}}
 
 
 def test_a_pace_is_measured(recipe_of):

@@ -1,17 +1,20 @@
 """Workers: the numbers of this process, whoever makes which stage, and however many die."""
 
 import logging
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.recipes import workers
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
-from coprefl_flwr.recipes.workers import wanted_workers, workshop
+from coprefl_flwr.recipes.workers import Maker, OnWorkers, wanted_workers, workshop
+from coprefl_flwr.strategies import RoundReport
 from tests.test_checksums import flip
 from tests.tiny_recipe import (
     assert_same_results,
@@ -176,6 +179,85 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
     work.put_back(cyclic)
     assert work.take(1) == (cyclic, 1)
     assert work.take(1) is None
+
+
+def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
+    """They have one key, but tasks of their own."""
+    content = tiny_recipe(tiny_images, {"tasks": 1}, methods=["fedavg"], reference=None)
+    (run,) = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
+    longer = Run(replace(run.settings, task_rounds=5))
+    assert run.key == longer.key
+    work = Work([run, longer], ModelStore(tmp_path / "models"))
+    (start, _), none = work.take(1), work.take(1)
+    assert none is None
+    work.end(start)
+    (first, _) = work.take(1)
+    assert work.end(first, "no")
+    other, _ = work.take(1)
+    assert [one.rounds for one in (first, other)] == [2, 5]
+    assert work.failed == {run.key: "no"}
+
+
+def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypatch):
+    """As where the stage's run was ended: the next stage's lines would go to nobody."""
+    report = RoundReport(1, 1, {}, {}, None, 0.0)
+
+    def attempt(run, store, told, *given, **more):
+        told(report)
+        return ""
+
+    monkeypatch.setattr(workers, "attempt", attempt)
+    flower = logging.getLogger("flwr")
+    before = flower.handlers
+    told = Maker.make(None, None, "key", None, None, [])
+    assert next(told).round == 1
+    assert flower.handlers is not before
+    told.close()
+    assert flower.handlers is before
+
+
+class Calls:
+    """Stands for Ray, of whose workers some answer: "late" does not, "dead" never will."""
+
+    def __init__(self, monkeypatch, answers):
+        ray = pytest.importorskip("ray")
+        self.error = ray.exceptions.RayActorError(error_msg="it is dead\nsomewhere")
+        monkeypatch.setattr(workers, "connect", lambda number: False)
+        started = [SimpleNamespace(adopt=self.method(answer)) for answer in answers]
+        monkeypatch.setattr(workers, "start_hosts", lambda number, kind, patient: started)
+        monkeypatch.setattr(ray, "wait", self.wait)
+        monkeypatch.setattr(ray, "get", self.get)
+
+    def method(self, answer):
+        return SimpleNamespace(remote=lambda own: (answer, object()))
+
+    def wait(self, refs, num_returns, timeout):
+        return [one for one in refs if one[0] != "late"], [one for one in refs if one[0] == "late"]
+
+    def get(self, ref):
+        if ref[0] == "dead":
+            raise self.error
+
+
+def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
+    """The stages begin on those that are there."""
+    Calls(monkeypatch, ["there", "late", "dead"])
+    made = OnWorkers(ModelStore(tmp_path), 3)
+    made._start()
+    assert len(made._free) == len(made._coming) == 1
+    lost, late = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
+    assert lost.startswith("a worker is lost: ")
+    assert "it is dead" in lost
+    assert late == (
+        "1 of 3 workers are there after 120 s; the others begin when Ray has room for them"
+    )
+    caplog.clear()
+    Calls(monkeypatch, ["there", "there"])
+    OnWorkers(ModelStore(tmp_path), 2)._start()
+    assert not [one for one in caplog.records if one.levelname == "WARNING"]
+    Calls(monkeypatch, ["dead"])
+    with pytest.raises(RunFailedError, match=r"no worker is left: .*it is dead"):
+        OnWorkers(ModelStore(tmp_path), 1)._start()
 
 
 def test_what_a_run_has_left_waits_for_nothing_that_is_there(tiny_images, tmp_path):

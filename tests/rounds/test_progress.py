@@ -158,6 +158,19 @@ def paced(progress, clock, seconds, rounds=100, first=1):
         progress(RoundReport(number, rounds, {}, {}, None, each))
 
 
+def test_rounds_of_another_method_are_not_slower_than_those_before(clock, lines):
+    """Also where not every round is told: here the switch's own and the one behind it are not."""
+    progress = Progress(parts=1, stream=Terminal())
+    progress.begin("x", "task", 100, switch=12)
+    paced(progress, clock, 11 * [1])
+    paced(progress, clock, 11 * [9], first=14)
+    assert lines() == []
+    paced(progress, clock, 9 * [40], first=30)
+    assert [line.partition(";")[0] for line in lines()] == [
+        "x: a round takes 4.4 times as long as at first (40 s, not 9 s)"
+    ]
+
+
 def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, lines, monkeypatch):
     monkeypatch.setattr("coprefl_flwr.rounds.progress.load", lambda: "the load is 9.0 on 2 cores")
     progress = Progress(parts=2, stream=Terminal())

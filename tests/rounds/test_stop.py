@@ -57,6 +57,25 @@ def test_a_stop_that_is_never_due_changes_nothing(tmp_path):
     assert [one.round for one in seen] == list(result.train_metrics_clientapp) == [1, 2, 3]
 
 
+def test_hooks_can_only_read(tmp_path):
+    """The next round begins with the very memory that they are shown."""
+    refused = []
+
+    def spoil(report):
+        for array in report.arrays.values():
+            try:
+                array[...] = 0
+            except ValueError as error:
+                refused.append(str(error))
+        return False
+
+    changed, _, seen = run(tmp_path, rounds=2, stop=spoil)
+    assert set(refused) == {"assignment destination is read-only"}
+    assert len(refused) == len(changed)  # Nobody is asked after the last round.
+    for name, array in seen[-1].arrays.items():
+        np.testing.assert_array_equal(array, changed[name])
+
+
 def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
     """What `evaluate_fn` measures in a round is in the report that decides on that round."""
 
