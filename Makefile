@@ -56,7 +56,7 @@ tables: install
 	python -m docs.tables
 	python -m tests.recorded
 
-test: lint types tests
+test: lint tests
 
 lint: install
 	ruff format --check
@@ -71,7 +71,7 @@ tests: export OMP_NUM_THREADS = 1
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests long-tests other-ray-tests other-tests lowest-flower-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target types flower-tests long-tests other-ray-tests other-tests lowest-flower-tests lowest-tests
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder

@@ -1,6 +1,7 @@
 """Workers: the numbers of this process, whoever makes which stage, and however many die."""
 
 import logging
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
 from coprefl_flwr.recipes.workers import Maker, OnWorkers, wanted_workers, workshop
 from coprefl_flwr.strategies import RoundReport
+from tests.simulation import ROOT
 from tests.test_checksums import flip
 from tests.tiny_recipe import (
     assert_same_results,
@@ -28,10 +30,18 @@ from tests.tiny_recipe import (
 
 @pytest.mark.ray
 def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, capfd, caplog):
-    """One dies, and another goes on; one run fails at first, and is reported."""
+    """One dies, and another goes on; one run fails at first, and is reported.
+
+    A method and a metric are of a user's own, outside of the package.
+    """
     ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    content = tiny_recipe(tiny_images, {"timeout": 60}, seeds=[0, 1])
+    own = shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "own")
+    mine = {"mine": {"method": f"{own / 'method.py'}:PartWay"}}
+    methods = ["random", "fedavg", mine, {"coprefl": {"gamma": [0.0, 1.0]}}]
+    metrics = ["accuracy", f"{own / 'metric.py'}:worst_class"]
+    keys = {"seeds": [0, 1], "methods": methods, "metrics": metrics}
+    content = tiny_recipe(tiny_images, {"timeout": 60}, **keys)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     assert main(["run", str(path), "--out", str(tmp_path / "one" / "out")]) == 0
     # A file where a run wants its folder.
@@ -60,7 +70,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert any(line.startswith("resumed from ") for line in told)
     # All but the tasks of the run that failed; no number is given twice.
     numbers = {line.partition("/")[0] for line in told if line.startswith("[") and "3/3" in line}
-    assert len(numbers) == 2 + 2 + 2
+    assert len(numbers) == 2 + 2 + 2 + 2
     (two / lost).unlink()
     assert main([*arguments[:-1], "1"]) == 0
     assert_same_results(two, one)
