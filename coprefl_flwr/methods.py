@@ -171,8 +171,10 @@ def _server_data(server: ServerDataOf | None, whose: str, training: LocalTrainin
     """Return what a strategy computes on at the server, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
-    found = copy.copy(server(whose))  # It may be another phase's too.
-    found.precision = training.precision
+    found = server(whose)
+    if found.precision != training.precision:
+        found = copy.copy(found)  # It may be another phase's too.
+        found.precision = training.precision
     return found
 
 
