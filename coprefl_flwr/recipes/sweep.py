@@ -32,6 +32,7 @@ from coprefl_flwr.recipes.recipe import (
     Recipe,
 )
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
@@ -278,8 +279,8 @@ def attempt(
             grid = _grid(config, hosts)
             for stage in study.stages:
                 if keys is None or stage.key in keys:
-                    with store.held(stage):
-                        run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())
+                    with store.held(stage), followed(stage, tracker) as hooks:
+                        run_stage(stage, grid, store, progress, hooks)
     except Exception as error:  # The others go on, whatever it was.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)
