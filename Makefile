@@ -11,7 +11,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks docs docs-examples release-check clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks docs notebooks docs-examples release-check clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -21,6 +21,7 @@ help:
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
+	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
 	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
 	@echo "make release-check   build wheel and sdist, install into an empty environment, run the ten lines"
 	@echo "make clean        remove what these made"
@@ -44,6 +45,14 @@ docs: $(VENV)/docs
 
 $(VENV)/docs: $(VENV)/installed
 	python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
+# Their pages, which the site shows, are committed: four minutes.
+notebooks: $(VENV)/notebooks
+	python -m docs.notebook_pages
+
+$(VENV)/notebooks: $(VENV)/installed
+	python -m pip install --quiet --editable ".[notebooks]"
 	@touch $@
 
 docs-examples: install
