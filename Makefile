@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
+# What is run with other versions of flwr than that which is installed.
+WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Half of the time of all tests that start no Ray; in a job of their own.
 LONG := $(addprefix tests/,checking examples recipes)
 # The lowest flwr that pyproject.toml allows.
@@ -11,16 +14,18 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks docs docs-examples release-check clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
+	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make docs         build the site into site/, with warnings as errors"
+	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
 	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
 	@echo "make release-check   build wheel and sdist, install into an empty environment, run the ten lines"
 	@echo "make clean        remove what these made"
@@ -44,6 +49,14 @@ docs: $(VENV)/docs
 
 $(VENV)/docs: $(VENV)/installed
 	python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
+# Their pages, which the site shows, are committed: four minutes.
+notebooks: $(VENV)/notebooks
+	python -m docs.notebook_pages
+
+$(VENV)/notebooks: $(VENV)/installed
+	python -m pip install --quiet --editable ".[notebooks]"
 	@touch $@
 
 docs-examples: install
@@ -83,7 +96,7 @@ other-ray-tests:
 	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/test_flower.py
 
 lowest-flower-tests:
-	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
+	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 long-tests:
 	pytest -m "not ray and not deployment" $(LONG)
@@ -92,7 +105,16 @@ other-tests:
 	pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
 
 lowest-tests:
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+	PYTHONPATH=$(CURDIR)/.lowest pytest $(WITH_OTHERS)
+
+# The newest that is on the registry, which may want newer packages than are installed here.
+newest: export OMP_NUM_THREADS = 1
+newest: install
+	rm -rf .newest
+	python -m pip install --quiet --no-deps --target .newest flwr
+	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
+	PYTHONPATH=$(CURDIR)/.newest pytest $(WITH_OTHERS)
+	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 deployment-test: install
 	pytest -m deployment tests/deployment
@@ -109,4 +131,4 @@ benchmarks: install
 	python -m benchmarks.scale
 
 clean:
-	rm -rf $(VENV) site dist .lowest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache

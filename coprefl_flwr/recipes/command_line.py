@@ -47,7 +47,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import Tracked, tensorboard
+from coprefl_flwr.recipes.trackers import MLflow, Tracked, WandB, tensorboard
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
@@ -101,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
+    run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
     add_plan(commands)
@@ -198,12 +200,18 @@ def _run_into(
 
 def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     """Return where rounds are reported to besides the files, if anywhere."""
-    if given.tensorboard and given.tracker:
-        raise SettingsError("--tensorboard and --tracker: give one of them")
+    options = ("tensorboard", "mlflow", "wandb", "tracker")
+    there = [f"--{option}" for option in options if getattr(given, option)]
+    if len(there) > 1:
+        raise SettingsError(f"{' and '.join(there)}: give one of them")
     if given.tracker:
         place = places.resolved(given.tracker, Path.cwd())
         places.find("tracker", place)
         return Tracked(place, out.resolve())
+    if given.mlflow:
+        return MLflow.at(given.mlflow)
+    if given.wandb:
+        return WandB(given.wandb, out.resolve())
     return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
 
 

@@ -8,7 +8,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +26,15 @@ from coprefl_flwr.recipes.protocols import with_step_size
 from coprefl_flwr.recipes.recipe import (
     ALL,
     HALVING,
+    OPTUNA,
     VALIDATION,
     Candidate,
     Entrant,
     Recipe,
 )
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sampling import asked
+from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
@@ -65,6 +68,11 @@ class Contest:
         """Whether only the values that lead after a quarter of the rounds are run to the end."""
         return self.searched and self.recipe.search_by == HALVING
 
+    @property
+    def sampled(self) -> bool:
+        """Whether Optuna says which values are run, each after the scores of those before."""
+        return self.searched and self.recipe.search_by == OPTUNA
+
     def shown(self, store: ModelStore) -> Sequence[Candidate | None]:
         """Return the candidates that the table shows: the chosen one, None for none yet, or all."""
         return [choose(store, self)] if self.searched else self.entrant.candidates()
@@ -97,19 +105,34 @@ class Contest:
         return [shortened(run) for run in self.deciding(candidate)] if self.halved else []
 
     def left(self, store: ModelStore) -> list[Candidate]:
-        """Return the candidates that go on, in their order: with halving the best quarter."""
+        """Return the candidates that go on: with halving the best quarter, in their order.
+
+        With Optuna those that it asks for, as far as is known by now, in the order of their trials.
+        """
+        if self.sampled:
+            return list(self.asked(store))
         candidates = self.entrant.candidates()
         if not self.halved:
             return candidates
         return best(candidates, [mean_score(store, self.trials(one)) for one in candidates])
 
+    def asked(self, store: ModelStore) -> Iterator[Candidate]:
+        """Yield the candidates that Optuna asks for; of one not in the store it learns a failure.
+
+        Each is to be run, if it is, before the next one is taken.
+        """
+        trials, seed = self.recipe.search_trials, self.recipe.validation_seed
+        return asked(self.entrant, trials, seed, lambda one: mean_score(store, self.deciding(one)))
+
     def judged(self, store: ModelStore) -> dict[Candidate, list[Run]]:
         """Return the runs to the end that judge each candidate, as far as is known by now.
 
         With halving, one that is dropped has none. Nor has one that alone is left, as it is chosen:
-        it has the runs that are reported.
+        it has the runs that are reported. With Optuna, there are those alone that it asks for.
         """
         candidates, left = self.entrant.candidates(), self.left(store)
+        if self.sampled:
+            candidates = left
         if self.halved and self.validated and len(left) == 1:
             left = []
         return {one: self.deciding(one) if one in left else [] for one in candidates}
@@ -215,11 +238,21 @@ def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     rows = contests(recipe)
     trials = [run for row in rows for one in row.entrant.candidates() for run in row.trials(one)]
     failed = make(_unlike(trials)) if trials else {}
+    failed |= _run_sampled([row for row in rows if row.sampled], store, make)
     first = [run for row in rows for runs in row.judged(store).values() for run in runs]
-    failed |= make(_unlike(first))
+    failed |= make([run for run in _unlike(first) if run.key not in failed])
     searched = [(row, one) for row in rows if row.searched for one in row.shown(store) if one]
     second = _unlike(run for row, one in searched for run in row.reported(one))
     return failed | make([run for run in second if run.key not in failed])
+
+
+def _run_sampled(rows: Sequence[Contest], store: ModelStore, make: Make) -> Failures:
+    """Make what Optuna asks for: the first trial of every row, then the second, and so on."""
+    failed: Failures = {}
+    searches = [(row, row.asked(store)) for row in rows]
+    while new := [(row, one) for row, search in searches if (one := next(search, None))]:
+        failed |= make(_unlike(run for row, one in new for run in row.deciding(one)))
+    return failed
 
 
 def _unlike(runs: Iterable[Run]) -> list[Run]:
@@ -278,8 +311,8 @@ def attempt(
             grid = _grid(config, hosts)
             for stage in study.stages:
                 if keys is None or stage.key in keys:
-                    with store.held(stage):
-                        run_stage(stage, grid, store, progress, tracker(stage) if tracker else ())
+                    with store.held(stage), followed(stage, tracker) as hooks:
+                        run_stage(stage, grid, store, progress, hooks)
     except Exception as error:  # The others go on, whatever it was.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)

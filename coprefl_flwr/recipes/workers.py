@@ -185,6 +185,10 @@ class OnWorkers:
         if self._every:
             import ray
 
+            # What they are being asked is answered at once; Ray would tell of answers that it lost.
+            ray.wait(
+                list(self._coming) or [ray.put(0)], num_returns=len(self._coming) or 1, timeout=5
+            )
             end_hosts(self._every)
             self._every = []
             if self._started:
