@@ -75,7 +75,9 @@ def _with_source(text: str, script: Path) -> str:
     title, _, rest = text.lstrip().partition("\n")
     told = f"{title}\n\nThis page is {link}, as `make notebooks` ran it.\n{rest}"
     told = re.sub(r"<style scoped>.*?</style>\n", "", told, flags=re.S)
-    told = told.replace("![png]", "![What the cell above draws]").replace(' border="1"', "")
+    told = told.replace("![png]", "![What the cell above draws]")
+    # The theme dresses tables that have no class.
+    told = told.replace('<table border="1" class="dataframe">', "<table>")
     told = re.sub(r"[ \t]+$", "", told, flags=re.M)
     return re.sub(r"\n{4,}", "\n\n", told).rstrip() + "\n"
 

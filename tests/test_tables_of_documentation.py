@@ -1,5 +1,6 @@
 """The documentation and pyproject.toml say what the code declares, and links lead somewhere."""
 
+import itertools
 import re
 import textwrap
 
@@ -78,6 +79,18 @@ def test_links_outside_the_site_lead_somewhere(path):
     assert found
     for link in found:
         assert (path.parent / link["path"]).exists(), link["path"]
+
+
+@pytest.mark.parametrize(
+    "path", [*WRITTEN, *sorted(tables.PAGES.rglob("*.md"))], ids=lambda path: path.name
+)
+def test_lists_begin_after_an_empty_line(path):
+    """Without one the site shows a list as a paragraph with dashes, as that on security did."""
+    prose = re.sub(r"^( *)```.*?^\1```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = prose.splitlines()
+    for before, line in itertools.pairwise(lines):
+        begins = line.startswith("- ") and not before.startswith(("- ", "  "))
+        assert not (begins and before.strip()), f"{before}\n{line}"
 
 
 def test_the_readme_fits_on_two_screens():

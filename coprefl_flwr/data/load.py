@@ -41,13 +41,15 @@ def load_dataset(
     name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
         dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
         USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
+
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`), with
           a window at every tenth character; PATH.txt:1 has one at each, as LEAF has
-        - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
+        - a folder with FEMNIST as LEAF writes it, `train/*.json` and `test/*.json`
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
+
         or "hf:NAME" of the Hugging Face Hub, or "hf:FOLDER" of a `save_to_disk`, and behind it, as
         in "hf:cifar100:label=fine_label,image=img", the columns `label`, `image` and `groups`, and
         the `name` of its configuration; its parts train, validation and test are used

@@ -85,7 +85,8 @@ start = started(coprefl, app)
 import pandas as pd
 
 rounds = pd.DataFrame(coprefl.history.rounds()).T
-rounds.loc[[1, 5, 10, 20]].round(3)
+shown = ["train_loss", "query-loss", "query-loss-variance", "meta-loss", "models-up"]
+rounds.loc[[1, 5, 10, 20], shown].round(3)
 
 # %% [markdown]
 # What is either start worth to a client that was not there? A fifth node, whose spirals are turned

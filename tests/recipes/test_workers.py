@@ -81,35 +81,6 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert files(two) == before
 
 
-@pytest.fixture
-def cluster(monkeypatch):
-    """A Ray cluster of two nodes of one CPU each, on this machine, that RAY_ADDRESS names."""
-    ray = pytest.importorskip("ray")
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
-    head = {"num_cpus": 1, "include_dashboard": False}
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-    made.add_node(num_cpus=1)
-    monkeypatch.setenv("RAY_ADDRESS", made.address)
-    yield made
-    ray.shutdown()
-    made.shutdown()
-
-
-@pytest.mark.ray
-def test_workers_on_the_nodes_of_a_cluster(cluster, tiny_images, tmp_path, capfd):
-    """The numbers are those of this process; the cluster stays."""
-    settings = {"rounds": 2, "tasks": 1, "task-rounds": 1}
-    content = tiny_recipe(tiny_images, settings, methods=["fedavg"], reference=None, seeds=[0, 1])
-    path = write_recipe(tmp_path / "recipe.yaml", content)
-    arguments = ["run", str(path), "--out", str(tmp_path / "two" / "out"), "--workers", "2"]
-    assert main([*arguments, "--tracker", "tests.recipes.dying:nodes"]) == 0
-    assert len(list((tmp_path / "two" / "out" / "nodes").iterdir())) == 2
-    assert "Error" not in capfd.readouterr().err
-    assert cluster.list_all_nodes()
-    assert main(["run", str(path), "--out", str(tmp_path / "one" / "out"), "--workers", "1"]) == 0
-    assert_same_results(tmp_path / "two" / "models", tmp_path / "one" / "models")
-
-
 def test_how_many_workers(monkeypatch):
     monkeypatch.setattr(workers, "cores", lambda: 7)
     assert wanted_workers(None) == (1, True)  # As set for tests.
