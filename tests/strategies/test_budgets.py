@@ -28,6 +28,8 @@ TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
 class Held:
     """Stands for the server's data: only their number counts."""
 
+    precision = "float32"
+
     def __len__(self):
         return 33
 
