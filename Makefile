@@ -79,12 +79,15 @@ types: install
 	mypy
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
-# Tests that start Ray wait much, so more jobs run at once than there are cores.
+# Tests that start Ray wait much, so more jobs run at once than there are cores, and the others let
+# them go first: Ray's processes, which would be the last by their niceness, wait for each other.
+FILLING := nice -n 10
 tests: export OMP_NUM_THREADS = 1
+tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target types flower-tests long-tests other-ray-tests other-tests lowest-flower-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target types flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
@@ -99,13 +102,13 @@ lowest-flower-tests:
 	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 long-tests:
-	pytest -m "not ray and not deployment" $(LONG)
+	$(FILLING) pytest -m "not ray and not deployment" $(LONG)
 
 other-tests:
-	pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
+	$(FILLING) pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
 
 lowest-tests:
-	PYTHONPATH=$(CURDIR)/.lowest pytest $(WITH_OTHERS)
+	PYTHONPATH=$(CURDIR)/.lowest $(FILLING) pytest $(WITH_OTHERS)
 
 # The newest that is on the registry, which may want newer packages than are installed here.
 newest: export OMP_NUM_THREADS = 1
