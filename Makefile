@@ -80,14 +80,14 @@ types: install
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
 # Tests that start Ray wait much, so more jobs run at once than there are cores, and the others let
-# them go first: Ray's processes, which would be the last by their niceness, wait for each other.
-FILLING := nice -n 10
+# them go first: Ray gives its processes, the last by their niceness, 30 seconds to find each other.
+FILLING := nice -n 19
 tests: export OMP_NUM_THREADS = 1
 tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target types flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
