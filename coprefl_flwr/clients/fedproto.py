@@ -23,7 +23,7 @@ class FedProtoClient(StatefulClient):
         """Return (the client's prototypes and their counts, n, {"loss"})."""
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
-        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         weight = float(config["fedproto-mu"])
 
@@ -50,7 +50,7 @@ class FedProtoClient(StatefulClient):
         """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
-        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         return self.tested(Nearness(self.model, rows, exists))
 
