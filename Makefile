@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
+# What is run with other versions of flwr than that which is installed.
+WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Half of the time of all tests that start no Ray; in a job of their own.
 LONG := $(addprefix tests/,checking examples recipes)
 # The lowest flwr that pyproject.toml allows.
@@ -11,15 +14,20 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests deployment-test chaos benchmarks clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
+	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
-	@echo "make benchmarks   rounds next to a bare PyTorch loop, and growth, into docs/performance.md (more than 40 minutes)"
-	@echo "make tables       write the tables of README.md and pyproject.toml from the code, record new methods"
+	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
+	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
+	@echo "make docs         build the site into site/, with warnings as errors"
+	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
+	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
+	@echo "make release-check   build wheel and sdist, install into an empty environment, run the ten lines"
 	@echo "make clean        remove what these made"
 
 install: $(VENV)/installed
@@ -34,11 +42,34 @@ $(VENV)/installed: pyproject.toml
 quickstart: install
 	SIMULATION_HOME=$(CURDIR)/.quickstart examples/simulate.sh . 2 -c examples/quickstart.toml
 
+# Needs no network once its tools are there. Not --quiet: that hides warnings from --strict too.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict
+	@echo "the site is in site/: open site/index.html, or, with its search, python -m http.server -d site"
+
+$(VENV)/docs: $(VENV)/installed
+	python -m pip install --quiet --editable ".[docs]"
+	@touch $@
+
+# Their pages, which the site shows, are committed: four minutes.
+notebooks: $(VENV)/notebooks
+	python -m docs.notebook_pages
+
+$(VENV)/notebooks: $(VENV)/installed
+	python -m pip install --quiet --editable ".[notebooks]"
+	@touch $@
+
+docs-examples: install
+	python -m docs.examples
+
+release-check: install
+	python -m docs.release
+
 tables: install
 	python -m docs.tables
 	python -m tests.recorded
 
-test: lint types tests
+test: lint tests
 
 lint: install
 	ruff format --check
@@ -48,12 +79,15 @@ types: install
 	mypy
 
 # One thread a process: two that wait for each other take many times as long on a busy machine.
-# Tests that start Ray wait much, so more jobs run at once than there are cores.
+# Tests that start Ray wait much, so more jobs run at once than there are cores, and the others let
+# them go first: Ray gives its processes, the last by their niceness, 30 seconds to find each other.
+FILLING := nice -n 19
 tests: export OMP_NUM_THREADS = 1
+tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests long-tests other-ray-tests other-tests lowest-flower-tests lowest-tests
+	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
@@ -65,28 +99,39 @@ other-ray-tests:
 	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/test_flower.py
 
 lowest-flower-tests:
-	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "not every_method and not personalised_methods and not wrong_setting"
+	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 long-tests:
-	pytest -m "not ray and not deployment" $(LONG)
+	$(FILLING) pytest -m "not ray and not deployment" $(LONG)
 
 other-tests:
-	pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
+	$(FILLING) pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
 
 lowest-tests:
-	PYTHONPATH=$(CURDIR)/.lowest pytest tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+	PYTHONPATH=$(CURDIR)/.lowest $(FILLING) pytest $(WITH_OTHERS)
+
+# The newest that is on the registry, which may want newer packages than are installed here.
+newest: export OMP_NUM_THREADS = 1
+newest: install
+	rm -rf .newest
+	python -m pip install --quiet --no-deps --target .newest flwr
+	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
+	PYTHONPATH=$(CURDIR)/.newest pytest $(WITH_OTHERS)
+	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 deployment-test: install
 	pytest -m deployment tests/deployment
 
 # CHAOS="kills --seed 3 --count kills=50" is some of it; what held is not done again in the same folder.
 chaos: export OMP_NUM_THREADS = 1
+chaos: export COPREFL_WORKERS = 1
 chaos: install
 	python -m tests.chaos $(CHAOS)
 
 benchmarks: install
 	python -m benchmarks
+	python -m benchmarks.beside
 	python -m benchmarks.scale
 
 clean:
-	rm -rf $(VENV) .lowest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) site dist .lowest .newest .quickstart .hypothesis .mypy_cache .ruff_cache .pytest_cache

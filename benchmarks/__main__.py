@@ -1,17 +1,16 @@
-"""The command: measure, then write docs/performance.{json,md,png}."""
+"""Measure rounds next to plain PyTorch, then write docs/performance.{json,md,png}."""
 
 import argparse
-import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.measure import measure
-from benchmarks.report import draw
-from benchmarks.scale import stored_results, write_page
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import REAL, WORKLOADS
 
 DOCS = Path(__file__).parent.parent / "docs"
+MINUTES = 5.0
+"""How long `--device cuda` takes, about, unless told otherwise."""
 
 
 def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
@@ -21,31 +20,57 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"{', '.join(WORKLOADS)} (default: all but tiny); the others' last results are kept",
+        help=f"of {', '.join(REAL)} (default: all); the others' last results are kept",
     )
     parser.add_argument("--rounds", type=int, help="measured rounds (default: the workload's own)")
     parser.add_argument("--blocks", type=int, default=3, help="blocks of flwr run (default 3)")
-    parser.add_argument("--workers", type=int, default=2, help="threads or processes (default 2)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--no-flwr-run", action="store_true", help="only what runs in-process")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cuda: on a GPU, without flwr run; prints a text to paste and writes no page",
+    )
+    parser.add_argument(
+        "--minutes", type=float, help=f"stop after about so long (default: cuda {MINUTES:g})"
+    )
     parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
     chosen = parser.parse_args(given)
     for name in chosen.workloads:
         if name not in WORKLOADS:
             parser.error(f"workload '{name}': allowed are {', '.join(WORKLOADS)}")
-    for option in ("rounds", "blocks", "workers"):
+    for option in ("rounds", "blocks", "workers", "minutes"):
         value = getattr(chosen, option)
-        if value is not None and value < 1:
-            parser.error(f"--{option} {value}: at least 1 is needed")
-    chosen.workloads = chosen.workloads or [name for name in WORKLOADS if name != "tiny"]
+        if value is not None and not value >= 1:
+            parser.error(f"--{option} {value:g}: at least 1 is needed")
+    if chosen.device == "cuda" and (why := _no_gpu()):
+        parser.error(f"--device cuda: {why}; allowed here is cpu")
+    chosen.workloads = chosen.workloads or list(REAL)
     return chosen
+
+
+def _no_gpu() -> str:
+    """Say why there is no GPU to compute on, "" where there is one."""
+    import torch
+
+    if torch.version.cuda is None:
+        return f"this torch ({torch.__version__}) was built without CUDA"
+    return "" if torch.cuda.is_available() else "torch finds no GPU in this machine"
 
 
 def main(given: Sequence[str] | None = None) -> None:
     """Measure the workloads one after the other; the page is written after each."""
     chosen = arguments(given)
-    chosen.output.mkdir(parents=True, exist_ok=True)
-    kept = chosen.output / "performance.json"
-    results = stored_results(chosen.output)
+    # One thread a process, the processes that this one starts too.
+    os.environ["OMP_NUM_THREADS"] = "1"
+    # Not above: the processes of the plain loops import this file, and shall not import these.
+    from benchmarks.measure import measure
+    from benchmarks.report import pasted, stored_results, write_all
+
+    on_gpu = chosen.device == "cuda"
+    minutes = chosen.minutes or (MINUTES if on_gpu else float("inf"))
+    results = {} if on_gpu else stored_results(chosen.output)
     for name in chosen.workloads:
         results[name] = measure(
             name,
@@ -53,13 +78,19 @@ def main(given: Sequence[str] | None = None) -> None:
             chosen.blocks,
             chosen.workers,
             say=lambda line: print(line, file=sys.stderr, flush=True),
-            simulate=not chosen.no_flwr_run,
+            simulate=not (chosen.no_flwr_run or on_gpu),
+            device=chosen.device,
+            limit=60 * minutes / len(chosen.workloads),
         )
-        values = {key: result.as_json() for key, result in results.items()}
-        kept.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        draw(results.values(), chosen.output / "performance.png")
-        write_page(chosen.output, list(results.values()))
-    print(chosen.output / "performance.md")
+        if not on_gpu:
+            chosen.output.mkdir(parents=True, exist_ok=True)
+            write_all(chosen.output, results)
+    if on_gpu:
+        from importlib.metadata import version
+
+        print(pasted(list(results.values()), version("coprefl-flwr")))
+    else:
+        print(chosen.output / "performance.md")
 
 
 if __name__ == "__main__":

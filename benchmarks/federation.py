@@ -2,8 +2,8 @@
 
 import functools
 import json
-import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context
@@ -11,68 +11,137 @@ from flwr.client import NumPyClient
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from benchmarks.workloads import POPULATION, SEED, WORKLOADS, Workload, samples
-from coprefl_flwr.arrays import to_record
-from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
-from coprefl_flwr.models import model_arrays
+from benchmarks.processes import Stopwatch, child_of
+from benchmarks.workloads import MEAN, POPULATION, SEED, STD, WIDTH, WORKLOADS, Workload, data
+from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import CoPreFLClient, FedPCLClient, TorchClient, client_app
+from coprefl_flwr.data import ImageDataset, Samples
+from coprefl_flwr.data.features import FeatureDataset
+from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.models import build_model, model_arrays
+from coprefl_flwr.models.lightweight import lightweight_model, projection_head
+from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.rounds.strategy import Hook, RoundReport, RoundStrategy
-from coprefl_flwr.strategies import CoPreFL, FedAvg
+from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL
 
-METHODS: dict[str, type[FedAvg] | type[CoPreFL]] = {"fedavg": FedAvg, "coprefl": CoPreFL}
+STRATEGIES: dict[str, type[RoundStrategy]] = {
+    "fedavg": FedAvg,
+    "coprefl": CoPreFL,
+    "fedpcl": FedPCL,
+}
+CLIENTS: dict[str, type[TorchClient]] = {
+    "fedavg": TorchClient,
+    "coprefl": CoPreFLClient,
+    "fedpcl": FedPCLClient,
+}
+
+
+def network(workload: Workload, method: str) -> nn.Module:
+    """Return the package's network, with the same weights in every process."""
+    if method == "fedpcl":
+        return projection_head(workload.shape[0])
+    if workload.heads:
+        return lightweight_model(workload.shape[0], workload.num_classes)
+    return build_model(workload.model, workload.num_classes, workload.shape)
 
 
 @functools.cache
-def _model(workload: Workload) -> nn.Module:
+def held_model(workload: Workload, method: str) -> nn.Module:
     """Return the network that this process's clients load their weights into."""
-    return workload.build()
+    return network(workload, method)
+
+
+@functools.cache
+def initial(workload: Workload, method: str) -> Arrays:
+    """Return the network's first weights."""
+    return model_arrays(network(workload, method))
+
+
+@functools.cache
+def dataset(workload: Workload) -> ImageDataset | FeatureDataset:
+    """Return the data of all clients."""
+    inputs, labels = data(workload)
+    names = tuple(map(str, range(workload.num_classes)))
+    if workload.heads:
+        return FeatureDataset(inputs.numpy(), labels.numpy(), names)
+    channels = workload.shape[0]
+    mean, std = (torch.full((channels,), value) for value in (MEAN, STD))
+    return ImageDataset(inputs, labels.numpy(), names, mean, std)
+
+
+def samples(workload: Workload, client: int) -> Samples:
+    """Return what client number `client` holds: as many consecutive samples as all the others."""
+    whole, n = dataset(workload), workload.samples_per_client
+    rows = torch.arange(client * n, (client + 1) * n).numpy()
+    return Samples(whole, rows, whole.labels[rows])
+
+
+def training(workload: Workload) -> LocalTraining:
+    """Return what a client does in a round."""
+    kind = AdamTraining if workload.heads else LocalTraining
+    return kind(
+        local_steps=workload.local_steps,
+        batch_size=workload.batch_size,
+        learning_rate=workload.learning_rate,
+    )
 
 
 def client_fn(context: Context, client_id: int) -> NumPyClient:
     """Return a client of the method and the workload that the run-config names."""
-    workload = WORKLOADS[str(context.run_config["workload"])]
-    held, training = samples(workload, client_id), workload.training()
-    device = torch.device("cpu")
-    if context.run_config["method"] == "coprefl":
-        return CoPreFLClient(_model(workload), held, training=training, device=device)
-    return TorchClient(_model(workload), held, training=training, device=device)
+    config = context.run_config
+    workload, method = WORKLOADS[str(config["workload"])], str(config["method"])
+    model, more = held_model(workload, method), dict[str, Any]()
+    if method == "fedpcl":
+        more = {"state": ClientState(str(config["states"])), "initial": initial(workload, method)}
+    return CLIENTS[method](
+        model,
+        samples(workload, client_id),
+        training=training(workload),
+        device=torch.device(str(config["device"])),
+        **more,
+    )
 
 
-def _clients(context: Context, _population: str) -> int | list[int]:
-    """Return how many clients the nodes host, or the one that this node is."""
-    if context.run_config["hosting"]:
-        return WORKLOADS[str(context.run_config["workload"])].clients
-    return [int(str(context.node_config["partition-id"]))]
-
-
-client = client_app(client_fn, clients=_clients)
+client = client_app(
+    client_fn, clients=lambda context, _: WORKLOADS[str(context.run_config["workload"])].clients
+)
 server = ServerApp()
 
 
+def run_config(
+    workload: Workload, method: str, device: str = "cpu", states: str = ""
+) -> dict[str, str]:
+    """Return what clients are told; `states` is the folder of those that FedPCL's keep."""
+    return {"workload": workload.name, "method": method, "device": device, "states": states}
+
+
 def run_rounds(
-    grid: Grid, workload: Workload, method: str, rounds: int, min_nodes: int, hook: Hook
+    grid: Grid, workload: Workload, method: str, rounds: int, nodes: int, hook: Hook
 ) -> None:
-    """Run a method's rounds on a grid and call `hook` after each."""
-    strategy: RoundStrategy = METHODS[method](
-        participants=workload.participants, seed=SEED, population=POPULATION, min_nodes=min_nodes
+    """Run a method's rounds on a grid of `nodes` nodes and call `hook` after each."""
+    strategy = STRATEGIES[method](
+        participants=workload.participants, seed=SEED, population=POPULATION, min_nodes=nodes
     )
-    initial = to_record(model_arrays(workload.build()))
-    strategy.start(grid, initial, num_rounds=rounds, hooks=[hook])
+    first = initial(workload, method)
+    if method == "fedpcl":
+        first = no_prototypes(workload.num_classes, WIDTH)
+    strategy.start(grid, to_record(first), num_rounds=rounds, hooks=[hook])
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Write the seconds of every round, from hook to hook, to the file that `report` names."""
+    """Write (wall, CPU) seconds of every round, from hook to hook, to the file `report` names."""
     config = context.run_config
-    seconds: list[float] = []
-    before = time.perf_counter()
+    found: list[tuple[float, float]] = []
+    watch = Stopwatch(child_of(int(config["measured-by"])))
 
     def hook(_: RoundReport) -> None:
-        nonlocal before
-        now = time.perf_counter()
-        seconds.append(now - before)
-        before = now
+        found.append(watch.seconds())
+        watch.start()
 
     workload = WORKLOADS[str(config["workload"])]
     rounds, nodes = int(config["rounds"]), int(config["nodes"])
+    watch.start()
     run_rounds(grid, workload, str(config["method"]), rounds, nodes, hook)
-    Path(str(config["report"])).write_text(json.dumps(seconds), encoding="utf-8")
+    Path(str(config["report"])).write_text(json.dumps(found), encoding="utf-8")

@@ -11,92 +11,115 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.memory import Peak
+from benchmarks.processes import Peak
 from benchmarks.residents import (
     Program,
     Resident,
-    bare_one_process,
-    bare_several_processes,
-    coprefl_on_local_grid,
-    fedavg_on_local_grid,
+    on_local_grid,
+    on_ray_grid,
+    plain,
+    plain_processes,
 )
 from benchmarks.simulated import Simulation
-from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads import WORKLOADS, Workload
 
-BARE_THREADS, BARE_PROCESSES = "bare-threads", "bare-processes"
-FASTER_BARE = "faster-bare"
+WALL, CPU = "wall", "cpu"
+FEWEST = 2
+"""Rounds that are measured however short the time is."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Runner:
-    """One line of the table.
+class Place:
+    """Where a method's rounds run.
 
     Parameters
     ----------
     title : str
-        May hold {workers} and {clients}.
+        May hold {workers}.
+    program : Program, optional
+        What runs there in a process of this command; None is `flwr run`.
     against : str
-        Name of the runner whose time divides this one's; "faster-bare" is the faster plain loop.
-    goal : float, optional
-        What the ratio should not exceed.
+        The place of the plain loop whose times divide these; "" of the first of them.
     """
 
     title: str
-    against: str = FASTER_BARE
-    goal: float | None = None
+    program: Program | None
+    against: str = ""
 
 
-RUNNERS = {
-    BARE_THREADS: Runner("plain PyTorch, 1 process x {workers} threads"),
-    BARE_PROCESSES: Runner("plain PyTorch, {workers} processes x 1 thread"),
-    "local-fedavg": Runner("FedAvg, local grid, 1 x {workers} threads", BARE_THREADS, 1.05),
-    "local-coprefl": Runner("CoPreFL, local grid, 1 x {workers} threads", BARE_THREADS),
-    "hosted-fedavg": Runner("FedAvg, flwr run, {workers} hosting nodes", goal=1.15),
-    "hosted-coprefl": Runner("CoPreFL, flwr run, {workers} hosting nodes"),
-    "alone-fedavg": Runner("FedAvg, flwr run, a node per client ({clients})"),
+PLACES = {
+    "plain": Place("plain loop, 1 process", plain),
+    "plain-processes": Place("plain loop, {workers} processes", plain_processes, "plain"),
+    "local": Place("local grid", on_local_grid, "plain"),
+    "ray": Place("Ray grid, {workers} actors", on_ray_grid, "plain-processes"),
+    "flwr": Place("flwr run, {workers} nodes", None, "plain-processes"),
 }
-RESIDENTS: dict[str, Program] = {
-    BARE_THREADS: bare_one_process,
-    BARE_PROCESSES: bare_several_processes,
-    "local-fedavg": fedavg_on_local_grid,
-    "local-coprefl": coprefl_on_local_grid,
-}
+NAMES = {"fedavg": "FedAvg", "coprefl": "CoPreFL", "fedpcl": "FedPCL"}
+
+
+def runners(workload: Workload, *, simulate: bool = True) -> list[tuple[str, str]]:
+    """Return what is measured of a workload: (method, place).
+
+    Rounds of heads take milliseconds, which is no work for two processes.
+    """
+    places = ["plain", "local"] if workload.heads else list(PLACES)
+    places = [place for place in places if simulate or PLACES[place].program]
+    return [(method, place) for method in workload.methods for place in places]
 
 
 @dataclass
 class Measurement:
-    """What one workload gave: seconds of the measured rounds, and peak bytes, by runner."""
+    """What a workload gave: its rounds' seconds and peak bytes by "METHOD PLACE"."""
 
     workload: str
     workers: int
-    blocks: int
     machine: dict[str, Any]
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     peak_bytes: dict[str, int] = field(default_factory=dict)
+    load: list[float] = field(default_factory=list)
 
-    def faster_bare(self) -> str:
-        """Return the name of the faster plain loop."""
-        return min((BARE_THREADS, BARE_PROCESSES), key=lambda name: median(self.seconds[name]))
+    def add(self, runner: str, rounds: list[tuple[float, float]]) -> None:
+        """Add rounds, as (wall, CPU) seconds."""
+        of = self.seconds.setdefault(runner, {WALL: [], CPU: []})
+        for wall, cpu in rounds:
+            of[WALL].append(wall)
+            of[CPU].append(cpu)
 
-    def ratio(self, name: str) -> float:
+    def against(self, runner: str) -> str:
+        """Return the plain loop that a runner is held against, "" if it is held against none."""
+        method, place = runner.split()
+        other = PLACES[place].against
+        return f"{method} {other}" if other else ""
+
+    def ratio(self, runner: str, kind: str) -> float:
         """Return a runner's median seconds over those of what it is held against."""
-        against = RUNNERS[name].against
-        if against == FASTER_BARE:
-            against = self.faster_bare()
-        return median(self.seconds[name]) / median(self.seconds[against])
+        against = self.against(runner) or runner
+        return median(self.seconds[runner][kind]) / median(self.seconds[against][kind])
 
-    def title(self, name: str) -> str:
+    def goal(self, runner: str) -> float | None:
+        """Return what a ratio should not exceed, if something is set; the goals are a CPU's."""
+        if self.machine["gpu"]:
+            return None
+        return WORKLOADS[self.workload].goals.get(runner.split()[1])
+
+    def title(self, runner: str) -> str:
         """Return a runner's title."""
-        clients = WORKLOADS[self.workload].clients
-        return RUNNERS[name].title.format(workers=self.workers, clients=clients)
+        method, place = runner.split()
+        return f"{NAMES[method]}, {PLACES[place].title.format(workers=self.workers)}"
+
+    def busy(self, threshold: float) -> bool:
+        """Whether something else ran: before, or beside at most `workers` busy processes."""
+        during = median(self.load) if self.load else 0.0
+        before: float = self.machine["load_before"]
+        return before > threshold or during > self.workers + threshold
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, from which `Measurement(**values)` is made again."""
         return asdict(self)
 
 
-def machine() -> dict[str, Any]:
+def machine(device: str = "cpu") -> dict[str, Any]:
     """Return what the numbers depend on: processor, versions, and what else was running."""
     names = [
         line.partition(":")[2].strip()
@@ -109,19 +132,38 @@ def machine() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "flwr", "ray")},
+        "gpu": _gpu() if device == "cuda" else "",
         "load_before": os.getloadavg()[0],
         "date": time.strftime("%Y-%m-%d"),
     }
 
 
-def portions(rounds: int, blocks: int) -> list[int]:
-    """Cut `rounds` into `blocks` parts that differ by at most one; empty ones are left out."""
-    parts = [(rounds + block) // blocks for block in reversed(range(blocks))]
-    return [part for part in parts if part]
+def _gpu() -> str:
+    """Return the GPU's name, memory, and what drives it."""
+    import torch
+
+    found = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    memory = f"{found.total_memory / 2**30:.0f} GiB"
+    return f"{found.name}, {memory}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+
+
+def portions(rounds: int, parts: int) -> list[int]:
+    """Cut `rounds` into `parts` that differ by at most one; empty ones are left out."""
+    found = [(rounds + part) // parts for part in reversed(range(parts))]
+    return [part for part in found if part]
 
 
 def measure(
-    name: str, rounds: int, blocks: int, workers: int, say: Say, *, simulate: bool = True
+    name: str,
+    rounds: int,
+    blocks: int,
+    workers: int,
+    say: Say,
+    *,
+    simulate: bool = True,
+    device: str = "cpu",
+    limit: float = float("inf"),
 ) -> Measurement:
     """Measure `rounds` rounds of every runner of the workload `name`.
 
@@ -131,46 +173,51 @@ def measure(
 
     Parameters
     ----------
-    rounds : int
-        Rounds of each `flwr run` runner, and at least as many of the others.
     blocks : int
         Blocks that the rounds of `flwr run` are cut into; each starts Ray anew.
     workers : int
-        Threads, processes, or hosting nodes.
+        Processes, actors or hosting nodes.
     simulate : bool
         False leaves `flwr run` out.
+    limit : float
+        Seconds, with the start, after which no further turn is begun, but for the first `FEWEST`.
     """
-    found = Measurement(name, workers, blocks, machine())
-    simulations = {
-        "hosted-fedavg": Simulation("fedavg", workers, hosting=True),
-        "hosted-coprefl": Simulation("coprefl", workers, hosting=True),
-        "alone-fedavg": Simulation("fedavg", WORKLOADS[name].clients, hosting=False),
-    }
-    peaks = {runner: Peak() for runner in simulations} if simulate else {}
+    end, workload = time.monotonic() + limit, WORKLOADS[name]
+    found = Measurement(name, workers, machine(device))
     with ExitStack() as stack:
-        residents = {}
-        for runner, program in RESIDENTS.items():
-            residents[runner] = Resident(program, WORKLOADS[name], workers)
+        residents, simulations, peaks = dict[str, Resident](), dict[str, Simulation](), {}
+        for method, place in runners(workload, simulate=simulate):
+            runner, program = f"{method} {place}", PLACES[place].program
+            if program is None:
+                simulations[runner], peaks[runner] = Simulation(method, workers), Peak()
+                continue
+            say(f"{name}: starting {found.title(runner)}")
+            residents[runner] = Resident(program, workload, method, workers, device)
             stack.callback(residents[runner].close)
-        parts = portions(rounds, blocks)
-        for number, part in enumerate(parts, start=1):
-            say(f"{name}: block {number} of {len(parts)}, {part} rounds each")
-            alternate(residents, part, found)
-            for runner, peak in peaks.items():
+            # One after the other: two Rays that start at once on two cores may time out.
+            residents[runner].begin()
+        runs = portions(rounds, blocks) if simulations else []
+        turns = portions(rounds, len(runs) + 1)
+        for number, part in enumerate(turns):
+            say(f"{name}: block {number + 1} of {len(turns)}, {part} rounds each")
+            alternate(residents, part, found, end)
+            for runner, simulation in simulations.items() if number < len(runs) else ():
                 say(f"{name}: {found.title(runner)}")
-                seconds = simulations[runner].run(name, part, peak)
-                found.seconds.setdefault(runner, []).extend(seconds)
-        if peaks:
-            alternate(residents, parts[-1], found)
-        found.peak_bytes = {r: resident.peak.bytes for r, resident in residents.items()}
-    found.peak_bytes |= {runner: peak.bytes for runner, peak in peaks.items()}
+                found.add(runner, simulation.run(name, runs[number], peaks[runner]))
+        peaks |= {runner: resident.peak for runner, resident in residents.items()}
+    found.peak_bytes = {runner: peak.bytes for runner, peak in peaks.items()}
     return found
 
 
-def alternate(residents: dict[str, Resident], rounds: int, found: Measurement) -> None:
+def alternate(
+    residents: dict[str, Resident], rounds: int, found: Measurement, end: float = float("inf")
+) -> None:
     """Run one unmeasured round of every resident, then `rounds` in turns."""
     for resident in residents.values():
         resident.round()
-    for _ in range(rounds):
+    for turn in range(rounds):
+        if turn >= FEWEST and time.monotonic() > end:
+            return
         for runner, resident in residents.items():
-            found.seconds.setdefault(runner, []).append(resident.round())
+            found.add(runner, [resident.round()])
+        found.load.append(os.getloadavg()[0])

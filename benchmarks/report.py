@@ -1,80 +1,104 @@
 """The page and the picture that the command writes from its measurements."""
 
+import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
-from benchmarks.measure import BARE_PROCESSES, BARE_THREADS, RUNNERS, Measurement
+from benchmarks import beside
+from benchmarks.growth import BUSY, growth_in
+from benchmarks.measure import CPU, WALL, Measurement, runners
 from benchmarks.simulated import WARM_UP
 from benchmarks.workloads import WORKLOADS
 
 _INK, _FAINT = "#222222", "#D9D9D9"
-_COLOURS = {"bare": "#A3A3A3", "fedavg": "#0072B2", "coprefl": "#D55E00"}
-_GOALS = {1.05: ("--", "local grid"), 1.15: (":", "flwr run, hosted")}
-BUSY = 0.5
-"""Load before a measurement from which the page warns."""
+_COLOURS = {CPU: "#56B4E9", WALL: "#0072B2"}
+_KINDS = {CPU: "CPU seconds", WALL: "wall time"}
 
 
-def page(results: Sequence[Measurement], growth: str = "") -> str:
-    """Return docs/performance.md; `growth` is the section of `benchmarks.scale`."""
+def page(results: Sequence[Measurement], *others: str) -> str:
+    """Return docs/performance.md; `others` are sections of other commands, or empty."""
     parts = [
         "# Performance",
         "Written by `python -m benchmarks` from its measurements (`performance.json` has every "
         "round); do not edit.",
+        "What Flower and this package add to a plain PyTorch program that does the same: a ratio "
+        "of 1 is nothing. Each row is a whole method, held against a plain loop *of the same "
+        "method*.",
         "![Time of a round over that of the plain PyTorch loop](performance.png)",
-        *(_section(result) for result in results),
-        _how(results),
-        *([growth] if growth else []),
+        *(section(result) for result in results),
+        _how(),
+        TRIED,
+        *filter(None, others),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _section(result: Measurement) -> str:
+def section(result: Measurement) -> str:
+    """Return a workload's heading, table, and what was measured how often on what."""
     workload = WORKLOADS[result.workload]
+    shown = shown_runners(result)
+    rounds = sorted({len(of[WALL]) for of in result.seconds.values()})
+    counted = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
+    samples = "feature vectors" if workload.heads else "images"
     lines = [
         f"## {workload.title}",
         "",
-        f"{workload.clients} clients of {workload.samples_per_client} images, "
+        f"{workload.clients} clients of {workload.samples_per_client} {samples}, "
         f"{workload.participants} participants a round, {workload.local_steps} steps of "
-        f"{workload.batch_size}. {_machine(result)}",
+        f"{workload.batch_size}; {counted} measured rounds a row, medians and quartiles.",
         "",
-        "| runner | rounds | seconds a round (quartiles) | ratio | held against | goal | memory |",
-        "|---|---:|---:|---:|---|---:|---:|",
-        *(_row(result, name) for name in RUNNERS if name in result.seconds),
+        "| method, where | CPU s/round | ratio | wall s/round | ratio | goal | MiB |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+        *(_row(result, runner) for runner in shown),
         "",
-        f"CoPreFL takes {workload.coprefl_work():.2f} times FedAvg's gradients (the query sets), "
-        "in a second exchange.",
+        *([_coprefl(workload.coprefl_work())] if "coprefl" in workload.methods else []),
+        about(result),
     ]
     return "\n".join(lines)
 
 
-def _machine(result: Measurement) -> str:
+def _coprefl(work: float) -> str:
+    return (
+        f"CoPreFL takes {work:.2f} times FedAvg's gradients (the query sets), in a second exchange."
+    )
+
+
+def shown_runners(result: Measurement) -> list[str]:
+    """Return the runners that were measured, in the order of the table."""
+    known = (f"{method} {place}" for method, place in runners(WORKLOADS[result.workload]))
+    return [runner for runner in known if runner in result.seconds]
+
+
+def about(result: Measurement) -> str:
+    """Return when and on what it was measured, and what else ran."""
     found = result.machine
+    gpu = f"**{found['gpu']}**; " if found["gpu"] else ""
     text = (
-        f"Measured on {found['date']}: {found['processor']}, {found['cores']} cores, "
+        f"Measured on {found['date']}: {gpu}{found['processor']}, {found['cores']} cores, "
         f"{found['memory_bytes'] / 2**30:.0f} GiB; Python {found['python']}, torch "
         f"{found['torch']}, flwr {found['flwr']}, ray {found['ray']}; load before "
-        f"{found['load_before']:.1f}."
+        f"{found['load_before']:.1f}"
     )
-    if found["load_before"] > BUSY:
-        text += " **The machine was busy with something else: these are no figures to quote.**"
-    return text
+    if result.load:
+        low, high = min(result.load), max(result.load)
+        text += f", during {low:.1f} to {high:.1f} (its own is up to {result.workers})"
+    if result.busy(BUSY):
+        text += ". **The machine was busy with something else: these are no figures to quote**"
+    return text + "."
 
 
-def _row(result: Measurement, name: str) -> str:
-    runner, seconds = RUNNERS[name], result.seconds[name]
-    low, high = spread(seconds)
-    against = {BARE_THREADS: "plain, 1 process"}.get(runner.against, "faster plain")
-    goal = "" if runner.goal is None else f"{runner.goal:.2f}"
-    cells = [
-        result.title(name),
-        str(len(seconds)),
-        f"{median(seconds):.3f} ({low:.3f} to {high:.3f})",
-        f"{result.ratio(name):.3f}",
-        against,
-        goal,
-        f"{result.peak_bytes[name] / 2**20:.0f} MiB",
-    ]
+def _row(result: Measurement, runner: str) -> str:
+    plain, goal = not result.against(runner), result.goal(runner)
+    cells = [result.title(runner)]
+    for kind in (CPU, WALL):
+        seconds = result.seconds[runner][kind]
+        low, high = spread(seconds)
+        cells.append(f"{median(seconds):.3f} ({low:.3f} to {high:.3f})")
+        cells.append("1" if plain else f"{result.ratio(runner, kind):.3f}")
+    cells.append("" if goal is None else f"{goal:.2f}")
+    cells.append(f"{result.peak_bytes[runner] / 2**20:.0f}")
     return f"| {' | '.join(cells)} |"
 
 
@@ -86,68 +110,129 @@ def spread(seconds: Sequence[float]) -> tuple[float, float]:
     return low, high
 
 
-def _how(results: Sequence[Measurement]) -> str:
-    blocks = ", ".join(f"{result.workload} {result.blocks}" for result in results)
+def _how() -> str:
     return f"""## How this is measured
 
-- A ratio is the median time of a round over that of the plain PyTorch loop: FedAvg without Flower
-  (`benchmarks/bare.py`), on the same model, participants, batches and memory format; a test checks
-  that both end with the same weights. `flwr run` and CoPreFL there are held against the faster of
-  the two plain loops, the local grid against the one with as many processes.
-- The plain loops and the local grid are processes that wait their turn and alternate round by round
+- The plain loops (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
+  package. They have the same participants, batches and memory format; tests begin both with the
+  same weights and check that they end with the same.
+- The plain CNN has ReLU before pooling, as most programs have; the package's `femnist-cnn` pools
+  first, which gives the same numbers and leaves ReLU a quarter of them: a part of its ratio.
+- A ratio is a row's median over that of the plain loop of the same method: the local grid is held
+  against the plain loop in one process, and so is the plain loop in two; the Ray grid and
+  `flwr run` are held against the plain loop in two processes.
+- Every process computes with one thread: two threads of one process that wait for each other spin,
+  and took 12 to 16 times as long on a busy machine.
+- CPU seconds are those of the runner's process and all it started: of the Ray grid with Ray's own
+  processes, under `flwr run` with the SuperLink and the command line too. They say what the work
+  costs, also on a machine that others use; the wall time, which the goals are for, says how long
+  one waits on an idle machine.
+- The plain loops and the grids are processes that wait their turn and alternate round by round
   (A B C D A B C D ...), so that drift hits all alike. `flwr run` cannot wait, so its rounds are run
-  in blocks ({blocks}), with blocks of the others before, between and after; the first round of
-  every block is not counted.
-- Under `flwr run` a round is timed inside the ServerApp, from hook to hook. The first {WARM_UP}
-  rounds of every run are left out: Ray starts its workers and these import torch.
+  in blocks, with blocks of the others before, between and after; the first round of every block is
+  not counted. Under `flwr run` a round is timed inside the ServerApp, from hook to hook, and the
+  first {WARM_UP} rounds of every run are left out: Ray starts its workers and these import torch.
 - Memory is the peak of the runner's processes together, looked at every half second: what each has
-  for itself plus the largest shared part (RSS less shared pages, summed, plus the largest shared);
-  under `flwr run` with the SuperLink, Ray and the command line. The plain loops' processes have
-  imported this package and Flower too, which they do not use.
-- Data are random uint8 images, CPU only. There is no evaluation and no checkpoint."""
+  for itself plus the largest shared part (RSS less shared pages, summed, plus the largest shared).
+- Data are random. There is no evaluation and no checkpoint.
+- `python -m benchmarks --device cuda` measures the same on a GPU, in about five minutes, and prints
+  a text to paste into an issue. **Nobody has run it on a GPU yet.**"""
+
+
+TRIED = """## What was tried and is not worth building on a CPU
+
+Time over that of the plain way, measured earlier on such a machine (2 cores), not by this command:
+
+| what | ratio |
+|---|---|
+| clients side by side by `torch.vmap` | 0.75 to 1.9 |
+| convolutions as im2col and `bmm` | 1.4 to 6 |
+| `torch.compile` | 0.95 to 2.7, after a minute of compiling |
+| fused SGD | 4.2 (ResNet-18) |
+| Hessian-vector products in the place of second derivatives, for FedMeta | no gain |
+| clients side by side by grouped convolutions | 0.4 to 0.6, but for LeNet-5 alone |"""
 
 
 def draw(results: Collection[Measurement], path: Path) -> None:
-    """Draw the ratios as bars, one panel a workload, with the goals as lines."""
+    """Draw the ratios as bars, one panel a workload, with a tick at each bar's goal."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
 
-    names = [[name for name in RUNNERS if name in result.seconds] for result in results]
-    height = sum(0.32 * len(part) + 1.3 for part in names) + 0.3
+    rows = [[one for one in shown_runners(result) if result.against(one)] for result in results]
+    sizes = [len(part) + 1 for part in rows]
+    height = sum(0.42 * size + 0.6 for size in sizes) + 0.7
     figure = Figure(figsize=(8, height), dpi=200, layout="constrained", facecolor="white")
-    sizes = [len(part) + 1 for part in names]
-    panels = figure.subplots(len(names), squeeze=False, height_ratios=sizes)[:, 0]
-    for panel, result, shown in zip(panels, results, names, strict=True):
-        ratios = [result.ratio(name) for name in shown]
-        colours = [_COLOURS[_kind(name)] for name in shown]
-        panel.barh([result.title(name) for name in shown], ratios, color=colours, height=0.66)
-        for row, ratio in enumerate(ratios):
-            # In the margin, where no bar and no goal's line runs through it.
-            panel.text(
-                1.01,
-                row,
-                f"{ratio:.3f}",
-                transform=panel.get_yaxis_transform(),
-                va="center",
-                fontsize=9,
-                color=_INK,
-            )
-        for goal, (dashes, what) in _GOALS.items():
-            label = f"goal {goal:.2f} ({what})"
-            panel.axvline(goal, color=_INK, linestyle=dashes, linewidth=1, label=label)
-        panel.invert_yaxis()
-        panel.set_xlim(0, 1.03 * max(*ratios, *_GOALS))
+    panels = figure.subplots(len(rows), squeeze=False, height_ratios=sizes)[:, 0]
+    for panel, result, shown in zip(panels, results, rows, strict=True):
+        _bars(panel, result, shown)
         panel.set_title(WORKLOADS[result.workload].title, loc="left", fontsize=10, color=_INK)
-        panel.tick_params(labelsize=9, color=_INK, labelcolor=_INK)
-        panel.grid(axis="x", color=_FAINT, linewidth=0.6)
-        panel.set_axisbelow(True)
-        for side in ("top", "right", "left"):
-            panel.spines[side].set_visible(False)
-    what = "Time of a round / plain PyTorch (local grid: in one process, others: the faster)"
-    panels[-1].set_xlabel(what, fontsize=10, color=_INK)
-    handles, labels = panels[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower right", ncols=2, frameon=False, fontsize=9)
+    label = "time of a round / that of the plain PyTorch loop of the same method"
+    panels[-1].set_xlabel(label, fontsize=9, color=_INK)
+    marks: list[Any] = [Patch(color=_COLOURS[kind], label=text) for kind, text in _KINDS.items()]
+    marks.append(Line2D([], [], color=_INK, linewidth=2, label="goal for the wall time"))
+    figure.legend(handles=marks, loc="outside lower right", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
 
 
-def _kind(name: str) -> str:
-    return "bare" if name in (BARE_THREADS, BARE_PROCESSES) else name.rpartition("-")[2]
+def _bars(panel: Any, result: Measurement, shown: Sequence[str]) -> None:
+    """Draw a workload's bars, two a runner."""
+    longest = 1.0
+    for row, runner in enumerate(shown):
+        for kind, shift in ((CPU, -0.2), (WALL, 0.2)):
+            ratio = result.ratio(runner, kind)
+            longest = max(longest, ratio)
+            panel.barh(row + shift, ratio, color=_COLOURS[kind], height=0.38)
+            panel.text(
+                1.01,  # In the margin, where no bar runs through it.
+                row + shift,
+                f"{ratio:.3f}",
+                transform=panel.get_yaxis_transform(),
+                va="center",
+                fontsize=8,
+                color=_INK,
+            )
+        goal = result.goal(runner)
+        if goal is not None:
+            longest = max(longest, goal)
+            panel.plot([goal, goal], [row, row + 0.4], color=_INK, linewidth=2)
+    panel.axvline(1, color=_INK, linewidth=0.8, linestyle=":")
+    panel.set_yticks(range(len(shown)), [result.title(runner) for runner in shown])
+    panel.invert_yaxis()
+    panel.set_xlim(0, 1.03 * longest)
+    panel.tick_params(labelsize=9, color=_INK, labelcolor=_INK)
+    panel.grid(axis="x", color=_FAINT, linewidth=0.6)
+    panel.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        panel.spines[side].set_visible(False)
+
+
+def stored_results(folder: Path) -> dict[str, Measurement]:
+    """Return the measurements that a folder holds, but for those of an older form."""
+    kept = folder / "performance.json"
+    stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    return {name: Measurement(**one) for name, one in stored.items() if "load" in one}
+
+
+def write_page(folder: Path, results: dict[str, Measurement]) -> None:
+    """Write performance.md of these results and of what else the folder holds."""
+    shown = [results[name] for name in WORKLOADS if name in results]
+    text = page(shown, beside.section_in(folder), growth_in(folder))
+    (folder / "performance.md").write_text(text, encoding="utf-8")
+
+
+def write_all(folder: Path, results: dict[str, Measurement]) -> None:
+    """Write the measurements, the picture and the page."""
+    values = {name: result.as_json() for name, result in results.items()}
+    kept = folder / "performance.json"
+    kept.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
+    draw([results[name] for name in WORKLOADS if name in results], folder / "performance.png")
+    write_page(folder, results)
+
+
+def pasted(results: Sequence[Measurement], package: str) -> str:
+    """Return a text to paste into an issue: what was measured on a GPU."""
+    parts = [f"coprefl-flwr {package}, `python -m benchmarks --device cuda`"]
+    for result in results:
+        parts.append(section(result).replace("## ", "### ", 1))
+    return "\n\n".join(parts)

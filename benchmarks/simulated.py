@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.memory import Peak, watched
+from benchmarks.processes import Peak, watched
 
 ROOT = Path(__file__).parent.parent
 WARM_UP = 2
@@ -17,14 +17,13 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class Simulation:
-    """A method under `flwr run`, its clients hosted by `nodes` or each a node of its own."""
+    """A method under `flwr run`, its clients hosted by `nodes` nodes."""
 
     method: str
     nodes: int
-    hosting: bool
 
-    def run(self, workload: str, rounds: int, peak: Peak) -> list[float]:
-        """Run `rounds` rounds after the warm-up and return their seconds."""
+    def run(self, workload: str, rounds: int, peak: Peak) -> list[tuple[float, float]]:
+        """Run `rounds` rounds after the warm-up; return their seconds of wall and of CPU time."""
         with tempfile.TemporaryDirectory() as folder:
             report = Path(folder) / "seconds.json"
             command = [ROOT / "examples" / "simulate.sh", ROOT / "benchmarks" / "app"]
@@ -45,13 +44,13 @@ class Simulation:
                 process.wait()
             if process.returncode:
                 raise RuntimeError(f"flwr run failed; the end of its log:\n{log[-4000:]}")
-            seconds: list[float] = json.loads(report.read_text(encoding="utf-8"))
-        return seconds[WARM_UP:]
+            seconds = json.loads(report.read_text(encoding="utf-8"))
+        return [(wall, cpu) for wall, cpu in seconds[WARM_UP:]]
 
     def _config(self, workload: str, rounds: int, report: Path) -> str:
         return (
             f"workload='{workload}' method='{self.method}' nodes={self.nodes} "
-            f"hosting={str(self.hosting).lower()} rounds={rounds + WARM_UP} report='{report}'"
+            f"rounds={rounds + WARM_UP} report='{report}' measured-by={os.getpid()}"
         )
 
     def _environment(self) -> dict[str, str]:

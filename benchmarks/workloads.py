@@ -1,40 +1,52 @@
-"""What is measured: a model, random images, and how much local training a round asks for."""
+"""What is measured: a network, random data, and how much local training a round asks for.
+
+This file, `benchmarks.bare` and `benchmarks.bare_heads` use nothing of the package.
+"""
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
-from coprefl_flwr import seeds
-from coprefl_flwr.data import ImageDataset, Samples
-from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.models import build_model
-
-SEED = 0
-POPULATION = "train"
+SEED, POPULATION = 0, "train"
+MEAN, STD = 0.5, 0.3
+"""What pixels from 0 to 1 are normalised by."""
+SUPPORT, GAMMA, META_RATE = 0.8, 0.5, 0.05
+"""CoPreFL's support fraction, gamma and zeta; the package's defaults."""
+TEMPERATURE = 0.07
+"""FedPCL's tau; the package's default."""
+WIDTH = 256
+"""Numbers in the representation of a head."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One federated task; every client holds `samples_per_client` random uint8 images.
+    """One federated task; every client holds `samples_per_client` random samples.
 
     Parameters
     ----------
     model : str
-        Name of the network, as `build_model` takes it.
-    image_shape : tuple[int, int, int]
-        (channels, height, width).
+        "femnist-cnn", "resnet18", or "head": a layer of `WIDTH` on cached features, by Adam.
+    shape : tuple[int, ...]
+        (channels, height, width) of uint8 images; (number,) of float32 features.
     samples_per_client : int
         A multiple of what a participation uses, so that every batch is full, CoPreFL's (which come
         from 80% of the samples) too.
     rounds : int
         Rounds that are measured, unless the command says otherwise.
+    goals : Mapping[str, float]
+        By place, what the ratio to the plain loop should not exceed.
+    methods : tuple[str, ...]
+        Of "fedavg", "coprefl" and "fedpcl".
     """
 
+    name: str
     title: str
     model: str
-    image_shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     num_classes: int
     samples_per_client: int
     local_steps: int
@@ -43,31 +55,37 @@ class Workload:
     clients: int = 100
     participants: int = 20
     learning_rate: float = 1e-3
+    goals: Mapping[str, float] = field(default_factory=dict, hash=False)
+    methods: tuple[str, ...] = ("fedavg", "coprefl")
 
-    def build(self) -> nn.Module:
-        """Return the model on the CPU, with the same weights in every process."""
-        return build_model(self.model, self.num_classes, self.image_shape)
-
-    def training(self) -> LocalTraining:
-        """Return what a client does in a round."""
-        return LocalTraining(
-            local_steps=self.local_steps,
-            batch_size=self.batch_size,
-            learning_rate=self.learning_rate,
-        )
+    @property
+    def heads(self) -> bool:
+        """Whether what is trained are heads on cached features."""
+        return self.model == "head"
 
     def coprefl_work(self) -> float:
         """Return how many gradients of samples a CoPreFL round takes for one of FedAvg's."""
         steps = self.local_steps * self.batch_size
-        query = self.samples_per_client - int(0.8 * self.samples_per_client)
+        query = self.samples_per_client - int(SUPPORT * self.samples_per_client)
         return (steps + query) / steps
 
 
-WORKLOADS = {
-    "femnist-cnn": Workload(
-        "FEMNIST CNN (1x28x28, 62 classes)", "femnist-cnn", (1, 28, 28), 62, 200, 5, 32, rounds=20
+_HEADS = ("fedavg", "fedpcl")
+_ALL = (
+    Workload(
+        "femnist-cnn",
+        "FEMNIST CNN (1x28x28, 62 classes)",
+        "femnist-cnn",
+        (1, 28, 28),
+        62,
+        200,
+        5,
+        32,
+        rounds=30,
+        goals={"local": 1.03, "ray": 0.95, "flwr": 1.15},
     ),
-    "resnet18": Workload(
+    Workload(
+        "resnet18",
         "ResNet-18 (CIFAR stem, 3x32x32, 10 classes)",
         "resnet18",
         (3, 32, 32),
@@ -75,29 +93,66 @@ WORKLOADS = {
         20,
         2,
         8,
-        rounds=6,
+        rounds=20,
+        goals={"local": 1.03, "ray": 1.05, "flwr": 1.15},
     ),
-    # For the test of the benchmark itself.
-    "tiny": Workload(
-        "tiny CNN", "femnist-cnn", (1, 4, 4), 3, 20, 2, 8, rounds=2, clients=6, participants=4
+    Workload(
+        "heads",
+        f"Heads of {WIDTH} on the 512 cached features of a ResNet-18 (10 classes)",
+        "head",
+        (512,),
+        10,
+        100,
+        4,
+        25,
+        rounds=200,
+        clients=20,
+        goals={"local": 1.3},
+        methods=_HEADS,
     ),
-}
+    # For the tests of the benchmark itself.
+    Workload(
+        "tiny",
+        "tiny CNN",
+        "femnist-cnn",
+        (1, 4, 4),
+        3,
+        20,
+        2,
+        8,
+        rounds=2,
+        clients=6,
+        participants=4,
+    ),
+    Workload(
+        "tiny-heads",
+        "tiny heads",
+        "head",
+        (6,),
+        3,
+        12,
+        2,
+        6,
+        rounds=2,
+        clients=4,
+        participants=4,
+        methods=_HEADS,
+    ),
+)
+WORKLOADS = {workload.name: workload for workload in _ALL}
+REAL = tuple(name for name in WORKLOADS if not name.startswith("tiny"))
 
 
 @functools.cache
-def dataset(workload: Workload) -> ImageDataset:
-    """Return the random images of all clients, the same in every process."""
-    rng = seeds.generator(SEED, "benchmark-images")
-    n = workload.clients * workload.samples_per_client
-    images = torch.from_numpy(rng.integers(0, 256, (n, *workload.image_shape), dtype="uint8"))
-    labels = rng.integers(0, workload.num_classes, n)
-    names = tuple(str(label) for label in range(workload.num_classes))
-    return ImageDataset.of("benchmark", images, labels, names)
+def data(workload: Workload) -> tuple[Tensor, Tensor]:
+    """Return the inputs and labels (int64) of all clients, the same in every process.
 
-
-def samples(workload: Workload, client: int) -> Samples:
-    """Return what client number `client` holds: as many consecutive images as all the others."""
-    data = dataset(workload)
-    n = workload.samples_per_client
-    rows = torch.arange(client * n, (client + 1) * n).numpy()
-    return Samples(data, rows, data.labels[rows])
+    Images are uint8 and labels random; features are at least 0, and every client has all classes.
+    """
+    rng = np.random.default_rng(SEED)
+    n, classes = workload.clients * workload.samples_per_client, workload.num_classes
+    if workload.heads:
+        features = rng.standard_normal((n, *workload.shape), np.float32)
+        return torch.from_numpy(np.maximum(features, 0)), torch.arange(n) % classes
+    images = rng.integers(0, 256, (n, *workload.shape), dtype=np.uint8)
+    return torch.from_numpy(images), torch.from_numpy(rng.integers(0, classes, n))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning import ServerData as ServerData
     from coprefl_flwr.strategies import *  # noqa: F403
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 FOUND = {
     "front": (

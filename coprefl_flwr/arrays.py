@@ -9,19 +9,30 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import Array, ArrayRecord
+from flwr.app import ArrayRecord
+
+from coprefl_flwr.handover import handed, taken
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
-def to_record(arrays: Arrays) -> ArrayRecord:
-    """Return the Flower record that holds `arrays`, in their order."""
-    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
+    """Return the Flower record that holds copies of `arrays`, in their order.
+
+    Without `copy` it shares their memory, which then must not change any more.
+    """
+    record = ArrayRecord()
+    for name, array in arrays.items():
+        record[name] = handed(np.asarray(array), copy=copy)
+    return record
 
 
-def from_record(record: ArrayRecord) -> Arrays:
-    """Return copies of the arrays of a Flower record, in their order."""
-    return {name: array.numpy() for name, array in record.items()}
+def from_record(record: ArrayRecord, *, copy: bool = True) -> Arrays:
+    """Return copies of the arrays of a Flower record, in their order.
+
+    Without `copy` they are only to be read: whoever made the record may share their memory.
+    """
+    return {name: array.numpy() if copy else taken(array) for name, array in record.items()}
 
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
@@ -132,17 +143,23 @@ def other_dtype(arrays: Arrays, template: Arrays) -> str | None:
     return None
 
 
-def cast(array: npt.NDArray[np.float64], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return float64 sums in the dtype they came from; whole numbers and truths are rounded."""
+def cast(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return sums in the dtype they came from, a copy; whole numbers and truths are rounded."""
     if not np.issubdtype(dtype, np.inexact):
         array = np.rint(array)
-    return array.astype(dtype)
+    return np.asarray(array.astype(dtype))  # An array too where it is of one number.
+
+
+def _as_sum(array: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an array in float64, or as it is where it would come back from there unchanged."""
+    same = array.dtype == dtype and dtype.kind == "f" and dtype.itemsize <= 8
+    return array if same else array.astype(np.float64, copy=False)
 
 
 def cast_like(arrays: Arrays, template: Arrays) -> Arrays:
     """Return `arrays` in the template's dtypes and order."""
     return {
-        name: cast(np.asarray(arrays[name], dtype=np.float64), old.dtype)
+        name: cast(_as_sum(np.asarray(arrays[name]), old.dtype), old.dtype)
         for name, old in template.items()
         if name in arrays
     }

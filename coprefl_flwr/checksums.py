@@ -68,8 +68,16 @@ def damaged(folder: Path, *names: str, needed: Iterable[str] = ()) -> list[str]:
     if set(needed) - known.keys():
         return [SUMS]
     wanted = [name for name in known if not names or name in names]
-    there = [name for name in wanted if (folder / name).is_file()]
-    return [name for name in there if of_file(folder / name) != known[name]]
+    there = [name for name in wanted if (folder / name).exists()]
+    return [name for name in there if _sum(folder / name) != known[name]]
+
+
+def _sum(file: Path) -> str:
+    """Return the SHA-256 of a file, "" of what cannot be read, as a folder in its place."""
+    try:
+        return of_file(file)
+    except OSError:
+        return ""
 
 
 def of_file(file: Path) -> str:

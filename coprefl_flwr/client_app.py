@@ -1,8 +1,11 @@
-"""The ClientApp that `flwr run` loads: clients of the population and the method a message names."""
+"""The ClientApp that `flwr run` loads: clients of the population and the method a message names.
+
+Studies, and torch with them, are loaded by the first message: who only starts the app needs none.
+"""
 
 import functools
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context
 from flwr.client import NumPyClient
@@ -10,23 +13,28 @@ from flwr.client import NumPyClient
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.options import Value
-from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import Study
+
+if TYPE_CHECKING:
+    from coprefl_flwr.studies.settings import Settings
+    from coprefl_flwr.studies.study import Study
 
 
 @functools.lru_cache(maxsize=4)
-def _settings(config: tuple[tuple[str, Value], ...]) -> Settings:
+def _settings(config: tuple[tuple[str, Value], ...]) -> "Settings":
+    from coprefl_flwr.studies.settings import Settings
+
     without_colours()  # Once in every process.
     return Settings.from_config(dict(config))
 
 
-def study_of(context: Context) -> Study:
+def study_of(context: Context) -> "Study":
     """Return the study of a run, built once per process.
 
     Its clients keep files in the folder that the node names itself: its node-config's `state-dir`,
     or the run-config's `output-dir` where that is not set, as in a simulation.
     """
+    from coprefl_flwr.studies.build import build
+
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         config["output-dir"] = str(own)

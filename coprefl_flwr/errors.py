@@ -99,7 +99,9 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
 
 def of_system(error: OSError) -> str:
     """Return what the operating system refused, and for which file."""
-    file = f"{error.filename}: " if error.filename else ""
+    # Of two it is the second: the first is what was to be renamed, which nobody knows of.
+    name = error.filename2 or error.filename
+    file = f"{name}: " if name else ""
     return short(f"{file}{error.strerror or one_line(error)}", 400)
 
 

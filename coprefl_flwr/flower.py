@@ -4,6 +4,8 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 `NumPyClient`, `flwr.client`.
 """
 
+import importlib.metadata
+import inspect
 import logging
 import os
 import socket
@@ -21,6 +23,7 @@ from flwr.app import Message
 from flwr.common.config import flatten_dict, parse_config_args
 from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
@@ -118,14 +121,28 @@ def _named_cluster() -> tuple[str, str]:
 def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
     address, told = _named_cluster()
+    if not _answers(address):
+        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
+        raise RunFailedError(line)
+
+
+def check_ray_address() -> None:
+    """Raise a RunFailedError if RAY_ADDRESS names a cluster that is gone."""
+    address, told = _named_cluster()
+    if not _answers(address):
+        raise RunFailedError(f"nothing answers at {address} ({told})")
+
+
+def _answers(address: str) -> bool:
+    """Return whether something takes connections at an address, True for one without a port."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
-        return
+        return True
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-    except OSError as error:
-        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
-        raise RunFailedError(line) from error
+    except OSError:
+        return False
+    return True
 
 
 def end_with_simulation(grid: Grid) -> None:
@@ -191,6 +208,34 @@ def plain_log() -> Iterator[None]:
         raise
     finally:
         flower.removeFilter(demote)
+
+
+def at_absolute_rounds(
+    more: Mapping[str, Any], offset: int, ended: Callable[[int], None]
+) -> dict[str, Any]:
+    """Return what Flower's `start` takes besides, with a `should_stop` that knows resumed runs.
+
+    Flower from 1.43 on ends its loop where `should_stop` is true, which it gives the round of its
+    own counting: `offset` is added. `ended` is called with the round that was the last.
+
+    Raises a SettingsError for one where Flower does not have it.
+    """
+    if more.get("should_stop") is None:
+        return dict(more)
+    if "should_stop" not in inspect.signature(Strategy.start).parameters:
+        here = importlib.metadata.version("flwr")
+        raise SettingsError(
+            f"should_stop: flwr {here} does not have it, 1.43 is the first; stop=..., a function "
+            "of a round's report, does the same with any"
+        )
+
+    def asked(server_round: int, *args: Any, **named: Any) -> bool:
+        last = bool(more["should_stop"](server_round + offset, *args, **named))
+        if last:
+            ended(server_round + offset)
+        return last
+
+    return {**more, "should_stop": asked}
 
 
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:

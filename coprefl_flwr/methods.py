@@ -5,6 +5,7 @@ A built-in method is its strategy's file, its client's where it has one, and its
 named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered name.
 """
 
+import copy
 import functools
 import inspect
 import math
@@ -31,7 +32,7 @@ ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
 """The roles a method can have: what kinds of stage it can be."""
 
 ServerDataOf = Callable[[str], ServerData]
-"""Gives data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
+"""Makes data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class Method:
         declarations = _own(self.strategy_class) | _of_averages(self.strategy_class)
         own = {one.name: options[key] for key, one in declarations.items()}
         if self.strategy_class.server_data:
-            own["server"] = _needed(server)(self.strategy_class.server_data)
+            own["server"] = _server_data(server, self.strategy_class.server_data, training)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
             own["training"] = training
         if self.strategy_class.loss_of != "more":  # A cross-entropy.
@@ -130,8 +131,9 @@ class Method:
         if not self.refined:
             return strategy
         refinement = {one.name: options[key] for key, one in _own(ServerRefined).items()}
+        held = _server_data(server, "server", training)
         size = training.samples_per_step
-        return ServerRefined(strategy, _needed(server)("server"), batch_size=size, **refinement)
+        return ServerRefined(strategy, held, batch_size=size, **refinement)
 
     def client(
         self,
@@ -165,10 +167,15 @@ def _of_averages(strategy_class: type[RoundStrategy]) -> dict[str, Option]:
     return {k: one for k, one in declared(strategy_class).items() if one.name in AGGREGATION}
 
 
-def _needed(server: ServerDataOf | None) -> ServerDataOf:
+def _server_data(server: ServerDataOf | None, whose: str, training: LocalTraining) -> ServerData:
+    """Return what a strategy computes on at the server, in the precision of the training."""
     if server is None:
         raise AssertionError("this stage has no data at the server")
-    return server
+    found = server(whose)
+    if found.precision != training.precision:
+        found = copy.copy(found)  # It may be another phase's too.
+        found.precision = training.precision
+    return found
 
 
 def _built_in() -> dict[str, Method]:

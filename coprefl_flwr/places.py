@@ -4,12 +4,14 @@ A place is `module:NAME`, `path/file.py:NAME`, an entry point of the group `copr
 that was given to `register`. Options may follow it, as in `net.py:Net:width=32,depth=3`.
 """
 
+import ast
 import functools
 import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import linecache
 import re
 import sys
 import sysconfig
@@ -284,11 +286,7 @@ def _source(name: str, what: Any) -> bytes:
     own = {getattr(one, "__module__", "") for one in parts}
     parts += [base for base in bases if base.__module__ in own]
     try:
-        texts = [
-            inspect.getsource(one)
-            for one in parts
-            if inspect.isroutine(one) or isinstance(one, type)
-        ]
+        texts = [_text_of(one) for one in parts if inspect.isroutine(one) or isinstance(one, type)]
         if not texts:
             raise TypeError("neither a function nor a class")
     except (OSError, TypeError) as error:
@@ -297,6 +295,29 @@ def _source(name: str, what: Any) -> bytes:
             "another; write it into a file"
         ) from error
     return "\n".join(texts).encode()
+
+
+def _text_of(one: Any) -> str:
+    """Return the text of a function or class; raises an OSError or TypeError if there is none."""
+    try:
+        return inspect.getsource(one)
+    except (OSError, TypeError):
+        if isinstance(one, type) and (text := _of_cell(one)):
+            return text
+        raise
+
+
+def _of_cell(one: type) -> str:
+    """Return the text of a class in a notebook, where Python finds that of its functions alone."""
+    codes = [code for part in vars(one).values() if (code := getattr(part, "__code__", None))]
+    for code in codes:
+        lines = linecache.getlines(code.co_filename)
+        for node in ast.walk(ast.parse("".join(lines))):
+            if isinstance(node, ast.ClassDef) and node.name == one.__name__:
+                first = min([node.lineno, *(mark.lineno for mark in node.decorator_list)])
+                if first <= code.co_firstlineno <= (node.end_lineno or first):
+                    return "".join(lines[first - 1 : node.end_lineno])
+    return ""
 
 
 def _digest(texts: list[bytes]) -> str:

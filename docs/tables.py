@@ -1,12 +1,19 @@
-"""Writes the tables of README.md and pyproject.toml that follow from the declarations in the code.
+"""Writes what the documentation's pages and pyproject.toml say that the code declares.
 
-`python -m docs.tables` (or `make tables`) writes both files; a test tells when that was forgotten.
+`python -m docs.tables` (or `make tables`) writes them; a test tells when that was forgotten. In a
+page each such part stands between two comments that name it.
 """
 
+import argparse
+import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from coprefl_flwr.clients import StatefulClient
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
     HEAD,
     METHODS,
@@ -17,37 +24,77 @@ from coprefl_flwr.methods import (
     short_forms,
 )
 from coprefl_flwr.options import Option, Value, declared
+from coprefl_flwr.recipes.command_line import _parser
+from coprefl_flwr.report.columns import COLUMNS
+from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.rounds.budget import Budget, Work
+from coprefl_flwr.rounds.options import RoundOptions
 from coprefl_flwr.rounds.robust import AGGREGATION
+from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
 
 ROOT = Path(__file__).parent.parent
+PAGES = ROOT / "docs"
+PART = re.compile(
+    r"<!-- (?P<name>[^\n]+), by `make tables` -->\n.*?<!-- end of (?P=name) -->\n", re.S
+)
+FRAME = "frame of "
+
+KINDS = {PRETRAINING: "a pre-training", TASK: "the algorithm of a task"}
+KINDS |= {PERSONALISED: "a personalised method", HEAD: "the head of a task"}
+
+PARTICIPANTS, CLIENTS, SAMPLES, AT_SERVER = 20, 100, 200, 1000
+TRAINING = LocalTraining(local_steps=5, batch_size=32, learning_rate=0.05)
+"""What a round's cost is shown for."""
+
+TESTED_IN = {
+    "coprefl-hybrid": "scenario_two",
+    "coprefl-sgd": "scenario_two",
+    "coprefl-std": "coprefl",
+    "ncm": "linear_heads",
+    "ridge": "linear_heads",
+}
+"""Where the tests of a method's formulas are, if not in the file that is called like its own."""
 
 
 def methods_table() -> str:
     """Return the methods of starting models and tasks, without refined forms called so."""
-    heads = ("`method`", "its own settings", "scenario", "in tasks", "only sums")
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    lines = _heads("`method`", "its own settings", "scenario", "in tasks", "only sums")
     for name, method in METHODS.items():
         if not {PRETRAINING, TASK} & set(method.roles) or name.endswith("-refined"):
             continue
         scenario = "II" if method.uses_server_data else "I"
         tasks = "yes" if TASK in method.roles else ""
         own, sums = _own(method, PRETRAINING), _sums(method)
-        lines.append(f"| `{name}` | {own} | {scenario} | {tasks} | {sums} |")
+        lines.append(f"| {_linked(name)} | {own} | {scenario} | {tasks} | {sums} |")
     return "\n".join(lines) + "\n"
 
 
 def personal_table() -> str:
     """Return the methods of personalised studies."""
-    heads = ("`method`", "its own settings", "what travels", "evaluated with", "only sums")
-    lines = [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+    lines = _heads("`method`", "its own settings", "what travels", "evaluated with", "only sums")
     for name, method in METHODS.items():
         if PERSONALISED in method.roles:
             about = method.strategy_class
             own = _own(method, PERSONALISED)
-            shown = (f"`{name}`", own, about.travels, about.tested_with, _sums(method))
+            shown = (_linked(name), own, about.travels, about.tested_with, _sums(method))
             lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
+
+
+def _heads(*heads: str) -> list[str]:
+    """Return the first two lines of a table."""
+    return [f"| {' | '.join(heads)} |", "| --- " * len(heads) + "|"]
+
+
+def _linked(name: str) -> str:
+    """Return a method's name as a link to the page with its frame, or of what it refines."""
+    texts = {path.name: path.read_text() for path in sorted((PAGES / "methods").glob("*.md"))}
+    for one in (name, METHODS[name].strategy_class.name, name.removesuffix("-hybrid")):
+        for page, text in texts.items():
+            if f"<!-- {FRAME}{one}," in text:
+                return f"[`{name}`]({page})"
+    return f"`{name}`"
 
 
 def _sums(method: Method) -> str:
@@ -70,19 +117,23 @@ def _own(method: Method, role: str) -> str:
 
 def settings_table() -> str:
     """Return the settings of a study, in their order."""
-    lines = ["| key | default | limits | meaning |", "| --- | --- | --- | --- |"]
+    lines = _heads("key", "default", "limits", "meaning")
     for group in GROUPS:
-        for key, one in declared(group).items():
-            unit = f" ({one.unit})" if one.unit else ""
-            default = f"`{_text(one.default)}`" if one.default not in (None, "") else "not set"
-            meaning = one.meaning.replace("|", "\\|")
-            lines.append(f"| `{key}` | {default}{unit} | {one.limits} | {meaning} |")
+        lines += [_line(key, one) for key, one in declared(group).items()]
     return "\n".join(lines) + "\n"
+
+
+def _line(key: str, one: Option) -> str:
+    """Return the line of an option."""
+    unit = f" ({one.unit})" if one.unit else ""
+    default = f"`{_text(one.default)}`" if one.default not in (None, "") else "not set"
+    meaning = one.meaning.replace("|", "\\|")
+    return f"| `{key}` | {default}{unit} | {one.limits} | {meaning} |"
 
 
 def options_table() -> str:
     """Return the methods' own options, one line for each meaning that a key has."""
-    lines = ["| key | of | limits | meaning |", "| --- | --- | --- | --- |"]
+    lines = _heads("key", "of", "limits", "meaning")
     methods = [one for one in METHODS.values() if HEAD not in one.roles]
     # With those that have no short form, as it is a setting of another meaning.
     for key in dict.fromkeys(key for method in methods for key in method.options):
@@ -97,6 +148,179 @@ def options_table() -> str:
         for (limits, meaning), names in found.items():
             lines.append(f"| `{key}` | {', '.join(names)} | {limits} | {meaning} |")
     return "\n".join(lines) + "\n"
+
+
+def of_every_strategy() -> str:
+    """Return the options that every strategy has, as arguments in Python."""
+    return _arguments(RoundOptions)
+
+
+def bounds_table() -> str:
+    """Return the bounds of a strategy, as arguments in Python."""
+    return _arguments(Bounds)
+
+
+def _arguments(owner: type) -> str:
+    """Return the declared options of a class by their names in Python."""
+    lines = _heads("argument", "default", "limits", "meaning")
+    lines += [_line(one.name, one) for one in declared(owner).values()]
+    return "\n".join(lines) + "\n"
+
+
+def columns_table() -> str:
+    """Return the columns of a recipe's tables."""
+    lines = _heads("`metrics`", "heading", "better")
+    for name, heading in COLUMNS.items():
+        lines.append(f"| `{name}` | {heading.title} | {heading.better or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def commands() -> str:
+    """Return every command of `coprefl` with its arguments."""
+    parser = _parser()
+    (named,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    meaning = {one.dest: one.help for one in named._choices_actions}
+    parts = []
+    for name, command in named.choices.items():
+        lines = _heads("argument", "meaning")
+        for one in command._actions:
+            if not isinstance(one, argparse._HelpAction):
+                lines.append(f"| `{_argument(one)}` | {one.help or ''} |")
+        parts.append(f"## coprefl {name}\n\n{_sentence(str(meaning[name]))}\n\n" + "\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def _argument(one: argparse.Action) -> str:
+    """Return how an argument is written."""
+    if not one.option_strings:
+        return str(one.metavar or one.dest).upper()
+    if one.nargs == 0:
+        return one.option_strings[0]
+    choices = f"{{{','.join(map(str, one.choices))}}}" if one.choices else ""
+    return f"{one.option_strings[0]} {choices or one.metavar or one.dest.upper()}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def frame(name: str) -> str:
+    """Return what a method's page says by the code: what it is, its options, how to run it."""
+    method = METHODS[name]
+    strategy, client = method.strategy_class, method.client_class
+    roles = " or ".join(KINDS[role] for role in method.roles)
+    test = f"tests/strategies/test_{TESTED_IN.get(name) or _module(strategy)}.py"
+    lines = _heads(f"`{name}`", "")
+    lines += [
+        f"| can be | {roles} |",
+        f"| strategy | [`{strategy.__name__}`]({_source(strategy)}) |",
+        f"| client | {_client(client) if strategy.actions else 'none is asked'} |",
+        f"| exchanges a round | {_exchanges(method)} |",
+        f"| the server needs | {_needs(method)} |",
+        *([f"| cost of a round | {_cost(method)} |"] if HEAD not in method.roles else []),
+        f"| tested by hand in | [{test}](../../{test}) |",
+    ]
+    role = method.roles[0]
+    return "\n".join(lines) + "\n\n" + _options_of(method, role) + "\n" + _command(name, role)
+
+
+def _module(one: type) -> str:
+    return one.__module__.rpartition(".")[2]
+
+
+def _source(one: type) -> str:
+    """Return the link to a class's file from a method's page."""
+    return "../../" + str(Path(inspect.getfile(one)).relative_to(ROOT))
+
+
+def _client(client: type) -> str:
+    keeps = "; keeps a state from round to round" if issubclass(client, StatefulClient) else ""
+    return f"[`{client.__name__}`]({_source(client)}){keeps}"
+
+
+def _exchanges(method: Method) -> str:
+    actions = ", then ".join(f"`{one}`" for one in method.strategy_class.actions)
+    if method.strategy_class.name == "cyclic":
+        return "`train`, one after the other: as many as clients, fewer where a node hosts several"
+    return actions or "none"
+
+
+def _needs(method: Method) -> str:
+    """Return what the server must have and see."""
+    sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
+    if not method.strategy_class.actions:
+        sums = "all the data"
+    elif method.strategy_class.name == "cyclic":
+        sums = "the model that each client, or node, passes on"
+    return f"{sums}, and data of its own" if method.uses_server_data else sums
+
+
+def _cost(method: Method) -> str:
+    """Return what a round costs, and FedAvg's."""
+    budget = _budget(method)
+    step = next(budget.step_sizes(TRAINING))
+    size = (
+        "no step size that can be compared" if math.isnan(step) else f"{step:.3g} summed step size"
+    )
+    if not budget.travel and not budget.at_server:
+        size = "no step of weights that are everybody's"
+    return f"{size}, {budget.gradients:,.0f} gradients ([of what](index.md#what-a-round-costs))"
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Data at the server, of which only the size counts."""
+
+    samples: int
+    precision: str = TRAINING.precision
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+def _budget(method: Method) -> Budget:
+    """Return the cost of a round of the example."""
+    own = {"clients": CLIENTS * SAMPLES, "both": CLIENTS * SAMPLES, "server": AT_SERVER, "": 0}
+    held = own[method.strategy_class.server_data]
+    given = {"server": _Held(held)} if held else {}
+    if not method.strategy_class.actions:
+        given["training"] = TRAINING
+    strategy = method.strategy_class(participants=PARTICIPANTS, **given)
+    if method.refined:
+        strategy = ServerRefined(strategy, _Held(AT_SERVER))
+    options = {key: one.default for key, one in declared(method.client_class).items()}
+    return strategy.budget(Work(PARTICIPANTS, [SAMPLES] * CLIENTS, TRAINING, options))
+
+
+def _options_of(method: Method, role: str) -> str:
+    """Return the table of a method's own options."""
+    defaults = method.defaults(role)
+    lines = _heads("option", "default", "limits", "meaning")
+    for key, one in method.options.items():
+        if one.name not in AGGREGATION:
+            lines.append(_line(key, one))
+    named = declared(Settings)
+    for key, default in method.strategy_class.training_defaults.items():
+        lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
+    if len(lines) == 2:
+        return "It has no options of its own.\n"
+    other = [key for key in method.options if defaults.get(key) != method.options[key].default]
+    also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
+    return "\n".join(lines) + "\n" + (f"\nBy default {also} here.\n" if also else "")
+
+
+def _command(name: str, role: str) -> str:
+    """Return a command that runs the method."""
+    if role == PERSONALISED:
+        rows = ", ".join(dict.fromkeys(["fedavg", name, "fedpcl"]))  # The recipe's reference.
+        recipe = "examples/recipes/fedpcl-table-2.yaml --scale small"
+        return f'```sh\ncoprefl run {recipe} --set "methods=[{rows}]"\n```\n'
+    if role == HEAD:
+        return (
+            f'```sh\ncoprefl new first\ncoprefl run first.yaml --set "head=[fresh, {name}]"\n```\n'
+        )
+    rows = ", ".join(dict.fromkeys(["random", "fedavg", name]))
+    return f'```sh\ncoprefl new first\ncoprefl run first.yaml --set "methods=[{rows}]"\n```\n'
 
 
 def run_config() -> str:
@@ -120,19 +344,27 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "personalised methods": personal_table,
     "settings": settings_table,
     "options": options_table,
+    "options of every strategy": of_every_strategy,
+    "bounds": bounds_table,
+    "columns": columns_table,
+    "commands": commands,
 }
 
 
-def readme(text: str) -> str:
-    """Return README.md with its tables made anew, each between two comments that name it."""
-    for name, table in TABLES.items():
-        begin, end = f"<!-- {name}, by `make tables` -->\n", f"<!-- end of {name} -->\n"
-        before, _, rest = text.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"README.md has no place for the table of {name}")
-        text = f"{before}{begin}\n{table()}\n{end}{after}"
-    return text
+def parts(text: str) -> list[str]:
+    """Return the names of the parts that a page has."""
+    return [one["name"] for one in PART.finditer(text)]
+
+
+def page(text: str) -> str:
+    """Return a page with its parts made anew."""
+
+    def made(found: re.Match[str]) -> str:
+        name = found["name"]
+        table = frame(name.removeprefix(FRAME)) if name.startswith(FRAME) else TABLES[name]()
+        return f"<!-- {name}, by `make tables` -->\n\n{table}\n<!-- end of {name} -->\n"
+
+    return PART.sub(made, text)
 
 
 def pyproject(text: str) -> str:
@@ -141,10 +373,15 @@ def pyproject(text: str) -> str:
     return re.sub(section, lambda _: run_config(), text, flags=re.DOTALL)
 
 
+def files() -> Mapping[Path, Callable[[str], str]]:
+    """Return what is written: each file, and how."""
+    pages = sorted(path for path in PAGES.rglob("*.md") if parts(path.read_text()))
+    return {ROOT / "pyproject.toml": pyproject, **dict.fromkeys(pages, page)}
+
+
 def main() -> None:
-    """Write both files."""
-    for name, change in (("README.md", readme), ("pyproject.toml", pyproject)):
-        path = ROOT / name
+    """Write them all."""
+    for path, change in files().items():
         path.write_text(change(path.read_text()))
 
 

@@ -1,10 +1,15 @@
 """Fixtures of all tests."""
 
+import os
+
 import pytest
 import torch
 
 from tests.tiny import Federation
 from tests.tiny_study import tiny_study, write_images
+
+# Tests of recipes start no Ray unless they ask for workers.
+os.environ.setdefault("COPREFL_WORKERS", "1")
 
 
 @pytest.fixture(autouse=True)

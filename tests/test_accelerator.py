@@ -3,11 +3,15 @@
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.data import residence
+from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.residence import nearest
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import ServerData
@@ -205,3 +209,22 @@ def test_a_model_goes_there_and_back():
     model.to(CPU)  # What a test leaves there can be fetched when it has ended.
     pairs = zip(model.parameters(), before, strict=True)
     assert all(type(p) is torch.nn.Parameter and torch.equal(p, old) for p, old in pairs)
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_images_are_brought_to_the_device_once_where_there_is_room(room, monkeypatch):
+    images = torch.arange(96, dtype=torch.uint8).reshape(6, 1, 4, 4)
+    whole = ImageDataset.of("x", images, np.arange(6) % 2, None)
+    rows = np.array([4, 1])
+    expected = whole.inputs(rows, CPU)
+    free = images.nbytes / residence.SHARE - (0 if room else 1)
+    monkeypatch.setattr(residence, "_free", lambda _: free)
+    with accelerator():
+        for dataset in (whole, replace(whole)):  # Of another population, the same images.
+            found = dataset.inputs(rows, DEVICE)
+            assert found.device.type == DEVICE.type
+            assert torch.equal(found.cpu(), expected)
+        lying = nearest(images, DEVICE)
+        assert lying is nearest(images, DEVICE)
+    assert isinstance(lying, Remote) == room
+    assert (lying is images) == (not room)

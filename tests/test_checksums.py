@@ -53,6 +53,14 @@ def test_a_folder_in_the_place_of_checksums_is_damage(folder):
     assert damaged(folder) == [SUMS]
 
 
+def test_a_folder_in_the_place_of_a_file_is_damage(folder):
+    """It was taken for whole, and the file was missing when all else was done."""
+    (folder / "a.json").unlink()
+    assert damaged(folder) == []  # Left to whoever needs it.
+    (folder / "a.json").mkdir()
+    assert damaged(folder) == ["a.json"]
+
+
 def test_without_checksums_nothing_is_said(folder):
     (folder / SUMS).unlink()
     (folder / "a.json").write_text("")

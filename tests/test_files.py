@@ -8,7 +8,7 @@ import time
 import pytest
 
 from coprefl_flwr.allowed import check_allowed
-from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.errors import SettingsError, of_system, short
 from coprefl_flwr.files import (
     alone,
     expanded,
@@ -63,6 +63,15 @@ def test_what_killed_processes_were_writing_is_removed(tmp_path):
     assert [file.exists() for file in left] == [True, False]
     remove_unfinished(tmp_path)
     assert [file for file in tmp_path.rglob("*") if file.is_file()] == [kept]
+
+
+def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):
+    """It was the half written file that was told of, which nobody can look at."""
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(OSError, match="directory") as caught:
+        write_atomically(tmp_path / "a.json", b"{}")
+    assert of_system(caught.value) == f"{tmp_path / 'a.json'}: Is a directory"
+    assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_folder_that_vanished_while_a_file_was_written(tmp_path, monkeypatch):

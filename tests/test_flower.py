@@ -6,11 +6,13 @@ These start real SuperLinks and Ray; each run takes about half a minute.
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from queue import Queue
 
 import numpy as np
@@ -60,21 +62,35 @@ SMALL = {
 
 
 def test_flwr_run_and_the_local_grid_agree(tmp_path):
-    """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes."""
-    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path), "run-name": "flower"})
+    """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes.
+
+    Its second method, its model and its data are of a user's own, outside of the package.
+    """
+    parts = Path(shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts"))
+    own = {
+        "method": f"coprefl {parts / 'method.py'}:PartWay:step=0.8",
+        "model": f"{parts / 'model.py'}:perceptron:width=8",
+        "dataset": f"{parts / 'data.py'}:stripes",
+        "downstream-classes": "3",
+        "min-samples": 4,
+    }
+    config = {**SMALL, **own, "output-dir": str(tmp_path), "run-name": "flower"}
+    done = simulate(ROOT, tmp_path, config)
     assert done.returncode == 0, done.stdout
     assert "status of the run: finished:completed" in done.stdout
     assert "\x1b" not in done.stdout  # It is no terminal.
-    flower, _ = load_saved_model(tmp_path / "flower" / "starts" / "coprefl")
     for nodes in (1, 2, 4):
         name = f"local-{nodes}"
-        config = {**SMALL, "output-dir": str(tmp_path), "run-name": name}
-        run_study(LocalGrid(app, nodes, config), Settings.from_config(config))
-        local, _ = load_saved_model(tmp_path / name / "starts" / "coprefl")
-        for array in flower:
-            np.testing.assert_allclose(
-                local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{nodes} nodes, {array}"
-            )
+        chosen = Settings.from_config(config | {"run-name": name})
+        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        for start in ("coprefl", "method.py-PartWay-step-0.8"):
+            flower, _ = load_saved_model(tmp_path / "flower" / "starts" / start)
+            local, _ = load_saved_model(tmp_path / name / "starts" / start)
+            assert flower.keys() == local.keys()
+            for array in flower:
+                np.testing.assert_allclose(
+                    local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{name}, {array}"
+                )
 
 
 def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):

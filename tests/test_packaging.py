@@ -1,11 +1,15 @@
 """What lands in site-packages, and that the package's names clash with nobody's."""
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+
+import coprefl_flwr
 
 ROOT = Path(__file__).parent.parent
 
@@ -70,11 +74,29 @@ def test_the_links_at_the_top_lead_into_the_package():
 def test_the_readme_says_how_to_end_what_flwr_run_leaves_and_how_to_install_less():
     """Neither was said; both cost a first hour."""
     text = (ROOT / "README.md").read_text()
-    begun, ended = (
-        text.index("\nflwr run . --stream"),
-        text.index("kill $(pgrep -f 'flower-superlink"),
-    )
-    assert 0 < text[begun:ended].count("\n") < 15
+    for page in (text, (ROOT / "docs" / "start" / "flwr-run.md").read_text()):
+        begun = page.index("\nflwr run . --stream")
+        ended = page.index("kill $(pgrep -f 'flower-superlink")
+        assert 0 < page[begun:ended].count("\n") < 15
     about = text[: text.index("5 GB") + 300]
     assert "CPU-only wheels" in about
     assert "(https://pytorch.org/get-started/locally/)" in about
+
+
+def test_the_version_is_one_wherever_it_stands():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE)
+    readme = (ROOT / "README.md").read_text()
+    changes = re.search(r"^## \[(\d.+?)\]", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)
+    assert coprefl_flwr.__version__ == project == cited[1] == changes[1]
+    assert f"Version {project.rpartition('.')[0]}." in readme
+
+
+def test_the_sdist_is_made_without_the_links_at_the_top():
+    """Through them the strategies and clients were found first, and left out of the package."""
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]
+    named = built["targets"]["sdist"]["only-include"]
+    assert {"coprefl_flwr", "docs", "tests", "mkdocs.yml"} <= set(named)
+    for name in named:
+        assert (ROOT / name).exists()
+        assert not (ROOT / name).is_symlink()

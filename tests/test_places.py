@@ -1,7 +1,9 @@
 """What a user brings is found by its place, told apart by its text, and refused in one line."""
 
 import importlib.metadata
+import linecache
 import sys
+import types
 
 import pytest
 
@@ -109,6 +111,27 @@ def test_a_registered_name(clean):
 def test_what_has_no_source_is_refused(clean):
     with pytest.raises(SettingsError, match="net: its source is not to be found"):
         places.register("model", "net", eval("lambda: 1"))
+
+
+def test_a_class_of_a_notebook_has_the_text_of_its_cell(clean, monkeypatch):
+    """Its module has no file, so `inspect.getsource` finds its functions alone."""
+
+    def cell(text, name="<cell 1>"):
+        module = types.ModuleType("cells")
+        monkeypatch.setitem(sys.modules, "cells", module)
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+        exec(compile(text, name, "exec"), vars(module))
+        places.register("method", "mine", module.Mine)
+        return places.hash_at("method", "mine")
+
+    text = (
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Mine:\n    step: float = {}\n\n"
+        "    def round(self):\n        return self.step\n"
+    )
+    first = cell(text.format(1))
+    assert cell(text.format(1) + "\nprint\n") == first != cell(text.format(2))
+    with pytest.raises(SettingsError, match="its source is not to be found"):
+        cell("class Mine:\n    step = 1\n")
 
 
 def test_another_process_adopts_what_was_registered_with_its_source(clean):

@@ -41,14 +41,17 @@ UPPER = (
     "report",
 )
 FOUNDATION = {
+    "allocator",
     "allowed",
     "arrays",
     "checksums",
     "client_state",
+    "cores",
     "errors",
     "failures",
     "files",
     "flower",
+    "handover",
     "imports",
     "options",
     "places",

@@ -1,9 +1,101 @@
-"""README.md and pyproject.toml say what the code declares."""
+"""The documentation and pyproject.toml say what the code declares, and links lead somewhere."""
 
-from docs import tables
+import itertools
+import re
+import textwrap
+
+import pytest
+
+from coprefl_flwr.methods import METHODS
+from coprefl_flwr.recipes import reading
+from coprefl_flwr.report.comparison import FIGURES
+from docs import examples, tables
+
+SHARED = {"centralised-hybrid", "coprefl-std-sgd", *(n for n in METHODS if n.endswith("-refined"))}
+"""Methods that are told of on the page of another."""
+METHOD_PAGES = sorted((tables.PAGES / "methods").glob("*.md"))
+WRITTEN = [tables.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+LINK = re.compile(r"\]\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
 
 
 def test_they_are_as_the_command_writes_them():
-    for name, change in (("README.md", tables.readme), ("pyproject.toml", tables.pyproject)):
-        text = (tables.ROOT / name).read_text()
-        assert change(text) == text, f"{name} is not up to date: run `make tables`"
+    found = tables.files()
+    assert len(found) > 20
+    for path, change in found.items():
+        text = path.read_text()
+        assert change(text) == text, f"{path} is not up to date: run `make tables`"
+
+
+def test_every_table_and_every_method_has_one_place():
+    """A method without a page, or a table that no page shows, was not found before."""
+    pages = [path.read_text() for path in tables.PAGES.rglob("*.md")]
+    shown = sorted(name for text in pages for name in tables.parts(text))
+    frames = {f"{tables.FRAME}{name}" for name in METHODS if name not in SHARED}
+    assert shown == sorted({*tables.TABLES, *frames})
+
+
+def test_a_changed_table_is_seen():
+    text = (tables.PAGES / "reference" / "settings.md").read_text()
+    assert tables.page(text.replace("| `seed` | `0` |", "| `seed` | `1` |")) == text
+
+
+@pytest.mark.parametrize("page", [one for one in METHOD_PAGES if one.stem != "index"], ids=str)
+def test_a_methods_page_has_all_its_parts(page):
+    text = page.read_text()
+    for part in ("## What it computes", "## Who sends what", "```exchanges", "## What it costs"):
+        assert part in text
+    assert re.search("## Where (it|they) deviates? from the paper|In no paper|`Schedule`", text)
+    assert examples.commands(page)[-1][:2] == ["coprefl", "run"]
+    # The drawing shows the exchanges that the strategy names, in their order.
+    for name in (one.removeprefix(tables.FRAME) for one in tables.parts(text)):
+        drawn = list(dict.fromkeys(re.findall(r": (train(?:\.query)?): ", text)))
+        if name in METHODS and drawn:
+            assert drawn == list(METHODS[name].strategy_class.actions)
+
+
+def test_the_pages_of_recipes_name_every_key_and_figure():
+    page = (tables.PAGES / "reference" / "recipe-keys.md").read_text()
+    new = (tables.ROOT / "coprefl_flwr" / "recipes" / "new.yaml").read_text()
+    for key in reading.KEYS:
+        assert re.search(rf"^#?{key}:", new, flags=re.MULTILINE) or f"`{key}`" in page, key
+    for figure in FIGURES:
+        assert f"| `{figure}` |" in page
+
+
+@pytest.mark.parametrize("part", ["data", "method", "model", "metric"])
+def test_a_how_to_shows_the_example_itself(part):
+    """With its imports: what is copied from the page runs."""
+    text = (tables.PAGES / "how-to" / f"{part}.md").read_text()
+    source = (tables.ROOT / "examples" / "own_parts" / f"{part}.py").read_text()
+    blocks = re.findall(r"^( *)```python\n(.*?)^\1```$", text, flags=re.MULTILINE | re.DOTALL)
+    shown = [textwrap.dedent(block) for _, block in blocks]
+    assert source.partition('"""\n\n')[2] in shown
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=lambda path: path.name)
+def test_links_outside_the_site_lead_somewhere(path):
+    """The site's own are checked as it is built."""
+    found = list(LINK.finditer(path.read_text()))
+    assert found
+    for link in found:
+        assert (path.parent / link["path"]).exists(), link["path"]
+
+
+@pytest.mark.parametrize(
+    "path", [*WRITTEN, *sorted(tables.PAGES.rglob("*.md"))], ids=lambda path: path.name
+)
+def test_lists_begin_after_an_empty_line(path):
+    """Without one the site shows a list as a paragraph with dashes, as that on security did."""
+    prose = re.sub(r"^( *)```.*?^\1```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    lines = prose.splitlines()
+    for before, line in itertools.pairwise(lines):
+        begins = line.startswith("- ") and not before.startswith(("- ", "  "))
+        assert not (begins and before.strip()), f"{before}\n{line}"
+
+
+def test_the_readme_fits_on_two_screens():
+    """It had 806 lines."""
+    readme = (tables.ROOT / "README.md").read_text()
+    assert readme.count("\n") <= 200
+    for page in METHOD_PAGES:
+        assert f"docs/methods/{page.name}" in readme

@@ -2,9 +2,13 @@
 
 import json
 
+import numpy as np
+import pytest
 import yaml
+from safetensors.numpy import load_file
 
 from coprefl_flwr import client_app
+from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.studies.stage import RESULT, write_result
@@ -107,6 +111,36 @@ def files(folder):
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name not in ("models.txt", "seconds.json")
     }
+
+
+def assert_close(found, expected):
+    """Compare what JSON holds; numbers may differ by rounding."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key, one in expected.items():
+            assert_close(found[key], one)
+    elif isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_close(one, other)
+    else:
+        assert found == (pytest.approx(expected, 1e-5) if isinstance(expected, float) else expected)
+
+
+def assert_same_results(found, expected):
+    """Compare two folders of models: how many nodes a stage had changes numbers by rounding."""
+    assert files(found).keys() == files(expected).keys()
+    for name in files(expected):
+        one, other = found / name, expected / name
+        if one.suffix == ".json":
+            assert_close(json.loads(one.read_text()), json.loads(other.read_text()))
+        elif one.suffix == ".safetensors":
+            arrays, others = load_file(one), load_file(other)
+            assert arrays.keys() == others.keys()
+            for key, array in others.items():
+                np.testing.assert_allclose(arrays[key], array, rtol=1e-4, atol=1e-6)
+        elif one.name != SUMS:
+            assert one.read_bytes() == other.read_bytes()
 
 
 def result_file(store: ModelStore, run, number=None):

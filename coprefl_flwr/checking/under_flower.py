@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).parent / "simulate.sh"
 NEAR = 1e-4
 """How far the two may be apart: two processes share the clients and round otherwise."""
 
-LONGEST = 300.0
+LONGEST = 600.0
 """Seconds."""
 
 APP = """\

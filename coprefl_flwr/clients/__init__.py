@@ -1,20 +1,59 @@
-"""What a client does, one algorithm a file, and the ClientApp around them."""
+"""What a client does, one algorithm a file, and the ClientApp around them.
+
+The clients are loaded at first use: an app whose own need no torch does without the seconds that
+its import takes, which in a deployment every message would pay.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.clients.app import client_app as client_app
 from coprefl_flwr.clients.app import query_reply as query_reply
-from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient
-from coprefl_flwr.clients.features import FeaturesClient as FeaturesClient
-from coprefl_flwr.clients.feddyn import FedDynClient as FedDynClient
-from coprefl_flwr.clients.fedmeta import FedMetaClient as FedMetaClient
-from coprefl_flwr.clients.fedpcl import FedPCLClient as FedPCLClient
-from coprefl_flwr.clients.fedproto import FedProtoClient as FedProtoClient
-from coprefl_flwr.clients.fedprox import FedProxClient as FedProxClient
-from coprefl_flwr.clients.fedrep import FedRepClient as FedRepClient
-from coprefl_flwr.clients.moon import MOONClient as MOONClient
-from coprefl_flwr.clients.per_fedavg import PerFedAvgClient as PerFedAvgClient
-from coprefl_flwr.clients.pfedme import PFedMeClient as PFedMeClient
-from coprefl_flwr.clients.qffl import QFFLClient as QFFLClient
-from coprefl_flwr.clients.scaffold import SCAFFOLDClient as SCAFFOLDClient
-from coprefl_flwr.clients.solo import SoloClient as SoloClient
-from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
-from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
+
+if TYPE_CHECKING:
+    from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient
+    from coprefl_flwr.clients.features import FeaturesClient as FeaturesClient
+    from coprefl_flwr.clients.feddyn import FedDynClient as FedDynClient
+    from coprefl_flwr.clients.fedmeta import FedMetaClient as FedMetaClient
+    from coprefl_flwr.clients.fedpcl import FedPCLClient as FedPCLClient
+    from coprefl_flwr.clients.fedproto import FedProtoClient as FedProtoClient
+    from coprefl_flwr.clients.fedprox import FedProxClient as FedProxClient
+    from coprefl_flwr.clients.fedrep import FedRepClient as FedRepClient
+    from coprefl_flwr.clients.moon import MOONClient as MOONClient
+    from coprefl_flwr.clients.per_fedavg import PerFedAvgClient as PerFedAvgClient
+    from coprefl_flwr.clients.pfedme import PFedMeClient as PFedMeClient
+    from coprefl_flwr.clients.qffl import QFFLClient as QFFLClient
+    from coprefl_flwr.clients.scaffold import SCAFFOLDClient as SCAFFOLDClient
+    from coprefl_flwr.clients.solo import SoloClient as SoloClient
+    from coprefl_flwr.clients.torch_client import StatefulClient as StatefulClient
+    from coprefl_flwr.clients.torch_client import TorchClient as TorchClient
+
+_FOUND = {
+    "CoPreFLClient": "coprefl",
+    "FeaturesClient": "features",
+    "FedDynClient": "feddyn",
+    "FedMetaClient": "fedmeta",
+    "FedPCLClient": "fedpcl",
+    "FedProtoClient": "fedproto",
+    "FedProxClient": "fedprox",
+    "FedRepClient": "fedrep",
+    "MOONClient": "moon",
+    "PerFedAvgClient": "per_fedavg",
+    "PFedMeClient": "pfedme",
+    "QFFLClient": "qffl",
+    "SCAFFOLDClient": "scaffold",
+    "SoloClient": "solo",
+    "StatefulClient": "torch_client",
+    "TorchClient": "torch_client",
+}
+"""By name, the module that has it."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in _FOUND:
+        return getattr(importlib.import_module(f"{__name__}.{_FOUND[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_FOUND])

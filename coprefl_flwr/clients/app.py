@@ -2,18 +2,22 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
-from torch import Tensor, nn
-from torch.nn import functional
 
+from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.clients import hosting
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LossFn, loss_and_gradient
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from coprefl_flwr.learning import LossFn
 
 ClientFn = Callable[..., NumPyClient | Client]
 Hosted = int | Sequence[int] | Callable[[Context, str], int | Sequence[int]] | None
@@ -38,13 +42,15 @@ def client_app(
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
+        keep_freed_memory()
+
         def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
             return _call(client_fn, context, client_id, config)
 
         return hosting.answer(message, make, context.node_config.get("partition-id"))
 
     def roster(message: Message, context: Context) -> Message:
-        population = str(message.content.config_records["config"].get("population", ""))
+        population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
         hosted = clients(context, population) if callable(clients) else clients
         if isinstance(hosted, int):
             answer = ConfigRecord({"clients": hosted})
@@ -103,20 +109,26 @@ def _partition_id(context: Context) -> int:
 
 def query_reply(
     message: Message,
-    model: nn.Module,
+    model: "nn.Module",
     batches: Iterable[Any],
-    loss_fn: LossFn = functional.cross_entropy,
+    loss_fn: "LossFn | None" = None,
     *,
-    batch: Callable[[Any], tuple[Tensor, Tensor]] | None = None,
+    batch: "Callable[[Any], tuple[Tensor, Tensor]] | None" = None,
 ) -> Message:
     """Answer the query exchange from an app written with functions.
 
     Register it as `@app.train("query")`, load the message's arrays into `model`, and pass the
-    batches of the query set; the reply holds the mean loss over all of them and its gradient.
+    batches of the query set; the reply holds the mean loss over all of them and its gradient. The
+    loss is the cross-entropy unless `loss_fn` is given.
     `batch` returns (inputs, labels) of a batch that is something else, such as a dict:
     `batch=lambda b: (b["img"], b["label"])`.
     """
+    # Here, as an app whose clients need no torch does without it.
+    from torch.nn.functional import cross_entropy
+
+    from coprefl_flwr.learning import loss_and_gradient
+
     pairs = map(batch, batches) if batch else batches
-    result = loss_and_gradient(model, pairs, loss_fn)
+    result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
     metrics = {"num-examples": result.num_examples, "loss": result.loss}
     return Message(protocol.plain_reply(result.gradient, metrics), reply_to=message)

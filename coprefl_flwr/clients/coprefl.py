@@ -68,5 +68,5 @@ class CoPreFLClient(TorchClient):
         self.load(parameters)
         query = self.split(config)[1]
         batches = query.batches(EVALUATION_BATCH, self.device)
-        result = loss_and_gradient(self.model, batches)
+        result = loss_and_gradient(self.model, batches, precision=self.training.precision)
         return result.gradient, result.num_examples, {"loss": result.loss}

@@ -23,10 +23,11 @@ class FeaturesClient(TorchClient):
             torch.zeros(one.shape, dtype=torch.float64, device=self.device) for one in parameters
         )
         layer = str(config.get("head-layer", ""))
-        for inputs, targets in self.train.batches(EVALUATION_BATCH, self.device):
-            z = outputs_and_representation(self.model, inputs, layer)[1].double()
-            sums.index_add_(0, targets, z)
-            counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
-            for one in products:
-                one += z.T @ z
+        with self.computing():
+            for inputs, targets in self.train.batches(EVALUATION_BATCH, self.device):
+                z = outputs_and_representation(self.model, inputs, layer)[1].double()
+                sums.index_add_(0, targets, z)
+                counts.index_add_(0, targets, torch.ones_like(targets, dtype=torch.float64))
+                for one in products:
+                    one += z.T @ z
         return [one.cpu().numpy() for one in (sums, counts, *products)], len(self.train), {}

@@ -1,9 +1,9 @@
 """FedDyn's client: local SGD with a dynamic regulariser."""
 
-import numpy as np
 import torch
 
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
+from coprefl_flwr.models import as_array
 
 
 class FedDynClient(StatefulClient):
@@ -26,12 +26,12 @@ class FedDynClient(StatefulClient):
         def regularise() -> None:
             for name, p in trained.items():
                 term = alpha * (p.detach() - start[name]) - dual[name]
-                p.grad = term if p.grad is None else p.grad.add_(term)
+                p.grad = term.to(p.dtype) if p.grad is None else p.grad.add_(term)
 
         samples = self.training_samples(config)
         loss = self.train_locally(samples, config, correct=regularise)
         after = {
-            name: np.asarray((dual[name] - alpha * (p.detach() - start[name])).cpu())
+            name: as_array(dual[name] - alpha * (p.detach() - start[name]), name)
             for name, p in trained.items()
         }
         self.state.write(config, after)

@@ -13,7 +13,7 @@ from coprefl_flwr.arrays import Arrays, is_buffer, weights_of
 from coprefl_flwr.clients.coprefl import CoPreFLClient
 from coprefl_flwr.clients.torch_client import Config, Parameters
 from coprefl_flwr.learning import differentiable, torch_seeded
-from coprefl_flwr.models import first_names, model_arrays
+from coprefl_flwr.models import as_array, first_names, model_arrays
 
 Tensors = dict[str, Tensor]
 Batch = tuple[Tensor, Tensor]
@@ -43,7 +43,8 @@ class FedMetaClient(CoPreFLClient):
         sent = parameters[number:]
         rates = self.rates(sent, config)
         support, query = (part.batch(slice(None), self.device) for part in self.split(config))
-        with torch_seeded(*self.key(config, "adaptation")), differentiable(self.model):
+        seeded = torch_seeded(*self.key(config, "adaptation"))
+        with seeded, differentiable(self.model), self.computing():
             if "local-steps" not in config:
                 loss, found, adapted = self.meta_gradient(rates, support, query, config)
                 answer = self.answer(found, adapted, bool(sent))
@@ -100,7 +101,7 @@ class FedMetaClient(CoPreFLClient):
         after: Arrays = {}
         for name, array in before.items():
             moved = rates.get(first[name])  # None for what is frozen.
-            after[f"rates/{name}"] = array if moved is None else np.asarray(moved.detach().cpu())
+            after[f"rates/{name}"] = array if moved is None else as_array(moved, name)
         return state | after
 
     def adapt(self, weights: Tensors, rates: Tensors, support: Batch, config: Config) -> Tensors:
@@ -118,7 +119,7 @@ class FedMetaClient(CoPreFLClient):
                 allow_unused=True,
             )
             weights = {
-                name: w if g is None else w - rates[name] * g
+                name: w if g is None else (w - rates[name] * g).to(w.dtype)
                 for (name, w), g in zip(weights.items(), gradients, strict=True)
             }
         return {**weights, **buffers}
@@ -146,9 +147,9 @@ class FedMetaClient(CoPreFLClient):
             template = state[name.removeprefix("rates/")]
             gradient = found.get(source)
             if gradient is not None:
-                answer[name] = np.asarray(gradient.detach().cpu())
+                answer[name] = as_array(gradient, name)
             elif is_buffer(name, template) and source in adapted:
-                answer[name] = np.asarray(adapted[source].detach().cpu())
+                answer[name] = as_array(adapted[source], name)
             else:
                 answer[name] = np.zeros_like(template)
         return answer

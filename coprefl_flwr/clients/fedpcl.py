@@ -64,7 +64,8 @@ class FedPCLClient(StatefulClient):
     def prototypes(self, like: Arrays) -> Arrays:
         """Return the client's set of prototypes (eq. 5), each of length 1."""
         self.model.eval()
-        own = class_means(self.represent, self.train, like, self.device)
+        with self.computing():
+            own = class_means(self.represent, self.train, like, self.device)
         own["prototypes"] = unit_rows(own["prototypes"])
         return own
 
@@ -74,7 +75,7 @@ class FedPCLClient(StatefulClient):
         everyone = np.stack(list(local.values()))
         groups = {"global": [shared["prototypes"][None]], "local": [everyone], "contrastive": []}
         groups["both"] = groups["global"] + groups["local"]
-        chosen = [torch.as_tensor(group, device=self.device) for group in groups[variant]]
+        chosen = [torch.tensor(group, device=self.device) for group in groups[variant]]
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ class FedProtoClient(StatefulClient):
         """Return (the client's prototypes and their counts, n, {"loss"})."""
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
-        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         weight = float(config["fedproto-mu"])
 
@@ -35,7 +35,8 @@ class FedProtoClient(StatefulClient):
         loss = self.train_locally(self.train, config, objective=objective)
         self.state.write(config, model_arrays(self.model))
         self.model.eval()
-        own = class_means(self.represent, self.train, shared, self.device)
+        with self.computing():
+            own = class_means(self.represent, self.train, shared, self.device)
         return [own["prototypes"], own["counts"]], len(self.train), {"loss": loss}
 
     def represent(self, inputs: Tensor) -> Tensor:
@@ -49,7 +50,7 @@ class FedProtoClient(StatefulClient):
         """
         shared = prototype_set(parameters)
         load_arrays(self.model, self.own_weights(config))
-        rows = torch.as_tensor(shared["prototypes"], device=self.device)
+        rows = torch.tensor(shared["prototypes"], device=self.device)
         exists = torch.as_tensor(shared["counts"] > 0, device=self.device)
         return self.tested(Nearness(self.model, rows, exists))
 

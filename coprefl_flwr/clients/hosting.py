@@ -1,16 +1,18 @@
 """The client side of a message: run the clients it names and add up their results."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+import numpy.typing as npt
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
-from coprefl_flwr.clients.attacks import answered
 from coprefl_flwr.errors import ENDS
 from coprefl_flwr.failures import told
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
@@ -26,7 +28,7 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
 
     A request that names no clients is for the node's only client, whose id is `partition_id`.
     """
-    config: dict[str, Any] = dict(message.content.config_records.get("config", {}))
+    config: dict[str, Any] = dict(records_of(message.content, ConfigRecord).get("config", {}))
     method = method_name(message.metadata.message_type)
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
@@ -44,11 +46,23 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
 class _Alike:
     """What the clients returned whose arrays have the same names."""
 
-    def __init__(self, rule: Rule, sent: Arrays, first: Arrays) -> None:
+    def __init__(self, rule: Rule, sent: Arrays) -> None:
         self.accumulator = Accumulator(rule, sent)
-        # A copy: what a client returns may be a view of the model that the next one uses.
-        self.first = {name: array.copy() for name, array in first.items()}
+        self.first: Arrays = {}
         self.metrics: dict[int, dict[str, float]] = {}
+
+    def add(self, client_id: int, arrays: Arrays, metrics: dict[str, float]) -> None:
+        """Add one client's result; the first one's arrays stay as they are until there is more."""
+        if not self.metrics:
+            # A copy: what a client returns may be a view of the model that the next one uses.
+            self.first = {name: array.copy("K") for name, array in arrays.items()}
+        else:
+            if len(self.metrics) == 1:
+                ((first_id, of_first),) = self.metrics.items()
+                for name in list(self.first):  # One by one, as a model may be large.
+                    self.accumulator.add(first_id, {name: self.first.pop(name)}, of_first)
+            self.accumulator.add(client_id, arrays, metrics)
+        self.metrics[client_id] = metrics
 
 
 def run_all(
@@ -72,19 +86,17 @@ def run_all(
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
-            arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            with _lending(client):
+                arrays, metrics = run(client, method, start, {**own, "client": client_id})
             limits.check(arrays, metrics, sent, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            group = groups.get(names) or _Alike(rule, sent, arrays if rule.sums else {})
+            group = groups.get(names) or _Alike(rule, sent)
             if chained:
-                start = cast_like(arrays, sent)
-            else:
-                group.accumulator.add(client_id, arrays, metrics)
+                start, arrays = cast_like(arrays, sent), {}
+            group.add(client_id, arrays, metrics)
+            groups[names] = group
         except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = told(error)
-        else:
-            groups[names] = group
-            group.metrics[client_id] = metrics
     if not groups:
         return reply
     chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, sent))
@@ -92,17 +104,23 @@ def run_all(
         reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
     reply.metrics = chosen.metrics
     if rule.sums:
-        sums = {"last": start} if chained else chosen.accumulator.sums
         alone = len(reply.metrics) == 1
-        reply.records = {protocol.ARRAYS: chosen.first} if alone else sums
+        if chained:
+            reply.records = {protocol.ARRAYS if alone else "last": start}
+        else:
+            reply.records = {protocol.ARRAYS: chosen.first} if alone else chosen.accumulator.sums
+        for arrays in reply.records.values():
+            for name, array in arrays.items():  # One by one, as a model may be large.
+                arrays[name] = np.asarray(array, order="C")
     return reply
 
 
 def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
-    """Return the request's arrays, and the further ones that it names."""
-    records = {name: from_record(r) for name, r in message.content.array_records.items()}
+    """Return the request's arrays, only to be read, and copies of the others that it names."""
+    records = records_of(message.content, ArrayRecord)
     name = protocol.ARRAYS if protocol.ARRAYS in records else next(iter(records), "")
-    return records.pop(name, {}), records
+    sent = from_record(records.pop(name), copy=False) if records else {}
+    return sent, {name: from_record(record) for name, record in records.items()}
 
 
 def method_name(message_type: str) -> str:
@@ -120,8 +138,7 @@ def run(
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    # Copies: a client may change what it is given, and the next one starts from the same.
-    parameters = [array.copy() for array in sent.values()]
+    parameters = [_given(client, array) for array in sent.values()]
     outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
@@ -130,13 +147,50 @@ def run(
     if method == "evaluate":
         metrics["loss"], arrays = float(first), Arrays()
     else:
-        arrays = answered(client, method, named(first, sent), sent, config)
+        arrays = named(first, sent)
+        if getattr(client, "attack", ""):
+            # Here, as clients without torch have no attack.
+            from coprefl_flwr.clients.attacks import answered
+
+            arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
         if name == "clients":  # In a reply that is whose results it has.
             raise ValueError("metric 'clients' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def _is_ours(client: NumPyClient) -> bool:
+    return type(client).__module__.startswith("coprefl_flwr.clients.")
+
+
+@contextmanager
+def _lending(client: Any) -> Iterator[None]:
+    """Let a client of this package answer with its model's own memory; others, later, get copies.
+
+    A caller may keep the client, and call it too.
+    """
+    if not _is_ours(client):
+        yield
+        return
+    before, client.lends = client.lends, True
+    try:
+        yield
+    finally:
+        client.lends = before
+
+
+def _given(client: NumPyClient, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return what a client is given of an array that was sent: a copy, which it may change.
+
+    The next one starts from the same. Clients of this package only read, which NumPy sees to.
+    """
+    if not _is_ours(client):
+        return array.copy()
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def named(

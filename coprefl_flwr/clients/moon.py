@@ -13,7 +13,12 @@ from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective
-from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.models import (
+    computing,
+    load_arrays,
+    model_arrays,
+    outputs_and_representation,
+)
 
 _COPIES: WeakKeyDictionary[nn.Module, tuple[nn.Module, nn.Module]] = WeakKeyDictionary()
 """Per network, two copies of it for the global and the previous model: made once a process."""
@@ -55,10 +60,11 @@ class MOONClient(StatefulClient):
         received, last = _COPIES[self.model]
         load_arrays(received, model_arrays(self.model))
         load_arrays(last, previous)
+        precision = self.training.precision
 
         def contrast(inputs: Tensor, targets: Tensor) -> Tensor:
             outputs, z = outputs_and_representation(self.model, inputs)
-            with torch.no_grad():
+            with torch.no_grad(), computing(received, precision), computing(last, precision):
                 _, z_glob = outputs_and_representation(received.eval(), inputs)
                 _, z_prev = outputs_and_representation(last.eval(), inputs)
             similar = [cosine_similarity(z, other, dim=1) for other in (z_glob, z_prev)]

@@ -6,7 +6,9 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import EVALUATION_BATCH, endless_batches, loss_and_gradient, torch_seeded
+from coprefl_flwr.models.precision import SHORT
 
 DELTA = 1e-3
 """Step of the finite difference that stands for the Hessian's product (HF)."""
@@ -35,8 +37,9 @@ class PerFedAvgClient(TorchClient):
             for number in range(self.training.steps(len(samples))):
                 first = samples.batch(next(stream), self.device)
                 second = samples.batch(next(stream), self.device)
-                _, inner = self.gradient(first)
-                adapted, step = self.gradient(second, moved=(inner, -alpha))
+                with self.computing():
+                    _, inner = self.gradient(first)
+                    adapted, step = self.gradient(second, moved=(inner, -alpha))
                 if config["meta-variant"] == "hf":
                     third = samples.batch(next(stream), self.device)
                     curved = self.hessian_product(third, step, (*key, "hessian", number))
@@ -59,7 +62,8 @@ class PerFedAvgClient(TorchClient):
         alpha = float(config.get("inner-learning-rate", 0.0))
         if alpha:
             batches = self.train.batches(EVALUATION_BATCH, self.device)
-            slope = loss_and_gradient(self.model, batches).gradient
+            precision = self.training.precision
+            slope = loss_and_gradient(self.model, batches, precision=precision).gradient
             with torch.no_grad():
                 for name, p in self.parameters().items():
                     p.sub_(torch.as_tensor(slope[name], device=p.device), alpha=alpha)
@@ -68,7 +72,12 @@ class PerFedAvgClient(TorchClient):
     def hessian_product(
         self, batch: tuple[Tensor, Tensor], direction: list[Tensor], key: tuple[str | int, ...]
     ) -> list[Tensor]:
-        """Return H v by a finite difference along v = `direction`."""
+        """Return H v by a finite difference along v = `direction`, in float32 at least.
+
+        Two gradients of 16 bits would differ by their rounding alone.
+        """
+        if next(iter(self.parameters().values())).dtype in SHORT:
+            raise SettingsError("meta-variant = hf: needs a model of float32, or float64")
         sides = []
         for delta in (DELTA, -DELTA):
             with torch_seeded(*key):  # The same dropout on both sides, or noise / delta is left.

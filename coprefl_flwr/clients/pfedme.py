@@ -27,7 +27,7 @@ class PFedMeClient(StatefulClient):
         optimiser = self.training.optimiser(self.model, int(config["server-round"]))
         losses = []
         self.model.train()
-        with torch_seeded(*key):
+        with torch_seeded(*key), self.computing():
             for positions in self.training.schedule(len(self.train), seeds.generator(*key)):
                 inputs, targets = self.train.batch(positions, self.device)
                 for _ in range(int(config["inner-steps"])):

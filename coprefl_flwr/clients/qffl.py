@@ -20,7 +20,8 @@ class QFFLClient(TorchClient):
         self.load(parameters)
         q = float(config["q"])
         samples = self.training_samples(config)
-        before = evaluate(self.model, samples.batches(EVALUATION_BATCH, self.device))["loss"]
+        batches = samples.batches(EVALUATION_BATCH, self.device)
+        before = evaluate(self.model, batches, precision=self.training.precision)["loss"]
         start = {name: p.detach().clone() for name, p in self.parameters().items()}
         loss = self.train_locally(samples, config)
         lipschitz = 1 / self.training.rate(int(config["server-round"]))

@@ -53,12 +53,13 @@ class SCAFFOLDClient(StatefulClient):
     def gradient(self, samples: Samples) -> Arrays:
         """Return the gradient at the global model over all local samples (option I)."""
         batches = samples.batches(EVALUATION_BATCH, self.device)
-        return loss_and_gradient(self.model, batches).gradient
+        precision = self.training.precision
+        return loss_and_gradient(self.model, batches, precision=precision).gradient
 
     def train_corrected(self, samples: Samples, config: Config, correction: Arrays) -> float:
         """Train with c - c_i added to every gradient; return the mean batch loss."""
         added = [
-            (p, torch.as_tensor(correction[name], device=self.device))
+            (p, torch.as_tensor(correction[name], dtype=p.dtype, device=self.device))
             for name, p in self.parameters().items()
         ]
 

@@ -1,6 +1,7 @@
 """A client that trains a PyTorch model by local SGD, and one that keeps something besides."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -25,7 +26,8 @@ from coprefl_flwr.learning import (
     placed,
     torch_seeded,
 )
-from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models import computing, load_arrays, model_arrays
+from coprefl_flwr.models.arrays import model_views
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
@@ -49,6 +51,10 @@ class TorchClient(NumPyClient):
 
     attack: str = ""
     """How it spoils what it answers (see `coprefl_flwr.clients.attacks`); "" is not at all."""
+
+    lends: bool = False
+    """Whether `fit` may answer with the model's own memory: whoever sets it takes the numbers from
+    there before the model is used again."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
@@ -95,7 +101,7 @@ class TorchClient(NumPyClient):
 
     def weights(self) -> Parameters:
         """Return the model's arrays in `state_dict` order."""
-        return list(model_arrays(self.model).values())
+        return list((model_views if self.lends else model_arrays)(self.model).values())
 
     def train_locally(
         self,
@@ -118,6 +124,14 @@ class TorchClient(NumPyClient):
                 correct=correct,
             )
 
+    def computing(self) -> AbstractContextManager[None]:
+        """Have the model compute in the precision of `training` while this is open.
+
+        `train_locally`, `tested` and the losses and gradients below open it; a client that calls
+        the model in a loop of its own has to.
+        """
+        return computing(self.model, self.training.precision)
+
     def parameters(self) -> dict[str, nn.Parameter]:
         """Return the trainable parameters by name, tied weights once, by their first name."""
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -132,7 +146,8 @@ class TorchClient(NumPyClient):
         if self.test is None or len(self.test) == 0:
             raise SettingsError("this client holds no test samples")
         batches = self.test.batches(EVALUATION_BATCH, self.device)
-        found = dict(evaluate(model, batches, own=self.metrics))
+        with self.computing():
+            found = dict(evaluate(model, batches, own=self.metrics))
         loss, n, correct = (found.pop(name) for name in ("loss", "num-examples", "correct"))
         return loss, int(n), {"correct": int(correct), **found}
 

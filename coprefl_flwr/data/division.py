@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,8 @@ class DataSettings:
     test_every: int = option(
         0,
         "rounds between tests of the pre-trained model on the dataset's own test part, which no "
-        "client holds then; 0: no test, and the clients hold all",
+        "client holds then, in float32 whatever `precision` is; 0: no test, and the clients hold "
+        "all",
         unit="rounds",
         minimum=0,
     )
@@ -146,6 +147,7 @@ class Datasets:
 
     settings: DataSettings
     seed: int
+    outlined: bool = field(default=False, kw_only=True)  # whether only their sizes count
 
     @functools.cached_property
     def loaded(self) -> tuple[Dataset, Dataset]:
@@ -159,6 +161,7 @@ class Datasets:
                 samples_per_class=chosen.samples_per_class,
                 seed=self.seed,
                 relabel=chosen.relabel,
+                outlined=self.outlined,
             )
             check_numbers(f"dataset '{chosen.dataset}'", source)
         names = source.domain_names
@@ -170,9 +173,12 @@ class Datasets:
         if not chosen.has_task_dataset:
             return source, source
         with concerning("task-dataset"):
-            size = chosen.image_size
             other = load_dataset(
-                chosen.task_dataset, chosen.data_dir, image_size=size, relabel=chosen.relabel
+                chosen.task_dataset,
+                chosen.data_dir,
+                image_size=chosen.image_size,
+                relabel=chosen.relabel,
+                outlined=self.outlined,
             )
             check_numbers(f"dataset '{chosen.task_dataset}'", other)
             return self._alike(source, other)
@@ -247,7 +253,9 @@ class Datasets:
 
     def _samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
         source, others = self.loaded[phase], self._divided[1 - phase]
-        rows = np.setdiff1d(rows_of(source, classes, self.domains[phase]), others)
+        rows = rows_of(source, classes, self.domains[phase])
+        if len(others):  # Else this would only sort them.
+            rows = np.setdiff1d(rows, others)
         return Samples(source, rows, relabel(source.labels[rows], classes))
 
     @functools.cached_property

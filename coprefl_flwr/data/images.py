@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr.data.labels import check_far
+from coprefl_flwr.data.residence import nearest
 from coprefl_flwr.errors import SettingsError
 
 
@@ -109,10 +110,16 @@ class ImageDataset:
 
         They lie in memory channels last, which makes convolutions faster (1.3 times on a CPU).
         """
-        images = self.images[torch.from_numpy(rows)].to(device)
-        mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
+        images = _rows(self.images, rows, device)
+        mean, std = (nearest(values, device)[:, None, None] for values in (self.mean, self.std))
         images = images.float().contiguous(memory_format=torch.channels_last)
         return images.div_(255).sub_(mean).div_(std)
+
+
+def _rows(images: Tensor, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return the images of `rows` on `device`, cut there if they all lie there."""
+    lying = nearest(images, device)
+    return lying[torch.from_numpy(rows).to(lying.device)].to(device)
 
 
 def of_rows(rows: npt.NDArray[np.int64], **columns: npt.NDArray[Any] | None) -> dict[str, Any]:

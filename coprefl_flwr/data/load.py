@@ -12,6 +12,7 @@ from coprefl_flwr.data.labels import renumbered
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.data.of_torch import as_dataset
+from coprefl_flwr.data.outline import outline_of
 from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
@@ -31,6 +32,7 @@ def load_dataset(
     samples_per_class: int = 0,
     seed: int = 0,
     relabel: bool = False,
+    outlined: bool = False,
 ) -> Dataset:
     """Load a dataset; while it is one of the last few loaded, the same object is returned again.
 
@@ -39,13 +41,15 @@ def load_dataset(
     name : "glyphs" (drawn by this package), "glyphs:domains" (7 of them in 4 styles), a torchvision
         dataset (CIFAR10, CIFAR100, EMNIST:byclass, FashionMNIST, KMNIST, MNIST, QMNIST, SVHN,
         USPS), "CIFAR100:coarse" for its 20 superclasses, or the path of
+
         - an .npz file; PATH.npz:NAME reads other labels of it
         - a .txt file of what people say, for predicting its next character (`text.load_text`), with
           a window at every tenth character; PATH.txt:1 has one at each, as LEAF has
-        - a folder with FEMNIST as LEAF writes it, train/*.json and test/*.json
+        - a folder with FEMNIST as LEAF writes it, `train/*.json` and `test/*.json`
         - Tiny-ImageNet's folder (`folders.load_tiny_imagenet`)
         - a folder of images laid out as class/file, as train/class/file with test/ or val/
           (ImageNet), or as domain/class/file with the same classes in all domains (PACS)
+
         or "hf:NAME" of the Hugging Face Hub, or "hf:FOLDER" of a `save_to_disk`, and behind it, as
         in "hf:cifar100:label=fine_label,image=img", the columns `label`, `image` and `groups`, and
         the `name` of its configuration; its parts train, validation and test are used
@@ -55,6 +59,8 @@ def load_dataset(
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
     relabel : number the classes that have samples 0, 1, 2, ... in their order, with their names
+    outlined : return one of the same sizes without its content, where these are known by its name
+        and nothing is at that path
 
     Notes
     -----
@@ -68,6 +74,10 @@ def load_dataset(
     Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
     described, the download fails, or a text shall be reduced.
     """
+    if outlined and (name in PUBLISHED or not expanded(name).exists()):
+        outline = outline_of(name, image_size, samples_per_class)
+        if outline is not None:
+            return outline
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0

@@ -26,11 +26,12 @@ from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import Network, last_linear
 from coprefl_flwr.models.origin import FILE, arrays_from
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.starts import summary_table
 from coprefl_flwr.studies import populations as of_studies
-from coprefl_flwr.studies.phases import FRESH, KEEP, folder_of
+from coprefl_flwr.studies.phases import FRESH, KEEP, PRECISION, check_precisions, folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.settings import Settings
@@ -46,6 +47,7 @@ OPTIONS = {
     "evaluate_every": "task-evaluate-every",
     "diagnostics": "diagnostics",
     "batch_size": "batch-size",
+    "precision": "precision",
     "client_metrics": "client-metrics",
 }
 """What else `evaluate_starts` takes, and the settings that these are."""
@@ -133,11 +135,14 @@ def evaluate_starts(
     checkpoint, resume, quiet
         As in `pretrain`.
     **options
-        Training of the tasks: `learning_rate`, `local_steps` or `local_epochs`, `batch_size`; and
-        `evaluate_every` (rounds between evaluations, 0: after the last only), `diagnostics`,
-        `client_metrics`.
+        Training of the tasks: `learning_rate`, `local_steps` or `local_epochs`, `batch_size`,
+        `precision` ("float32", "bf16" or "tf32"); and `evaluate_every` (rounds between
+        evaluations, 0: after the last only), `diagnostics`, `client_metrics`.
 
-    Raises a SettingsError, before any work, for what cannot be.
+    Raises
+    ------
+    SettingsError
+        Before any work, for what cannot be.
     """
     study = _Study(starts, tasks, rounds, method, head, network, options)
     with folder_for(checkpoint, resume, study.about()) as folder:
@@ -181,6 +186,7 @@ class _Study(Starts):
         )
         self.base = self._base()
         super().__init__(settings)
+        check_precisions([self.task_phase])
         for start in self.starts.values():
             assert isinstance(start, _Start)
             start.check()
@@ -249,6 +255,8 @@ class _Study(Starts):
         held = [client for task in range(len(self.drawn)) for client in self.drawn[task].clients]
         samples = [part for one in held for part in (one.train, one.test) if part is not None]
         free = {"run-name", "output-dir", "checkpoint-every"}
+        # What a run of before there was a choice has not.
+        free |= {PRECISION} if self.training.precision == FLOAT32 else set()
         return {
             "settings": {key: one for key, one in self.config.items() if key not in free},
             "starts": {

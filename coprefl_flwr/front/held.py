@@ -150,7 +150,10 @@ def partition(
     seed : int
         What the draws depend on; the same one gives the clients that a study of these settings has.
 
-    Raises a SettingsError if the dataset is none, or the partition cannot be had.
+    Raises
+    ------
+    SettingsError
+        If the dataset is none, or the partition cannot be had.
     """
     with _as_arguments():
         settings = DataSettings(

@@ -14,12 +14,12 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.front.held import Clients, clients_of
 from coprefl_flwr.front.running import (
     folder_for,
+    grid_of,
     hash_of_samples,
     outputs_of,
     run,
     shown,
 )
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING, Method
 from coprefl_flwr.models import load_arrays, load_saved_model, model_arrays, save_model
 from coprefl_flwr.options import declared
@@ -43,6 +43,7 @@ def pretrain(
     rounds: int = 50,
     *,
     nodes: int = 0,
+    workers: int = 1,
     checkpoint: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
@@ -59,30 +60,38 @@ def pretrain(
     model : nn.Module
         The network and its first weights; it stays as it is.
     clients : Clients, a list of datasets (one a client), or a Flower ClientApp
-        The ClientApp of an app of your own runs on `nodes` nodes of this process.
+        The ClientApp of an app of your own runs on `nodes` nodes.
     rounds : int
         Pre-training rounds T; of each phase of "A+B". A Schedule has its own.
+    workers : int
+        How many processes the clients run in: 1 is this one, more are processes of one thread each
+        on Ray (see `grids.RayGrid`), with the same numbers up to rounding.
     checkpoint : path of a folder, optional
         Keeps the run's state, so that `resume=True` goes on with it after a stop, with the same
         numbers. A run that is done there is not done again.
     quiet : bool
         Whether nothing is logged but warnings.
     **options
-        Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`;
-        attackers, as `attack="sign-flip", attack_share=0.3`; and options of the method's client,
-        such as MOON's `temperature`.
+        Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
+        `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
+        the method's client, such as MOON's `temperature`.
 
-    Raises a SettingsError, before any work, for what cannot be; a RunFailedError if the clients
-    failed a round too often.
+    Raises
+    ------
+    SettingsError
+        Before any work, for what cannot be.
+    RunFailedError
+        If the clients failed a round too often.
     """
     if isinstance(clients, ClientApp):
+        spread = nodes, workers
         arrays = _with_app(
-            method, model, clients, rounds, nodes, checkpoint, resume, quiet, options
+            method, model, clients, rounds, spread, checkpoint, resume, quiet, options
         )
     else:
         study = _Study(method, model, clients_of(clients), rounds, options)
         with folder_for(checkpoint, resume, study.about()) as folder:
-            store = run(study, study.stages, folder, quiet=quiet)
+            store = run(study, study.stages, folder, quiet=quiet, workers=workers)
             arrays, _ = load_saved_model(store.folder(study.stages[0]))
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
@@ -101,6 +110,7 @@ class _Study(Starts):
         options: Mapping[str, Any],
     ) -> None:
         self.given, self.method, self.clients = copy.deepcopy(model).cpu(), method, clients
+        self._made_of = (method, self.given, clients, rounds, options)
         found = _checked(method, options)
         seed = method.seed if isinstance(method, RoundStrategy) else found.pop("seed", 0)
         training = {key: one for key, one in found.items() if key in TRAINING_KEYS}
@@ -121,6 +131,10 @@ class _Study(Starts):
         super().__init__(settings)
         self._check_model()
         self.check()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make it anew in another process, which has the same folder."""
+        return _Study, self._made_of, {"root": self.root}
 
     def made_populations(self) -> of_studies.Populations:
         return self.clients.populations
@@ -250,13 +264,17 @@ def _with_app(
     model: nn.Module,
     app: ClientApp,
     rounds: int,
-    nodes: int,
+    spread: tuple[int, int],
     checkpoint: str | Path | None,
     resume: bool,
     quiet: bool,
     options: Mapping[str, Any],
 ) -> Arrays:
-    """Return the arrays that a ClientApp of the caller's own has pre-trained."""
+    """Return the arrays that a ClientApp of the caller's own has pre-trained.
+
+    It is `spread` over so many nodes, in so many processes.
+    """
+    nodes, workers = spread
     if not isinstance(method, RoundStrategy):
         raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
     if options:
@@ -266,13 +284,17 @@ def _with_app(
         raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
     strategy, first = copy.deepcopy(method), model_arrays(model)
     about = {"method": strategy.options(), "model": checksums.of_arrays(first), "nodes": nodes}
-    with folder_for(checkpoint, resume, about) as folder, shown([], quiet) as progress:
+    with (
+        folder_for(checkpoint, resume, about) as folder,
+        shown([], quiet) as progress,
+        grid_of(app, nodes, workers) as grid,
+    ):
         progress.add([(PRETRAINING_KIND, rounds)])
         progress.begin(f"pre-training {_name(strategy)}", PRETRAINING_KIND, rounds)
         file = folder / "checkpoint.safetensors"
         result = strategy.start(
-            LocalGrid(app, nodes),
-            to_record(first),
+            grid,
+            to_record(first, copy=False),
             rounds,
             checkpoint=file,
             resume=file.exists(),

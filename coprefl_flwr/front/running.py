@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coprefl_flwr.clients import client_app
@@ -19,7 +20,8 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
-from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.grids import LocalGrid, RayGrid
+from coprefl_flwr.models import as_array, computing
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import Stage, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder, check_place
@@ -31,7 +33,9 @@ _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
 
-def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
+def run(
+    study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool, workers: int = 1
+) -> StudyFolder:
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
     study.root = store.base
@@ -39,11 +43,25 @@ def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> 
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
     )
-    grid = LocalGrid(app, 1)
-    with shown(stages, quiet) as progress:
+    with grid_of(app, workers, workers) as grid, shown(stages, quiet) as progress:
         for stage in stages:
             run_stage(stage, grid, store, progress)
     return store
+
+
+@contextmanager
+def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
+    """Give a grid in this process, or in so many others.
+
+    Raises a SettingsError for a number that cannot be.
+    """
+    if workers == 1:
+        yield LocalGrid(app, nodes)
+        return
+    if workers < 1:
+        raise SettingsError(f"workers = {workers}: must be at least 1")
+    with RayGrid(app, nodes, workers=workers) as grid:
+        yield grid
 
 
 @contextmanager
@@ -102,7 +120,7 @@ def hash_of_samples(held: Sequence[Samples]) -> str:
         made.update(samples.indices.tobytes() + samples.labels.tobytes())
         some = np.linspace(0, len(samples) - 1, min(len(samples), _FINGERPRINT)).astype(np.int64)
         inputs, _ = samples.batch(some, torch.device("cpu"))
-        made.update(inputs.contiguous().numpy().tobytes())
+        made.update(as_array(inputs.contiguous(), "an input").tobytes())
     return made.hexdigest()
 
 
@@ -118,7 +136,8 @@ def outputs_of(model: nn.Module, name: str, samples: Samples) -> Tensor:
     inputs, _ = samples.batch(np.zeros(2, np.int64), torch.device("cpu"))
     was_training = model.training
     try:
-        found = model.eval()(inputs)
+        with computing(model):
+            found = model.eval()(inputs)
     except Exception as error:  # Whatever the caller's own code raises.
         given = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
         line = f"{name} does not take the samples, a batch of which is {given}"

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.errors import ENDS, said
 from coprefl_flwr.failures import place
 from coprefl_flwr.flower import enter_run, name_message
@@ -47,6 +48,7 @@ class LocalGrid(Grid):
         self._message_ids = itertools.count(1)
         self._replies: dict[str, Message] = {}
         enter_run(run_id=1, node_id=1)
+        keep_freed_memory()
 
     def set_run(self, run: Any) -> None:
         """Keep the run, which Flower's grids ask for."""
@@ -75,8 +77,7 @@ class LocalGrid(Grid):
         """Run the ClientApp on each message now; return the messages' ids."""
         ids = []
         for message in messages:
-            ids.append(str(next(self._message_ids)))
-            name_message(message, ids[-1])
+            ids.append(self._named(message))
             self._replies[ids[-1]] = self._handle(message)
         return ids
 
@@ -90,12 +91,22 @@ class LocalGrid(Grid):
         """Run the ClientApp on each message and return the replies; nothing is interrupted."""
         return self.pull_messages(self.push_messages(messages))
 
+    def _named(self, message: Message) -> str:
+        """Give a message an id, and return that."""
+        name = str(next(self._message_ids))
+        name_message(message, name)
+        return name
+
     def _handle(self, message: Message) -> Message:
-        context = self._contexts[message.metadata.dst_node_id]
-        try:
-            return self._client_app(message, context)
-        except (Exception, *ENDS) as error:  # As in Flower, an exception is an error reply.
-            logger.debug("%s", traceback.format_exc())
-            # 2 is Flower's code for it.
-            told = f"{type(error)}:<{said(error)!r}>{place(error)}"
-            return Message(Error(2, told), reply_to=message)
+        return answer(self._client_app, message, self._contexts[message.metadata.dst_node_id])
+
+
+def answer(client_app: ClientAppFn, message: Message, context: Context) -> Message:
+    """Return a node's reply to a message; an exception is an error reply, as in Flower."""
+    try:
+        return client_app(message, context)
+    except (Exception, *ENDS) as error:
+        logger.debug("%s", traceback.format_exc())
+        # 2 is Flower's code for it.
+        told = f"{type(error)}:<{said(error)!r}>{place(error)}"
+        return Message(Error(2, told), reply_to=message)

@@ -27,6 +27,7 @@ from coprefl_flwr.learning.measures import (
 )
 from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.models.precision import SHORT
 from coprefl_flwr.seeds import generator
 
 POINTS = 11
@@ -68,6 +69,8 @@ def diagnose(
         What the random numbers depend on: the drawn batches, and where the eigenvalue's search
         begins.
     """
+    if next(model.parameters()).dtype in SHORT:  # Of 16 bits no second derivative would be left.
+        model = model.float()
     model = placed(model, default_device())
     ends = [
         after_a_round(model, arrays, one.train, training, (*key, number))

@@ -13,6 +13,8 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.arrays import as_array
+from coprefl_flwr.models.precision import FLOAT32, SHORT, computing
 from coprefl_flwr.places import METRIC
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
@@ -43,7 +45,10 @@ def differentiable(model: nn.Module) -> AbstractContextManager[None]:
 
 @dataclass(frozen=True)
 class LossAndGradient:
-    """The mean loss over a whole set and its gradient by parameter name, in the model's dtype."""
+    """The mean loss over a whole set and its gradient by parameter name.
+
+    The gradient is in the model's dtype, of one of 16 bits in float32.
+    """
 
     loss: float
     gradient: Arrays
@@ -51,32 +56,52 @@ class LossAndGradient:
 
 
 def loss_and_gradient(
-    model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], loss_fn: LossFn = cross_entropy
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    loss_fn: LossFn = cross_entropy,
+    precision: str = FLOAT32,
 ) -> LossAndGradient:
     """Return L(w) = 1/n sum_i l_i and its gradient over all of `batches`, in eval mode.
 
     In train mode both would depend on the batch size, and BatchNorm's buffers would change
     (Algorithm 1 line 13). Tied weights have the same gradient under each of their names.
-    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader.
+    `batches` is any iterable of (inputs, targets) on the model's device, such as a DataLoader;
+    `precision` is what the network computes in (see `models.computing`).
     """
     model.eval()
     model.zero_grad(set_to_none=True)
     total, count = torch.zeros((), dtype=torch.float64), 0
-    with differentiable(model):
+    sums: dict[nn.Parameter, Tensor] = {}
+    short = [p for p in model.parameters() if p.dtype in SHORT]
+    with differentiable(model), computing(model, precision):
         for inputs, targets in batches:
             batch_sum = loss_fn(model(inputs), targets) * len(targets)
             torch.autograd.backward(batch_sum)
+            _add_up_in_float32(short, sums)
             total += batch_sum.detach().double().cpu()
             count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
+    means: dict[nn.Parameter, Tensor] = {}
+    for p in (one for one in model.parameters() if one.requires_grad):
+        summed = sums.get(p, p.grad)
+        # In place, as a copy would be one model more.
+        means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
     gradient = {
-        name: (torch.zeros_like(p) if p.grad is None else p.grad / count).cpu().numpy()
+        name: as_array(means[p], name)
         for name, p in model.named_parameters(remove_duplicate=False)
         if p.requires_grad
     }
     model.zero_grad(set_to_none=True)
     return LossAndGradient(float(total) / count, gradient, count)
+
+
+def _add_up_in_float32(short: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
+    """Move gradients of 16 bits to `sums`: a sum over batches would soon not grow any more."""
+    for p in short:
+        if p.grad is not None:
+            sums[p] = sums[p] + p.grad if p in sums else p.grad.float()
+            p.grad = None
 
 
 @torch.no_grad()
@@ -85,6 +110,7 @@ def evaluate(
     batches: Iterable[tuple[Tensor, Tensor]],
     loss_fn: LossFn = cross_entropy,
     own: Mapping[str, Callable[..., float]] | None = None,
+    precision: str = FLOAT32,
 ) -> Mapping[str, float]:
     """Return {"num-examples": n, "correct": top-1 hits, "loss": mean loss} in eval mode.
 
@@ -94,13 +120,14 @@ def evaluate(
     model.eval()
     total, correct, count = 0.0, 0, 0
     kept: list[tuple[Tensor, Tensor]] = []
-    for inputs, targets in batches:
-        outputs = model(inputs)
-        if own:
-            kept.append((outputs.cpu(), targets.cpu()))
-        total += float(loss_fn(outputs, targets)) * len(targets)
-        correct += int((outputs.argmax(dim=1) == targets).sum())
-        count += len(targets)
+    with computing(model, precision):
+        for inputs, targets in batches:
+            outputs = model(inputs)
+            if own:
+                kept.append((outputs.cpu(), targets.cpu()))
+            total += float(loss_fn(outputs, targets)) * len(targets)
+            correct += int((outputs.argmax(dim=1) == targets).sum())
+            count += len(targets)
     if count == 0:
         raise ValueError("no samples to evaluate on")
     found = {"num-examples": count, "correct": correct, "loss": total / count}

@@ -17,7 +17,7 @@ the sum and the variance: see `Terms`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ import numpy.typing as npt
 from coprefl_flwr.arrays import Arrays, cast
 
 Losses = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
 
 EQUAL = 1e-7
 """Losses whose standard deviation is at most this part of their mean are equal, to float32's
@@ -89,20 +90,16 @@ def meta_gradient(
     free of cancellation. `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the
     L_j, shape (m,).
     """
-    centred = _centred(gradient, loss_gradient, losses, reference)
-    return _weighted(gradient, centred, gamma, objective(losses))
+    terms, shift = objective(losses), losses.mean() - reference
+    return {
+        name: _weighted(g1, loss_gradient[name] - shift * g1, gamma, terms)
+        for name, g1 in gradient.items()
+    }
 
 
-def _centred(gradient: Arrays, loss_gradient: Arrays, losses: Losses, reference: float) -> Arrays:
-    """Return sum_j (L_j - mean L) g_j, from the moments about the reference."""
-    shift = losses.mean() - reference
-    return {name: loss_gradient[name] - shift * g1 for name, g1 in gradient.items()}
-
-
-def _weighted(gradient: Arrays, centred: Arrays, gamma: float, terms: Terms) -> Arrays:
-    """Return grad L_meta from sum_j g_j and sum_j (L_j - mean L) g_j."""
-    level, spread = gamma / terms.count, (1 - gamma) / terms.width
-    return {name: level * g1 + spread * centred[name] for name, g1 in gradient.items()}
+def _weighted(g1: Array, centred: Array, gamma: float, terms: Terms) -> Array:
+    """Return an array of grad L_meta from those of sum_j g_j and sum_j (L_j - mean L) g_j."""
+    return gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
 
 
 def _each_weighted(
@@ -122,11 +119,6 @@ class Robustly(Protocol):
 
     def total(self, each: Sequence[Arrays]) -> Arrays:
         """Return m times the robust mean of m clients' arrays."""
-
-
-def _length(arrays: Arrays) -> float:
-    """Return the length of all arrays together; tied weights count under each of their names."""
-    return math.sqrt(sum(float(np.vdot(array, array)) for array in arrays.values()))
 
 
 def meta_step(
@@ -164,13 +156,18 @@ def meta_step(
         metrics |= {f"meta-{name}": value for name, value in values.items()}
         step = robust.total(_each_weighted(sums, losses, gamma, terms))
         return descend(arrays, step, learning_rate), metrics
-    gradient = sums["gradient"]
-    centred = _centred(gradient, sums["loss-gradient"], losses, reference)
-    lengths = _length(gradient) / terms.count, _length(centred) / terms.width
-    for (name, value), length in zip(values.items(), lengths, strict=True):
+    gradient, loss_gradient = sums["gradient"], sums["loss-gradient"]
+    shift, squares, updated = losses.mean() - reference, np.zeros(2), dict(arrays)
+    for name, g1 in gradient.items():  # Array by array, as no copy of all of them is needed.
+        centred = loss_gradient[name] - shift * g1
+        squares += np.vdot(g1, g1), np.vdot(centred, centred)
+        slope = _weighted(g1, centred, gamma, terms)
+        updated |= descend({name: arrays[name]}, {name: slope}, learning_rate)
+    # Over all arrays together; tied weights count under each of their names.
+    lengths = np.sqrt(squares) / (terms.count, terms.width)
+    for (name, value), length in zip(values.items(), lengths.tolist(), strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
-    step = _weighted(gradient, centred, gamma, terms)
-    return descend(arrays, step, learning_rate), metrics
+    return updated, metrics
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:

@@ -21,6 +21,7 @@ from coprefl_flwr.learning import (
     torch_seeded,
 )
 from coprefl_flwr.models import load_arrays, model_arrays
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.seeds import generator
 
 
@@ -28,13 +29,18 @@ class ServerData:
     """The server's dataset D^s and a network to compute on it with.
 
     Every call overwrites the weights of `model`; `samples` have the labels of the pre-training.
-    `device` is the GPU if none is given and the process sees one.
+    `device` is the GPU if none is given and the process sees one. Losses and gradients are computed
+    in `precision`, which training says for itself.
     """
 
     def __init__(
-        self, model: nn.Module, samples: Samples, device: torch.device | None = None
+        self,
+        model: nn.Module,
+        samples: Samples,
+        device: torch.device | None = None,
+        precision: str = FLOAT32,
     ) -> None:
-        self.device = device or default_device()
+        self.device, self.precision = device or default_device(), precision
         self.model = placed(model, self.device)
         self.samples = samples
 
@@ -46,13 +52,14 @@ class ServerData:
     ) -> LossAndGradient:
         """Return the mean loss of `arrays` on some of the samples, and its gradient."""
         load_arrays(self.model, arrays)
-        part = self.samples.take(positions)
-        return loss_and_gradient(self.model, part.batches(EVALUATION_BATCH, self.device))
+        batches = self.samples.take(positions).batches(EVALUATION_BATCH, self.device)
+        return loss_and_gradient(self.model, batches, precision=self.precision)
 
     def evaluate(self, arrays: Arrays) -> Mapping[str, float]:
         """Return {"num-examples", "correct", "loss"} of `arrays` on all samples."""
         load_arrays(self.model, arrays)
-        return evaluate(self.model, self.samples.batches(EVALUATION_BATCH, self.device))
+        batches = self.samples.batches(EVALUATION_BATCH, self.device)
+        return evaluate(self.model, batches, precision=self.precision)
 
     def refine(
         self, arrays: Arrays, training: LocalTraining, server_round: int, *key: str | int

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr import seeds
 from coprefl_flwr.data import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models.precision import FLOAT32, PRECISIONS, computing
 from coprefl_flwr.options import check_declared, option
 
 BATCH_SIZE = 32
@@ -64,6 +65,14 @@ class LocalTraining:
     )
     clip_norm: float | None = option(
         None, "largest l2 norm of the gradient over all parameters", above=0
+    )
+    precision: str = option(
+        FLOAT32,
+        "numbers that networks compute in, in tasks too: `float32`, `bf16` (torch's autocast; "
+        "weights and losses stay float32, sums over clients float64), `tf32` (on a GPU that has "
+        "it)",
+        choices=PRECISIONS,
+        added=True,
     )
 
     def __post_init__(self) -> None:
@@ -204,17 +213,18 @@ def local_sgd(
     model.train()
     optimiser = training.optimiser(model, server_round)
     losses = []
-    for positions in training.schedule(len(samples), rng):
-        inputs, targets = samples.batch(positions, device)
-        optimiser.zero_grad(set_to_none=True)
-        if objective is None:
-            loss = cross_entropy(model(inputs), targets)
-        else:
-            loss = objective(inputs, targets)
-        torch.autograd.backward(loss)
-        if correct is not None:
-            correct()
-        training.clip(model)
-        optimiser.step()
-        losses.append(loss.detach())
+    with computing(model, training.precision):
+        for positions in training.schedule(len(samples), rng):
+            inputs, targets = samples.batch(positions, device)
+            optimiser.zero_grad(set_to_none=True)
+            if objective is None:
+                loss = cross_entropy(model(inputs), targets)
+            else:
+                loss = objective(inputs, targets)
+            torch.autograd.backward(loss)
+            if correct is not None:
+                correct()
+            training.clip(model)
+            optimiser.step()
+            losses.append(loss.detach())
     return float(torch.stack(losses).mean()) if losses else 0.0

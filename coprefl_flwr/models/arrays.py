@@ -4,20 +4,49 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError
+
+_CARRIED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The types of weights that a model may have."""
 
 
 def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of the model's parameters and buffers, shapes and dtypes kept.
 
-    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array.
+    A scalar buffer, such as BatchNorm's int64 `num_batches_tracked`, is a 0-d array. bfloat16 is
+    float32 (see `as_array`).
     """
     return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format).numpy()
+        name: as_array(tensor.cpu().clone(memory_format=torch.contiguous_format), name)
         for name, tensor in model.state_dict().items()
     }
+
+
+def model_views(model: nn.Module) -> dict[str, np.ndarray]:
+    """Return what `model_arrays` does without a copy of what is in the CPU's memory."""
+    return {name: as_array(tensor, name) for name, tensor in model.state_dict().items()}
+
+
+def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
+    """Return a tensor as an array, of the same memory where it can be.
+
+    NumPy has no bfloat16: it becomes float32, which holds each of its numbers. Loaded into the
+    model again they are the same; a mean of several is rounded there, and not before.
+
+    Raises a SettingsError that calls the tensor `name`, if NumPy has nothing for its type.
+    """
+    tensor = tensor.detach().cpu()
+    if tensor.dtype.is_complex or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
+        told = ", ".join(_short(dtype) for dtype in _CARRIED)
+        raise SettingsError(f"{name!r} is {_short(tensor.dtype)}; allowed are weights of {told}")
+    found: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return found
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
@@ -42,10 +71,21 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
-        # C order, since torch knows no negative strides; a copy of what is read-only, since torch
-        # warns of it.
-        array = np.asarray(arrays[name], order="C")
-        tensor.copy_(torch.from_numpy(array if array.flags.writeable else array.copy()))
+        tensor.copy_(torch.from_numpy(_for_torch(np.asarray(arrays[name]))))
+
+
+def _for_torch(array: np.ndarray) -> np.ndarray:
+    """Return an array of the same numbers that torch takes without a warning; nobody writes it."""
+    if min(array.strides, default=0) < 0:  # Which torch does not know.
+        return array.copy()
+    if array.flags.writeable:
+        return array
+    view = array.view()
+    try:
+        view.flags.writeable = True
+    except ValueError:  # The memory itself is read-only.
+        return array.copy()
+    return view
 
 
 def with_fresh_head(

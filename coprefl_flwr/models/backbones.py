@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -21,9 +20,10 @@ from coprefl_flwr.allowed import VARIABLE, is_listed
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.models.arrays import load_arrays
+from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import KNOWN, build_model
 from coprefl_flwr.models.network import outputs_and_representation
+from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
 
 LUMA = (0.299, 0.587, 0.114)
@@ -73,12 +73,13 @@ class Backbone:
         )
 
     @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
+    def features(self, images: Tensor, precision: str = FLOAT32) -> Tensor:
         """Return the features, float32 (b, size), of images from 0 to 1, (b, C, H, W)."""
         device = images.device
         mean, std = (values.to(device)[:, None, None] for values in (self.mean, self.std))
         inputs = (fitted(images, self.shape) - mean) / std
-        _, features = outputs_and_representation(self.network.to(device), inputs)
+        with computing(self.network.to(device), precision):
+            _, features = outputs_and_representation(self.network, inputs)
         return features
 
 
@@ -96,14 +97,15 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     return interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
-def load_backbone(name: str) -> Backbone:
+def load_backbone(name: str, outlined: bool = False) -> Backbone:
     """Return the frozen network that `name` stands for.
 
     "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
     are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
     taken to be of the size and normalisation of torchvision's; and a path is that of a model that
-    `save_model` wrote, its folder or the file in it. Raises a SettingsError if the name is unknown,
-    or its weights cannot be loaded or are another network's.
+    `save_model` wrote, its folder or the file in it. `outlined` ones of torchvision have random
+    weights, and need no file. Raises a SettingsError if the name is unknown, or its weights cannot
+    be loaded or are another network's.
     """
     architecture, equals, file = name.partition("=")
     path = expanded(name)
@@ -119,6 +121,8 @@ def load_backbone(name: str) -> Backbone:
     weights = models.get_model_weights(architecture).DEFAULT
     how = weights.transforms()
     shape = (3, *(how.crop_size * 2)[:2])
+    if outlined:
+        return Backbone.of(name, models.get_model(architecture), shape, how.mean, how.std)
     if equals:
         return Backbone.of(name, _from_file(name, architecture, file), shape, how.mean, how.std)
     try:
@@ -197,7 +201,7 @@ def _from_file(name: str, architecture: str, file: str) -> nn.Module:
         architecture, weights=None, num_classes=len(tensors[head])
     )
     try:
-        load_arrays(network, {n: np.asarray(tensor) for n, tensor in tensors.items()})
+        load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
     except SettingsError as error:
         raise _refused(name, str(error)) from error
     return network

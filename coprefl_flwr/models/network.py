@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.models.arrays import model_arrays
+from coprefl_flwr.models.precision import computing, full
 
 
 def outputs_and_representation(
@@ -17,7 +18,8 @@ def outputs_and_representation(
 ) -> tuple[Tensor, Tensor]:
     """Return a network's outputs, and what entered its last linear layer, (b, d).
 
-    That is the module called `layer`; "" is the `nn.Linear` that the network calls last.
+    That is the module called `layer`; "" is the `nn.Linear` that the network calls last. Numbers of
+    16 bits are returned as float32.
 
     Raises a SettingsError if the network calls no such layer.
     """
@@ -32,14 +34,15 @@ def outputs_and_representation(
     ]
     handles = [module.register_forward_pre_hook(keep) for module in linear]
     try:
-        outputs = model(inputs)
+        with computing(model):
+            outputs = model(inputs)
     finally:
         for handle in handles:
             handle.remove()
     if not entered:
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
         raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
-    return outputs, entered[-1].flatten(start_dim=1)
+    return outputs, full(entered[-1].flatten(start_dim=1))
 
 
 @torch.no_grad()
@@ -61,7 +64,8 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
         for name, one in linear.items()
     ]
     try:
-        model.eval()(inputs)
+        with computing(model):
+            model.eval()(inputs)
     finally:
         for handle in handles:
             handle.remove()
@@ -93,7 +97,8 @@ class Network:
     @torch.no_grad()
     def outputs(self) -> int:
         """How many numbers it gives for a sample."""
-        return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
+        with computing(self.module):
+            return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
 
     @functools.cached_property
     @torch.no_grad()

@@ -19,7 +19,7 @@ from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Contest, Failures, score
+from coprefl_flwr.recipes.sweep import Contest, Failures, mean_score
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
     ACCURACY_OF,
@@ -141,11 +141,17 @@ class _Table:
         """Return a line for whatever is missing."""
         unchosen = [row.entrant.label for row, one, _ in self._rows if not one]
         deciding = [
+            (run, "a quarter of the rounds")
+            for row, _, _ in self._rows
+            for one in row.entrant.candidates()
+            for run in row.trials(one)
+        ]
+        deciding += [
             (run, "on validation tasks")
             for row, _, _ in self._rows
             if row.validated
-            for one in row.entrant.candidates()
-            for run in row.deciding(one)
+            for runs in row.judged(self.store).values()
+            for run in runs
         ]
         reported = [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         return [f"{label}: no value could be chosen" for label in unchosen] + [
@@ -169,7 +175,10 @@ class _Table:
         """Return every run of the table, those that choose included."""
         searched = {id(row): row for row, *_ in self._rows if row.searched}.values()
         deciding = [
-            run for row in searched for one in row.entrant.candidates() for run in row.deciding(one)
+            run
+            for row in searched
+            for one, runs in row.judged(self.store).items()
+            for run in row.trials(one) + runs
         ]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
@@ -191,19 +200,22 @@ class _Table:
         """Return every value that was searched, with its score."""
         found = []
         for row, chosen, _ in self._rows:
-            for one in row.entrant.candidates() if row.searched else []:
-                runs = row.deciding(one)
+            for one, runs in row.judged(self.store).items() if row.searched else []:
+                trials = row.trials(one)
                 missing = [
-                    self.failed.get(r.key, "not run yet") for r in runs if not self.store.done(r)
+                    self.failed.get(r.key, "not run yet")
+                    for r in [*trials, *runs]
+                    if not self.store.done(r)
                 ]
-                points = [score(self.store, run) for run in runs]
                 tried = Tried(
                     row.entrant.label,
                     one.chosen,
-                    float(np.mean(points)),
+                    mean_score(self.store, runs),
                     chosen=chosen == one,
                     why="; ".join(dict.fromkeys(missing)),
-                    trouble="; ".join(notes.troubles(self.store, runs)),
+                    trouble="; ".join(notes.troubles(self.store, [*trials, *runs])),
+                    trial=mean_score(self.store, trials) if trials else None,
+                    dropped=row.halved and not runs and chosen != one,
                 )
                 found.append(tried)
         return found

@@ -3,6 +3,7 @@
     coprefl new NAME
     coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
                [--set KEY=VALUE] [--workers N]
+    coprefl plan RECIPE [as run]
     coprefl report DIR
     coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
@@ -40,13 +41,14 @@ from coprefl_flwr.recipes.listing import (
     store_of,
 )
 from coprefl_flwr.recipes.new import write_new
+from coprefl_flwr.recipes.plan_command import add_plan, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
-from coprefl_flwr.recipes.sweep import Failures, InProcess, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import Tracked, tensorboard
-from coprefl_flwr.recipes.workers import OnRay
+from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
+from coprefl_flwr.recipes.trackers import MLflow, Tracked, WandB, tensorboard
+from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
@@ -58,6 +60,10 @@ logger = logging.getLogger("flwr.coprefl")
 
 FAILED, COMMIT, LOCK = "failed.json", "commit.txt", ".lock"
 INTERRUPTED = 130
+WORKERS_HELP = (
+    "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
+    "GPU, or per core; then little work is done in this one too); RAY_ADDRESS names a cluster"
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,11 +95,17 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--protocol", default="", metavar="NAME", help="of its own (default: the first)"
     )
-    run.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
-    run.add_argument("--workers", type=int, default=0, help="runs at once, on Ray (default: none)")
+    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
+    run.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
+    )
+    run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
+    run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
+    add_plan(commands)
     new = commands.add_parser("new", help="write a small recipe with every key explained")
     new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
     new.set_defaults(run=_new)
@@ -106,11 +118,22 @@ def _parser() -> argparse.ArgumentParser:
     claims.add_argument("--page", type=Path, default=CLAIMS_PAGE, help="where it goes")
     claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
-    listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"))
+    listed.add_argument(
+        "outputs",
+        type=Path,
+        nargs="?",
+        default=Path("outputs"),
+        help="the folder of recipes' folders and of studies (default: outputs)",
+    )
     listed.set_defaults(run=_list)
     show = commands.add_parser("show", help="one starting model and its tasks")
     show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
-    show.add_argument("--models", type=Path, default=Path("outputs/models"))
+    show.add_argument(
+        "--models",
+        type=Path,
+        default=Path("outputs/models"),
+        help="where results lie (default: outputs/models)",
+    )
     show.set_defaults(run=_show)
     check = commands.add_parser("check-method", help="check that a method keeps what studies need")
     check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
@@ -135,8 +158,7 @@ def _run(given: argparse.Namespace) -> int:
     suffix = "".join(f"-{mark}" for mark in marks if mark)
     out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
     models = given.models or out.parent / "models"
-    if given.workers < 0:
-        raise SettingsError(f"--workers {given.workers}: must be at least 0")
+    wanted_workers(given.workers)
     check_place("--out", out)
     check_place("--models", models)
     _check_not_another(out, recipe)
@@ -166,9 +188,9 @@ def _run_into(
     # That of its results: a recipe that was run to the end has no others by being run again.
     if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
         write_atomically(out / COMMIT, f"{commit}\n".encode())
-    logger.info("%s: at most %s runs, into %s", recipe.title, len(runs), models)
-    make = OnRay(store, given.workers, tracker) if given.workers else InProcess(store, tracker)
-    failed = run_recipe(recipe, store, make)
+    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), models)
+    with workshop(store, given.workers, tracker) as make:
+        failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     for key, problem in failed.items():
@@ -178,12 +200,18 @@ def _run_into(
 
 def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     """Return where rounds are reported to besides the files, if anywhere."""
-    if given.tensorboard and given.tracker:
-        raise SettingsError("--tensorboard and --tracker: give one of them")
+    options = ("tensorboard", "mlflow", "wandb", "tracker")
+    there = [f"--{option}" for option in options if getattr(given, option)]
+    if len(there) > 1:
+        raise SettingsError(f"{' and '.join(there)}: give one of them")
     if given.tracker:
         place = places.resolved(given.tracker, Path.cwd())
         places.find("tracker", place)
         return Tracked(place, out.resolve())
+    if given.mlflow:
+        return MLflow.at(given.mlflow)
+    if given.wandb:
+        return WandB(given.wandb, out.resolve())
     return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
 
 

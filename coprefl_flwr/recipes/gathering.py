@@ -111,6 +111,8 @@ def _other(kept: Recipe, recipe: Recipe) -> str:
         **{key: (value, recipe.settings.get(key)) for key, value in kept.settings.items()},
         "methods": tuple([_method(one) for one in of.entrants] for of in (kept, recipe)),
         "select": (kept.select, recipe.select),
+        "search-by": (kept.search_by, recipe.search_by),
+        "search-trials": (kept.search_trials, recipe.search_trials),
     }
     for key, (here, there) in pairs.items():
         if key != "data-dir" and _by_name(here) != _by_name(there):

@@ -10,8 +10,9 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
@@ -21,13 +22,21 @@ logger = logging.getLogger("flwr.coprefl")
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
 
-REPORTED, VALIDATION = "reported", "validation"
+REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
 
 def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
-    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values."""
-    seeds = recipe.seeds
-    return {run.key: REPORTED if run.settings.seed in seeds else VALIDATION for run in runs}
+    """Return what each of a recipe's runs is for, by key: to be reported, or to choose values.
+
+    A trial that is also one of the runs to the end, such as that of one round, is called as these.
+    """
+    found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
+    if recipe.search_by != HALVING:
+        return found
+    tried = [(row, one) for row in contests(recipe) for one in row.entrant.candidates()]
+    whole = {run.key for row, one in tried for run in row.deciding(one)}
+    trials = {run.key for row, one in tried for run in row.trials(one)}
+    return found | dict.fromkeys(trials - whole, TRIAL)
 
 
 def store_of(folder: Path) -> ModelStore:

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from coprefl_flwr.recipes.recipe import VALIDATION, Recipe
+from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.sampling import version
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.told import left_out, trouble_in
@@ -21,6 +22,17 @@ def how(recipe: Recipe) -> list[str]:
         )
     if not any(contest.searched for contest in contests(recipe)):
         return notes
+    if recipe.search_by == HALVING:
+        notes.append(
+            "Searched by halving: every value ran a quarter of the rounds, of the pre-training and "
+            "of the tasks, and only the best quarter of a row's values went on to the end."
+        )
+    if recipe.search_by == OPTUNA:
+        notes.append(
+            f"Searched by Optuna {version()} (TPE, seed {recipe.validation_seed}): of each row "
+            f"{recipe.search_trials} of its values, or all where it has no more, one after the "
+            "other, by what those before came to."
+        )
     if recipe.select == VALIDATION:
         return [
             *notes,

@@ -11,10 +11,11 @@ protocols:
 ```
 
 `rates` multiplies every rate of the recipe, in settings, methods and search, the defaults of those
-that are not set included. `settings`, `methods` (options by label), `search`, `select` and `seeds`
-come over the recipe's own, as they are written; what is empty is not set. `equal` compares at the
-reference's summed step size, to which the rounds of every row are changed, or at the first round at
-which a start's loss over all pre-training clients is at most `below`.
+that are not set included. `settings`, `methods` (options by label), `search`, `select`,
+`search-by`, `search-trials` and `seeds` come over the recipe's own, as they are written; what is
+empty is not set. `equal` compares at the reference's summed step size, to which the rounds of every
+row are changed, or at the first round at which a start's loss over all pre-training clients is at
+most `below`.
 
 What was changed stands in the effective recipe, whose key `protocol` says that it was.
 """
@@ -44,7 +45,7 @@ from coprefl_flwr.studies.settings import Settings
 logger = logging.getLogger("flwr.coprefl")
 
 PROTOCOL, PROTOCOLS = "protocol", "protocols"
-PARTS = ("settings", "methods", "search", "select", "seeds")
+PARTS = ("settings", "methods", "search", "select", "search-by", "search-trials", "seeds")
 KEYS = ("because", "rates", *PARTS, "equal", "below")
 RATES = (
     *("learning-rate", "meta-learning-rate", "inner-learning-rate", "server-learning-rate"),
@@ -126,7 +127,8 @@ def _with(tree: Tree, one: Tree, folder: Path) -> dict[str, Located]:
         changed["settings"] = changed["settings"].holding({**changed["settings"].value, **every})
     if "methods" in one:
         changed["methods"] = _with_options(tree["methods"], entries_of(changed, "methods"), one)
-    return changed | {key: one[key] for key in ("select", "seeds") if key in one}
+    as_written = ("select", "search-by", "search-trials", "seeds")
+    return changed | {key: one[key] for key in as_written if key in one}
 
 
 def _or_not_set(entry: Located) -> Located:
@@ -257,7 +259,8 @@ def with_step_size(run: Run, reference: Run) -> Run:
     if run == reference or not _pretraining(run).phases:
         return run
     rounds = _rounds(run, reference, texts_of(run.settings.to_config()))
-    return Run(replace(run.settings, method=with_rounds(run.settings.method, rounds)))
+    method = with_rounds(run.settings.method, rounds)
+    return replace(run, settings=replace(run.settings, method=method))
 
 
 @functools.lru_cache(maxsize=1024)

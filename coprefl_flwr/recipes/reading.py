@@ -11,8 +11,9 @@ from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.lists import as_text, written_out
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
 from coprefl_flwr.recipes.protocols import PROTOCOL, PROTOCOLS, applied, chosen
-from coprefl_flwr.recipes.recipe import ALL, TEST, VALIDATION, Entrant, Recipe
+from coprefl_flwr.recipes.recipe import ALL, EVERY, SEARCHES, TEST, VALIDATION, Entrant, Recipe
 from coprefl_flwr.recipes.runs import ROLES, Run
+from coprefl_flwr.recipes.sampling import check_installed
 from coprefl_flwr.recipes.scale import FULL, SMALL, cut
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part_of, read_yaml
 from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STEP_SIZE, STOPPED
@@ -27,15 +28,19 @@ from coprefl_flwr.studies.phases import (
 )
 from coprefl_flwr.studies.settings import STARTS, Settings
 
-DEFAULTS = {"select": VALIDATION, "validation-tasks": 2, "validation-seed": 100, "seeds": 0}
+DEFAULTS = {"select": VALIDATION, "search-by": EVERY, "search-trials": 10}
+DEFAULTS |= {"validation-tasks": 2, "validation-seed": 100, "seeds": 0}
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
     *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
 )
 ELSEWHERE = {
-    "seed": "seeds", "method": "methods", "run-name": "--out", "output-dir": "--out",
+    "seed": "seeds",
+    "method": "methods",
+    "run-name": "--out",
+    "output-dir": "--out",
     "resume": "the same command again",
-}  # fmt: skip
+}
 """Settings that a recipe says in another way."""
 
 
@@ -134,6 +139,8 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         settings=settings,
         entrants=rows,
         select=select,
+        search_by=given["search-by"].one_of("search-by", SEARCHES),
+        search_trials=given["search-trials"].whole("search-trials", 1),
         validation_tasks=given["validation-tasks"].whole("validation-tasks", 1),
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
@@ -280,8 +287,15 @@ def _check_claims(tree: Mapping[str, Located]) -> None:
 
 
 def _check_searched(recipe: Recipe) -> None:
-    """Raise a SettingsError if something is searched that nothing can choose."""
+    """Raise a SettingsError if something is searched that nothing can choose, or the reverse."""
     searched = [one for one in recipe.entrants if len(one.candidates()) > 1]
+    if recipe.search_by != EVERY and (not searched or recipe.select == ALL):
+        why = "with select: all every value is shown" if searched else "no method has two values"
+        by = recipe.search_by
+        problem = f"search-by: {by}: nothing is searched, as {why}; set search-by: {EVERY}"
+        raise SettingsError(f"{recipe.places['search-by']}: {problem}", "search-by")
+    with recipe.placing():
+        check_installed(recipe.search_by)
     if not searched or recipe.select != VALIDATION:
         return
     first = f"'{searched[0].label}' is searched"

@@ -14,6 +14,8 @@ methods:                      # the rows of a table; a list there is searched
   - coprefl: {gamma: [0, 0.5, 1]}
 search: {learning-rate: [0.01, 0.001]}   # for every method that has it
 select: validation            # or test (the papers' way), or all (each value is a row)
+search-by: halving            # only the best quarter of the values is run to the end; or all, or
+                              # optuna: of each row `search-trials`, 10 if that is not set
 reference: coprefl            # the row that the others are tested against
 seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
 metrics: [accuracy, variance] # the columns
@@ -49,6 +51,10 @@ from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
 """How a value is chosen: on validation tasks, on the reported tasks, or not: each is a row."""
+
+SEARCHES = EVERY, HALVING, OPTUNA = "all", "halving", "optuna"
+"""What is searched by: every value is run to the end, or only those that lead after a quarter, or
+those that Optuna asks for."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,8 @@ class Recipe:
     settings: Choices  # several values are compared
     entrants: tuple[Entrant, ...]
     select: str
+    search_by: str
+    search_trials: int
     validation_tasks: int
     validation_seed: int
     reference: str

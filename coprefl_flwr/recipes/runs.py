@@ -10,12 +10,12 @@ recipe that needs one finds it, and none is made twice:
     MODELS/features/KEY/                                     what backbones made of images
 """
 
+import contextlib
 import functools
 import logging
 import math
 import statistics
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,13 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import SECONDS, is_done, read_result
 from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.stage import Stage, settle
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
+
+LOCKS = ".locks"
+"""Below the folder of all runs, a file a stage that is or was being made."""
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """By kind of study, the role of the methods that its rows are."""
@@ -40,12 +43,18 @@ ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 
 @dataclass(frozen=True)
 class Run:
-    """One entry of `method` with one seed; `settings` name no other entry."""
+    """One entry of `method` with one seed; `settings` name no other entry.
+
+    One that is `outlined` is never made: its study needs no data (see `studies.build`).
+    """
 
     settings: Settings
+    outlined: bool = False
 
     @classmethod
-    def of(cls, config: Mapping[str, Value], entry: str, seed: int) -> "Run":
+    def of(
+        cls, config: Mapping[str, Value], entry: str, seed: int, outlined: bool = False
+    ) -> "Run":
         """Return the run of an entry with a seed.
 
         Settings that only other methods of the comparison have are left out.
@@ -53,7 +62,7 @@ class Run:
         role = ROLES[str(config.get("study", STARTS))]
         has = keys_of(entry, role) | heeded_by(config)
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
+        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}), outlined)
 
     @functools.cached_property
     def shared(self) -> Settings:
@@ -63,7 +72,7 @@ class Run:
     @property
     def study(self) -> Study:
         """Its stages and their clients, which are not kept here: they hold data."""
-        return build(self.shared)
+        return build(self.shared, self.outlined)
 
     @property
     def name(self) -> str:
@@ -135,19 +144,29 @@ class ModelStore:
         taken = read_json(file) if file.exists() else []
         return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
-    @contextmanager
-    def held(self, run: Run) -> Iterator[None]:
-        """Keep other processes from making the same run; wait for one that does."""
-        folder = self.folder(run.main)
+    @contextlib.contextmanager
+    def held(self, stage: Stage) -> Iterator[None]:
+        """Keep other processes from making the same stage; wait for one that does."""
+        folder, lock = self.folder(stage), self._lock(stage)
         folder.mkdir(parents=True, exist_ok=True)
-        locks = self.root / ".locks"
-        locks.mkdir(exist_ok=True)
-        lock = filelock.FileLock(locks / run.key)
         try:
             held = lock.acquire(blocking=False)
         except filelock.Timeout:
-            logger.info("%s is being made by another process; waiting for it", run.key)
+            logger.info("%s is being made by another process; waiting for it", stage.key)
             held = lock.acquire()
         with held:
-            remove_unfinished(folder)
+            if not self.has(stage):  # Others may be writing what lies below one that is done.
+                remove_unfinished(folder)
             yield
+
+    def settle(self, stage: Stage) -> None:
+        """Settle a stage (see `studies.stage`) that nobody is making."""
+        if self.folder(stage).exists():
+            with contextlib.suppress(filelock.Timeout), self._lock(stage).acquire(blocking=False):
+                settle(stage, self.folder(stage))
+
+    def _lock(self, stage: Stage) -> filelock.FileLock:
+        locks = self.root / LOCKS
+        locks.mkdir(parents=True, exist_ok=True)
+        # The end of a long key is what tells it from others: its hash.
+        return filelock.FileLock(locks / stage.key.replace("/", "-")[-200:])

@@ -1,85 +1,305 @@
-"""Making several runs at once: each a Ray task, on this machine or on an existing cluster.
+"""Making runs on workers: processes of one thread on this machine, or on an existing cluster.
 
-A Ray that is started here ends with the program; RAY_ADDRESS names a cluster, whose machines must
-share the folder of the results.
+What a worker makes is a stage (`work` says which, in which order). One that gets several workers
+has its clients spread over these (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must
+share the folder of the results; else Ray starts here, and ends with the work.
 """
 
+import contextlib
 import logging
 import os
+import queue
+import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from logging.handlers import QueueHandler
 from typing import Any
 
+import torch
+
 from coprefl_flwr import places
-from coprefl_flwr.errors import one_line
-from coprefl_flwr.flower import without_colours
+from coprefl_flwr.cores import cores
+from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
+from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
+from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Failures, attempt
-from coprefl_flwr.rounds.progress import clock
+from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, attempt
+from coprefl_flwr.recipes.work import Piece, Work
+from coprefl_flwr.rounds.progress import Part, Progress
+from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.study import Track
 
 logger = logging.getLogger("flwr.coprefl")
 
+WORKERS = "COPREFL_WORKERS"
+"""The environment variable that says how many workers there are where the command does not."""
 
-@dataclass(frozen=True)
-class OnRay:
-    """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly.
+FEW = 300
+"""Rounds of a client up to which starting workers takes longer than it saves."""
 
-    Runs of the same starting model wait for each other; all others are independent.
+SHOWN_EVERY = 0.2
+"""Seconds between two rounds that a worker tells of."""
+
+
+def wanted_workers(given: int | None) -> tuple[int, bool]:
+    """Return how many workers to use, and whether that was asked for.
+
+    Without `given` it is what COPREFL_WORKERS says, or one for every GPU, or for every core.
     """
+    said = os.environ.get(WORKERS, "")
+    name, value = (f"--workers {given}", given) if given is not None else (f"{WORKERS}={said}", 0)
+    if given is None and not said:
+        gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
+        return gpus or cores(), False
+    if given is None and said.isdecimal():
+        value = int(said)
+    if not value or value < 1:
+        raise SettingsError(f"{name}: must be a whole number, at least 1")
+    return value, True
+
+
+@contextlib.contextmanager
+def workshop(
+    store: ModelStore, given: int | None = 1, tracker: Track | None = None
+) -> Iterator[Make]:
+    """Give what makes runs on so many workers (see `wanted_workers`); 1 is this process.
+
+    Where nobody asked for workers, little work is done in this process too.
+    """
+    workers, asked = wanted_workers(given)
+    if workers == 1:
+        yield InProcess(store, tracker)
+        return
+    made = OnWorkers(store, workers, tracker, asked)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+Said = RoundReport | logging.LogRecord | str
+"""What a worker says of a stage: a round, a line of its log, and at last why it failed, or ""."""
+
+
+@dataclass
+class Job:
+    """A piece of work under way: who makes it, and what shows how far it is."""
+
+    piece: Piece
+    lead: Any
+    others: list[Any]
+    part: Part | None
+
+
+class Maker(Host):
+    """A worker: makes stages, or is a node of a stage that another one makes."""
+
+    def make(
+        self,
+        run: Run,
+        key: str,
+        store: ModelStore,
+        tracker: Track | None,
+        others: Sequence[Any],
+    ) -> Iterator[Said]:
+        """Make a stage; yield rounds without arrays, lines of the log, and why it failed, or ""."""
+        told: queue.SimpleQueue[Said] = queue.SimpleQueue()
+
+        def work() -> None:
+            problem = "its worker ended it"
+            try:
+                problem = attempt(run, store, Told(0, to=told), tracker, keys=[key], hosts=others)
+            finally:
+                told.put(problem)
+
+        flower = logging.getLogger("flwr")
+        kept, flower.handlers = flower.handlers, [QueueHandler(told)]
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            while not isinstance(one := told.get(), str):
+                yield one
+        finally:
+            flower.handlers = kept
+        yield one
+
+
+@dataclass
+class Told(Progress):
+    """Says how far a stage is to who shows it, in another process."""
+
+    to: Any = None
+    _last: float = 0.0
+
+    def begin(self, title: str, kind: str = "", rounds: int = 0, switch: int = 0) -> None:
+        """Say nothing: the other knows what was begun."""
+
+    def skip(self, title: str, kind: str = "", rounds: int = 0) -> None:
+        """Say nothing."""
+
+    def note(self, title: str) -> None:
+        """Say nothing."""
+
+    def __call__(self, report: RoundReport) -> None:
+        """Hand on what can be shown of a round."""
+        now = time.monotonic()
+        if report.round == report.num_rounds or now - self._last >= SHOWN_EVERY:
+            self._last = now
+            self.to.put(replace(report, arrays={}, evaluation=None))
+
+
+@dataclass
+class OnWorkers:
+    """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly."""
 
     store: ModelStore
     workers: int
     tracker: Track | None = None
+    asked: bool = True
+    progress: Progress = field(default_factory=lambda: Progress(0))
+    _every: list[Any] = field(default_factory=list)
+    _free: list[Any] = field(default_factory=list)
+    _coming: dict[Any, Any] = field(default_factory=dict)
+    _jobs: dict[Any, Job] = field(default_factory=dict)
+    _left: dict[str, Part] = field(default_factory=dict)
+    _started: bool = False
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
-        # Lines of two runs look alike to Ray, which would show one of them.
-        os.environ.setdefault("RAY_DEDUP_LOGS", "0")
-        import ray
-
+        work = Work(runs, self.store)
         left = [run for run in runs if not self.store.done(run)]
         logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
-        if not left:
-            return {}
-        if not ray.is_initialized():
-            local: dict[str, Any] = {"num_cpus": self.workers, "include_dashboard": False}
-            given = {} if "RAY_ADDRESS" in os.environ else local
-            ray.init(logging_level=logging.WARNING, **given)
-        found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        share = found.get("GPU", 0.0) / self.workers
-        remote = ray.remote(num_cpus=1, num_gpus=share, max_retries=0)(_attempt)
+        if not (self.asked or self._every) and work.participations <= FEW:
+            return InProcess(self.store, self.tracker, self.progress)(left)
+        self.progress.add([(piece.kind, piece.rounds) for piece in work.pieces.values()])
+        if work.pieces:
+            self._start()
+            self._hand_out(work)
+        while self._jobs or work.left:
+            self._wait(work)
+            self._hand_out(work)
+        return work.failed
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started for them."""
+        if self._every:
+            import ray
+
+            # What they are being asked is answered at once; Ray would tell of answers that it lost.
+            ray.wait(
+                list(self._coming) or [ray.put(0)], num_returns=len(self._coming) or 1, timeout=5
+            )
+            end_hosts(self._every)
+            self._every = []
+            if self._started:
+                ray.shutdown()
+
+    def _start(self) -> None:
+        """Start the workers, unless they are there.
+
+        On a busy cluster not all may come: after a while stages begin on those that are there.
+        """
+        if self._every:
+            return
+        logger.info("starting %s workers", self.workers)
+        self._started = connect(self.workers)
+        self._every = start_hosts(self.workers, Maker, patient=True)
+        self.progress.workers = self.workers
+        self._call(self._every)
+        import ray
+
+        ready, _ = ray.wait(list(self._coming), num_returns=self.workers, timeout=START_UP)
+        for one in ready:
+            self._take_in(one)
+        if self._coming:
+            told = f"{len(self._free)} of {self.workers} workers are there after {START_UP:g} s"
+            logger.warning("%s; the others begin when Ray has room for them", told)
+
+    def _call(self, workers: Sequence[Any]) -> None:
+        """Count workers as free as soon as they answer: one may be starting, or still at work."""
         own = places.registered()
-        pending = {remote.remote(run, self.store, self.tracker, own): run for run in left}
-        return _collect(pending)
+        self._coming |= {worker.adopt.remote(own): worker for worker in workers}
 
+    def _take_in(self, answer: Any) -> None:
+        """Take in that a worker is free, or that it cannot be had."""
+        import ray
 
-def _attempt(run: Run, store: ModelStore, tracker: Track | None, own: places.Registered) -> str:
-    """Make a run in a worker that knows what was registered; return why it failed, or ""."""
-    without_colours()
-    places.adopt(own)
-    return attempt(run, store, tracker)
-
-
-def _collect(pending: dict[Any, Run]) -> Failures:
-    """Wait for the runs, saying after each how many are left."""
-    import ray
-
-    failed: Failures = {}
-    total, began = len(pending), time.monotonic()
-    while pending:
-        (ready,), _ = ray.wait(list(pending), num_returns=1)
-        run = pending.pop(ready)
+        worker = self._coming.pop(answer)
         try:
-            problem = ray.get(ready)
-        except ray.exceptions.RayError as error:  # A worker that died takes one run with it.
-            problem = one_line(error)
-        if problem:
-            failed[run.key] = problem
-            logger.warning("%s failed: %s", run.name, problem)
-        done = total - len(pending)
-        left = (time.monotonic() - began) / done * len(pending)
-        words = f", {clock(left)} left" if pending else ""
-        logger.info("[%s/%s] %s%s", done, total, run.key, words)
-    return failed
+            ray.get(answer)
+        except ray.exceptions.RayError as error:
+            if not (self._coming or self._jobs or self._free):
+                raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
+            self.progress.clear()
+            logger.warning("a worker is lost: %s", cut(one_line(error)))
+        else:
+            self._free.append(worker)
+
+    def _hand_out(self, work: Work) -> None:
+        """Give the free workers something to do; few stages get several each."""
+        while taken := work.take(len(self._free)):
+            piece, many = taken
+            lead, *others = [self._free.pop() for _ in range(many)]
+            of = piece.run, piece.key, self.store, self.tracker, others
+            rounds = lead.make.options(num_returns="streaming", max_task_retries=0).remote(*of)
+            self._jobs[rounds] = Job(piece, lead, others, self._begun(piece, many))
+
+    def _begun(self, piece: Piece, workers: int) -> Part | None:
+        if part := self._left.pop(piece.key, None):
+            self.progress.again(part, workers)
+            return part
+        if not piece.rounds:
+            if piece.tries == 1:
+                self.progress.note(piece.title)
+            return None
+        about = piece.title, piece.kind, piece.rounds, workers, piece.switch
+        return self.progress.beside(*about)
+
+    def _wait(self, work: Work) -> None:
+        """Wait for whatever comes first: a round, the end of a stage, or a worker."""
+        import ray
+
+        first: Any = ray.wait([*self._coming, *self._jobs], num_returns=1)[0][0]
+        if first in self._coming:
+            self._take_in(first)
+            return
+        job = self._jobs[first]
+        try:
+            told: Said = ray.get(next(first))
+        except ray.exceptions.RayError as error:
+            self._lost(work, self._jobs.pop(first), cut(one_line(error)))
+            return
+        if isinstance(told, str):
+            self._end(work, self._jobs.pop(first), told)
+        elif isinstance(told, logging.LogRecord):
+            self.progress.clear()
+            logging.getLogger(told.name).handle(told)
+        elif job.part:
+            job.part(told)
+
+    def _lost(self, work: Work, job: Job, why: str) -> None:
+        """Let another worker go on, once, with what a worker had under way that died."""
+        piece = job.piece
+        if piece.tries > 1:
+            self._end(work, job, why)
+            return
+        self.progress.clear()
+        logger.warning("%s: its worker died; another goes on", piece.title)
+        if job.part:
+            self.progress.end(job.part)
+            self._left[piece.key] = job.part
+        self._call([job.lead, *job.others])
+        work.put_back(replace(piece, tries=piece.tries + 1))
+
+    def _end(self, work: Work, job: Job, problem: str) -> None:
+        """Take note of the end of a stage, and call its workers for others."""
+        self._call([job.lead, *job.others])
+        failed = work.end(job.piece, problem)
+        if job.part:
+            self.progress.end(job.part)
+            if not (problem or job.part.at):
+                self.progress.clear()
+                logger.info("%s  already done", job.piece.title)
+        if failed:
+            self.progress.clear()
+            logger.warning("%s failed: %s", job.piece.run.name, problem)

@@ -9,14 +9,14 @@ TEXT_WIDTH = 100  # most characters of a line of plain text
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
 
 
-def plain(table: Table) -> str:
-    """Return a table as text at most 100 characters wide, the best numbers starred.
+def plain(table: Table, width: int = TEXT_WIDTH) -> str:
+    """Return a table as text at most so many characters wide, the best numbers starred.
 
     It has what was measured here alone. Columns that do not fit beside the others stand in a
     further table below, and long names are wrapped.
     """
     names = list(map(_name, table.lines))
-    room = TEXT_WIDTH - min(_NAMES_WIDTH, max(map(len, names)))
+    room = width - min(_NAMES_WIDTH, max(map(len, names)))
     groups: list[list[list[str]]] = [[]]
     for one in table.columns:
         column = _column(one.title, one.parts["here"], table.marks)
@@ -25,8 +25,8 @@ def plain(table: Table) -> str:
         groups[-1].append(column)
     text = [table.title, ""] if table.title else []
     for columns in groups:
-        text += [*_beside(table.names[0], names, columns), ""]
-    return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), TEXT_WIDTH)).rstrip("\n")
+        text += [*_beside(table.names[0], names, columns, width), ""]
+    return "\n".join(text + textwrap.wrap(table.note("*", ["here"]), width)).rstrip("\n")
 
 
 def _name(line: Sequence[str]) -> str:
@@ -49,9 +49,11 @@ def _column(title: str, numbers: Sequence[Number], marks: bool) -> list[str]:
     return [text.rjust(width) for text in texts]
 
 
-def _beside(first: str, names: Sequence[str], columns: Sequence[Sequence[str]]) -> list[str]:
+def _beside(
+    first: str, names: Sequence[str], columns: Sequence[Sequence[str]], most: int
+) -> list[str]:
     """Return the lines of a table: names in its first column, below the heading `first`."""
-    room = TEXT_WIDTH - sum(2 + len(column[0]) for column in columns)
+    room = most - sum(2 + len(column[0]) for column in columns)
     wrapped = [textwrap.wrap(name, room) or [""] for name in names]
     width = max(len(first), *(len(line) for lines in wrapped for line in lines))
     header = "  ".join([first.ljust(width), *(column[0] for column in columns)])

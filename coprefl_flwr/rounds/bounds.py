@@ -14,10 +14,11 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
 from coprefl_flwr.errors import LONGEST, SettingsError
+from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
 from coprefl_flwr.rounds.exchange import Exchange
@@ -245,8 +246,9 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int, bounds: Bo
 
     Nothing of it has been read by then: its size is that of the message.
     """
-    records: list[MetricRecord | ConfigRecord] = [*content.metric_records.values()]
-    records += content.config_records.values()
+    records: list[MetricRecord | ConfigRecord] = []
+    records += records_of(content, MetricRecord).values()
+    records += records_of(content, ConfigRecord).values()
     for record in records:
         if len(record) > bounds.most_metrics + 1:  # And the list `clients`.
             found = f"{len(record)} metrics in the reply"
@@ -262,21 +264,21 @@ def _check_arrays_size(
     content: RecordDict, exchange: Exchange, clients: int, bounds: Bounds
 ) -> None:
     """Check the number of arrays, and their bytes: at most those of sums in float64."""
-    records, sent = content.array_records.values(), exchange.arrays
+    records, sent = records_of(content, ArrayRecord).values(), exchange.arrays
     sums = max(2, clients)  # What has two is the moments, and one a client the most.
     if len(records) > sums:
         raise ValueError(f"{len(records)} ArrayRecords in the reply, at most {sums} are read")
     most = max(map(len, records), default=0)
     if most > len(sent):
         raise ValueError(f"{most} arrays in the reply, sent were {len(sent)}")
-    size = sum(len(array.data) for record in records for array in record.values())
+    size = sum(size_of(array) for record in records for array in record.values())
     needed = sums * sum(8 * array.size + PER_ARRAY for array in sent.values())
     allowed = needed if bounds.most_bytes is None else bounds.most_bytes
     if size > allowed:
         raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
     for record in records:
         for name, array in record.items():
-            if _numbers(array) > len(array.data):
+            if not is_handed(array) and _numbers(array) > len(array.data):
                 raise ValueError(f"array '{name}' holds fewer numbers than its header says")
 
 

@@ -10,7 +10,8 @@ it, so that k of them are the sum of 1 + m + ... + m^(k-1). Weight decay, regula
 change the direction or depend on the data, and count nothing.
 
 The *gradient evaluations* are gradients of one sample's loss, summed over participants and server.
-A product with the Hessian counts as two more; losses, features and prototypes count none.
+A product with the Hessian counts as two more; losses, features and prototypes count none: they are
+the *forward evaluations*, of which each method says what it computes besides its gradients.
 
 Where clients differ in size, both are means over all clients: what is expected of a drawn one.
 """
@@ -52,7 +53,8 @@ class Work:
 
     def mean(self, of: Callable[[int], float]) -> float:
         """Return the mean over clients of a function of their number of samples."""
-        return math.fsum(map(of, self.sizes)) / len(self.sizes)
+        each = {n: of(n) for n in set(self.sizes)}  # Clients may be many, and equally large.
+        return math.fsum(each[n] for n in self.sizes) / len(self.sizes)
 
     @property
     def samples(self) -> float:
@@ -91,12 +93,15 @@ class Budget:
         Summed rates of the steps that do not follow the local learning rate.
     momentum : float
         Part of a round's travel that every further round takes once more.
+    forwards : float
+        Losses, features and prototypes of one sample without a gradient, over all participants.
     """
 
     travel: float
     gradients: float
     at_server: float = 0.0
     momentum: float = 0.0
+    forwards: float = 0.0
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
         """Return it with steps at the server besides."""
@@ -115,5 +120,5 @@ class Budget:
             server_round += 1
 
 
-UNKNOWN = Budget(math.nan, math.nan)
+UNKNOWN = Budget(math.nan, math.nan, forwards=math.nan)
 """Of a method that does not train as the settings say, and does not say what it does."""

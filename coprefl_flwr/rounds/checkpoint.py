@@ -3,13 +3,14 @@
 The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
 number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
 JSON keeps Python floats exactly, so a resumed run continues with the very bytes of an uninterrupted
-one.
+one. What every round measured stands under "history", as bytes: a line of JSON a round, made once,
+since to make all again would take most of a checkpoint's time after some hundreds of rounds.
 """
 
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,19 @@ Rounds = dict[int, dict[str, Any]]
 
 @dataclass
 class History:
-    """By absolute round: the metrics of training and of both evaluations, and the traffic."""
+    """By absolute round: the metrics of training and of both evaluations, and the traffic.
+
+    Those of a round that a checkpoint has are final: they are not read again for the next one.
+    """
 
     train: Rounds = field(default_factory=dict)
     evaluate: Rounds = field(default_factory=dict)
     server: Rounds = field(default_factory=dict)
     traffic: Rounds = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin without a line written."""
+        self._lines, self._until = bytearray(), -1
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
@@ -57,10 +65,35 @@ class History:
         result.evaluate_metrics_clientapp = _records(self.evaluate)
         result.evaluate_metrics_serverapp = _records(self.server)
 
+    def lines(self, until: int) -> bytes:
+        """Return a line of JSON for every round up to `until`."""
+        for number in range(self._until + 1, until + 1):
+            measured = {name: getattr(self, name).get(number) for name in MEASURED}
+            found = {name: metrics for name, metrics in measured.items() if metrics is not None}
+            self._lines += f"{json.dumps([number, found])}\n".encode() if found else b""
+        self._until = max(self._until, until)
+        return bytes(self._lines)
+
+    @classmethod
+    def from_lines(cls, text: bytes, until: int) -> "History":
+        """Read what `lines` returned."""
+        history = cls()
+        history._lines, history._until = bytearray(text), until
+        kept: dict[str, Rounds] = {name: getattr(history, name) for name in MEASURED}
+        for line in text.splitlines():
+            number, found = json.loads(line)
+            for name, metrics in found.items():
+                kept[name][int(number)] = dict(metrics)
+        return history
+
     @classmethod
     def from_json(cls, kept: Mapping[str, Mapping[str, dict[str, Any]]]) -> "History":
-        """Read a history from JSON, in which the rounds are strings."""
+        """Read a history as older checkpoints have it: in the header, the rounds as strings."""
         return cls(**{n: {int(r): m for r, m in rounds.items()} for n, rounds in kept.items()})
+
+
+MEASURED = ("train", "evaluate", "server", "traffic")
+"""What a history has of a round."""
 
 
 def _records(rounds: Rounds) -> dict[int, MetricRecord]:
@@ -143,11 +176,12 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
             tensors |= {f"state/{number}/{n}": np.asarray(a, order="C") for n, a in value.items()}
         else:
             state[key] = float(value)
+    lines = checkpoint.history.lines(checkpoint.round)
+    tensors["history"] = np.frombuffer(lines, dtype=np.uint8)
     about = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
         "state": state,
-        "history": asdict(checkpoint.history),
         "options": checkpoint.options,
         "versions": checkpoint.versions,
     }
@@ -171,13 +205,20 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
-            history=History.from_json(about["history"]),
+            history=_history(about, tensors),
             options=about["options"],
             versions={int(client): version for client, version in about["versions"].items()},
         )
     except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
         why = f"{path} is not a checkpoint of this package: {one_line(error)}"
         raise SettingsError(f"{why}; remove it to begin anew") from error
+
+
+def _history(about: Mapping[str, Any], tensors: Arrays) -> History:
+    """Return the history, which older checkpoints have in the header."""
+    if "history" in about:
+        return History.from_json(about["history"])
+    return History.from_lines(tensors["history"].tobytes(), int(about["round"]))
 
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:

@@ -200,6 +200,7 @@ class Accumulator:
         self.rule = rule
         self.sent = sent or {}
         self.sums: dict[str, Arrays] = {}
+        self._of_others: set[str] = set()  # Sums whose arrays are a node's, not to be changed.
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays."""
@@ -209,26 +210,46 @@ class Accumulator:
     def merge(self, sums: Mapping[str, Arrays]) -> None:
         """Add the sums of a node that added up several clients by the same rule."""
         for name, arrays in sums.items():
-            self._into(name, arrays, 1.0, 1.0)
+            if name in self.sums:
+                self._into(name, arrays, 1.0, 1.0)
+            else:
+                self.sums[name] = {key: _float64(array) for key, array in arrays.items()}
+                self._of_others.add(name)
 
     def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
+        if name in self._of_others:
+            sums.update({key: array.copy() for key, array in sums.items()})
+            self._of_others.remove(name)
         for key, array in arrays.items():
             factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
                 add_scaled(sums[key], array, factor)
             else:
-                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64, order="C"))
+                sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
+
+
+def _order(array: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Return the strides in numbers, those of axes of one number left out."""
+    pairs = zip(array.strides, array.shape, strict=True)
+    return tuple(stride // array.itemsize for stride, length in pairs if length > 1)
+
+
+def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    return np.asarray(array, dtype=np.float64, order="C")
 
 
 def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
-    """Add weight x array to `total`, in place; `total` is C-contiguous, shapes are equal.
+    """Add weight x array to `total`, in place; shapes are equal.
 
     In pieces that fit into the cache, as a float64 copy of the whole array would take longer than
-    the sum.
+    the sum, where both are in memory in the same order, whichever that is.
     """
-    into, terms = total.reshape(-1), array.reshape(-1)
+    into, terms = total.ravel("K"), array.ravel("K")
+    if not (_order(total) == _order(array) and np.shares_memory(into, total)):
+        total += np.multiply(array, weight, dtype=np.float64)
+        return
     scratch = np.empty(min(PIECE, into.size))
     for begin in range(0, into.size, PIECE):
         piece = into[begin : begin + PIECE]

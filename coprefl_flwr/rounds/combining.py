@@ -24,9 +24,11 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     if isinstance(rule, Mean) and per_client:
         weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
         samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
-        for name, total in accumulator.sums["sum"].items():
-            arrays[name] = total / (samples if is_buffer(name, exchange.arrays[name]) else weight)
+        sums = accumulator.sums["sum"]
+        for name, sent in exchange.arrays.items():
+            if name in sums:  # Cast one by one: a second model in float64 is not needed.
+                mean = sums[name] / (samples if is_buffer(name, sent) else weight)
+                arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
-        arrays = accumulator.sums["last"]
-    arrays = cast_like(arrays, exchange.arrays)
+        arrays = cast_like(accumulator.sums["last"], exchange.arrays)
     return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)

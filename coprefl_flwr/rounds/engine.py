@@ -44,7 +44,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True)
 class RoundReport:
-    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic."""
+    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic.
+
+    `arrays` are the new global model's, only to be read.
+    """
 
     round: int
     num_rounds: int
@@ -87,23 +90,23 @@ class Engine:
         self.evaluation: Replies | None = None
         self.running = self.strategy  # Whose exchanges these are: that of a phase, if it has such.
         self.arrays: Arrays = {}
-        self.round = self.attempt = self._offset = 0
+        self.round = self.attempt = self.offset = self._kept = 0
         self._transport: Transport | None = None
 
     def begin(self, initial: Arrays, resume: bool) -> None:
         """Start from `initial`, or from the checkpoint if the run resumes and there is one."""
         options = self.strategy.options()
         kept = continue_from(self.checkpoint, resume, initial, options, self.num_rounds)
-        self.arrays, self._offset = kept.arrays, kept.round
+        self.arrays, self.offset = kept.arrays, kept.round
         self.history, self.state = kept.history, kept.state
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
-        if self._offset and self.stop and self.stop(self._report(self._offset, 0.0)):
-            self.num_rounds = self._offset
+        if self.offset and self.stop and self.stop(self._report(self.offset, 0.0)):
+            self.num_rounds = self.offset
 
     @property
     def rounds_left(self) -> int:
         """How many rounds the run still has before it."""
-        return max(self.num_rounds - self._offset, 0)
+        return max(self.num_rounds - self.offset, 0)
 
     @property
     def link(self) -> Transport:
@@ -114,7 +117,7 @@ class Engine:
 
     def end(self, result: Result) -> None:
         """Fill in what Flower's loop does not know: the last model, and absolute rounds."""
-        result.arrays = to_record(self.arrays)
+        result.arrays = to_record(self.arrays, copy=False)
         self.history.put_into(result)
         if self._transport:
             self._transport.end()
@@ -125,7 +128,7 @@ class Engine:
         """Start the round's program and return the messages of its first exchange."""
         self._connect(grid)
         self._round_began = time.monotonic()
-        self.round = server_round + self._offset
+        self.round = server_round + self.offset
         self.arrays = from_record(arrays)
         self._config = dict(config)
         self.link.new_round()
@@ -163,19 +166,19 @@ class Engine:
         self.versions.commit(self._wrote_state, self.round, self.attempt)
         self.history.train[self.round] = metrics
         self.history.traffic[self.round] = self.link.traffic.as_metrics()
-        return to_record(arrays), MetricRecord(dict(metrics))
+        return to_record(arrays, copy=False), MetricRecord(dict(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Ask all clients to evaluate the global model, in the rounds that are due."""
         self._connect(grid)
-        absolute = server_round + self._offset
+        absolute = server_round + self.offset
         self.evaluation = None
         if not self.strategy.evaluation_due(absolute, self.num_rounds):
             return []
         clients = list(self.link.clients())
-        exchange = self.strategy.evaluation_exchange(from_record(arrays), clients)
+        exchange = self.strategy.evaluation_exchange(from_record(arrays, copy=False), clients)
         self.round, self.attempt = absolute, 0
         return self._prepare(exchange, dict(config))
 
@@ -194,13 +197,13 @@ class Engine:
             except RoundFailedError as failure:
                 logger.warning("round %s, evaluation failed: %s", self.round, failure)
         if not self.evaluate_fn:
-            self._after_round(server_round + self._offset)
+            self._after_round(server_round + self.offset)
         return record
 
     def evaluate_on_server(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Call the user's `evaluate_fn` with absolute rounds, not again before a resumed one."""
-        absolute = server_round + self._offset
-        if self.evaluate_fn is None or (server_round == 0 and self._offset):
+        absolute = server_round + self.offset
+        if self.evaluate_fn is None or (server_round == 0 and self.offset):
             return None
         metrics = self.evaluate_fn(absolute, arrays)
         if metrics is not None:
@@ -258,19 +261,23 @@ class Engine:
     def _finish_attempt(self, messages: Iterable[Message]) -> tuple[Arrays, Metrics]:
         """Send the program its replies, exchange by exchange, until it returns."""
         while self._returned is None:
-            replies = self.link.collect(messages)
-            if self._asked.stateful:
-                self._wrote_state |= set(replies.clients)
-            if robust := self.running.robust:
-                replies, told = robust.mean(self._asked, replies)
-                self._told |= told
-            messages = self._send(self._advance(replies))
+            messages = self._send(self._advance(self._combined(messages)))
         arrays, metrics = self._returned
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
             raise RoundFailedError(f"the new global model is no good: {problem}")
         # In the old order, by which clients tell arrays from each other.
         return {name: arrays[name] for name in self.arrays}, metrics | self._told
+
+    def _combined(self, messages: Iterable[Message]) -> Replies:
+        """Return the combined replies to what was last asked; only the program keeps them."""
+        replies = self.link.collect(messages)
+        if self._asked.stateful:
+            self._wrote_state |= set(replies.clients)
+        if robust := self.running.robust:
+            replies, told = robust.mean(self._asked, replies)
+            self._told |= told
+        return replies
 
     def _send(self, messages: list[Message]) -> Iterable[Message]:
         """Send messages that Flower's loop does not: those behind a round's first exchange."""
@@ -299,16 +306,26 @@ class Engine:
             report = replace(report, num_rounds=server_round)
         for hook in self.hooks:
             hook(report)
-        due = server_round % self.checkpoint_every == 0 or server_round == self.num_rounds
-        if self.checkpoint and due:
-            options, versions = self.strategy.options(), self.versions
-            kept = (self.arrays, self.state, self.history, options, versions.committed)
-            write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
-            versions.checkpointed()
+        if server_round % self.checkpoint_every == 0 or server_round == self.num_rounds:
+            self.keep(server_round)
         if early:
             raise Stopped
+
+    def keep(self, server_round: int) -> None:
+        """Write the checkpoint of a round, unless it is there or none is wanted."""
+        if not self.checkpoint or server_round == self._kept:
+            return
+        options, versions = self.strategy.options(), self.versions
+        kept = (self.arrays, self.state, self.history, options, versions.committed)
+        write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
+        versions.checkpointed()
+        self._kept = server_round
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return what hooks learn after a round."""
         metrics, evaluation = self.history.of_round(server_round), self.evaluation
-        return RoundReport(server_round, self.num_rounds, self.arrays, metrics, evaluation, seconds)
+        # A hook that changed them would change the next round, which shares their memory.
+        arrays = {name: array.view() for name, array in self.arrays.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        return RoundReport(server_round, self.num_rounds, arrays, metrics, evaluation, seconds)

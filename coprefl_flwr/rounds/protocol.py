@@ -27,6 +27,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError, cut
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds.combine import Rule
 
 ROSTER = "query.roster"
@@ -113,7 +114,8 @@ def config_of(config: Mapping[str, Any], position: int) -> dict[str, Any]:
 def hosted_reply(reply: NodeReply) -> RecordDict:
     """Return the content of a hosting node's reply."""
     lists = {name: values.tolist() for name, values in table(reply.metrics).items()}
-    content = RecordDict({name: to_record(arrays) for name, arrays in reply.records.items()})
+    records = reply.records.items()
+    content = RecordDict({name: to_record(arrays, copy=False) for name, arrays in records})
     content["metrics"] = MetricRecord({"clients": reply.clients, **lists})
     if reply.failed:
         failed, reasons = list(reply.failed), list(reply.failed.values())
@@ -142,11 +144,12 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
 
     Raises a ValueError of one line if it cannot be read as either.
     """
-    if len(content.metric_records) != 1:
-        raise ValueError(f"{len(content.metric_records)} MetricRecords in the reply, not one")
-    (measured,) = content.metric_records.values()
-    found = content.array_records if arrays else {}
-    records = {name: from_record(record) for name, record in found.items()}
+    metric_records = records_of(content, MetricRecord)
+    if len(metric_records) != 1:
+        raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
+    (measured,) = metric_records.values()
+    found = records_of(content, ArrayRecord) if arrays else {}
+    records = {name: from_record(record, copy=False) for name, record in found.items()}
     ids = measured.get("clients")
     if not isinstance(ids, list):  # The reply of a node that is one client.
         if len(clients) != 1:
@@ -172,9 +175,9 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
 
 def _failures(content: RecordDict) -> dict[int, str]:
     """Return {client: reason} of the reply's record `failed`."""
-    if "failed" not in content.config_records:
+    if "failed" not in (records := records_of(content, ConfigRecord)):
         return {}
-    failed = content.config_records["failed"]
+    failed = records["failed"]
     clients, reasons = failed["clients"], failed["reasons"]
     if not isinstance(clients, list) or not isinstance(reasons, list):
         raise ValueError("the record 'failed' holds no lists")

@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.flower import plain_log, refuse_old_style
+from coprefl_flwr.flower import at_absolute_rounds, plain_log, refuse_old_style
 from coprefl_flwr.options import Option, Value
 from coprefl_flwr.rounds.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.rounds.checkpoint import History, State
@@ -292,18 +292,18 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
         engine = self._engine = Engine(
             self, True, num_rounds, timeout, evaluate_fn, checkpoint, checkpoint_every, hooks, stop
         )
-        engine.begin(from_record(initial_arrays), resume)
+        engine.begin(from_record(initial_arrays, copy=False), resume)
         result = Result()
         with contextlib.suppress(Stopped):
             result = super().start(
                 grid,
-                to_record(engine.arrays),
+                to_record(engine.arrays, copy=False),
                 engine.rounds_left,
                 timeout,
                 train_config,
                 evaluate_config,
                 engine.evaluate_on_server if evaluate_fn else None,
-                **more,
+                **at_absolute_rounds(more, engine.offset, engine.keep),
             )
         engine.end(result)
         return result

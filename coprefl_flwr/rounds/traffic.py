@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.handover import records_of, size_of
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
 
@@ -73,5 +74,5 @@ def size(arrays: Arrays) -> int:
 
 def array_bytes(message: Message) -> int:
     """Return the bytes of the serialised arrays in a message."""
-    records = message.content.array_records.values()
-    return sum(len(array.data) for record in records for array in record.values())
+    records = records_of(message.content, ArrayRecord).values()
+    return sum(size_of(array) for record in records for array in record.values())

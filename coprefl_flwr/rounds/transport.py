@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
 from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
 from coprefl_flwr.flower import end_with_simulation, plain_log
+from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
 from coprefl_flwr.rounds.combine import Chain
@@ -165,7 +166,8 @@ class Transport:
     ) -> list[Message]:
         """Return the messages that put an exchange to the nodes that host its clients."""
         named = {protocol.ARRAYS: exchange.arrays, **exchange.extra}
-        records = {name: to_record(arrays) for name, arrays in named.items()}
+        # Shared: the round's program waits for the replies meanwhile.
+        records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
         self._asked = exchange
         self._limits = Limits.of(self.bounds, exchange)
         chained = isinstance(exchange.combine, Chain)
@@ -203,6 +205,7 @@ class Transport:
                 continue
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_up(message)
+            _empty(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
         leave_out_other_names(exchange, replies)
         leave_out_large(exchange, replies, self.bounds.largest_update)
@@ -287,10 +290,17 @@ def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tu
         yield asked.get(about.reply_to_message_id, about.src_node_id), reply
 
 
+def _empty(message: Message) -> None:
+    """Take the arrays out of a reply that was read: Flower's loop keeps it until the next ones."""
+    if not message.has_error():
+        for name in records_of(message.content, ArrayRecord):
+            del message.content[name]
+
+
 def _answer(reply: Message) -> Mapping[str, object]:
     """Return what a node said of its roster, {} if it knows none, or raise a ValueError."""
     if not reply.has_error():
-        return dict(reply.content.config_records["roster"])
+        return dict(records_of(reply.content, ConfigRecord)["roster"])
     if re.search(NO_ROSTER, reason(reply)):
         return {}
     raise ValueError(reason(reply))

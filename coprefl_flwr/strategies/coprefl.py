@@ -29,16 +29,16 @@ class CoPreFL(RoundStrategy):
         participants = self.sample(server_round)
         # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
         support = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
-        temporary = support.arrays
+        temporary, metrics = support.arrays, support.mean_metrics()
+        clients = list(support.clients)
+        del support  # Its sums, which take twice a model, are needed no more.
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
         # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
         reference = self.kept("query-loss", 0.0)
-        query = yield Exchange(
-            "train.query", temporary, support.clients, combine=LossMoments(reference)
-        )
+        query = yield Exchange("train.query", temporary, clients, combine=LossMoments(reference))
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
-        updated, metrics = meta_step(
+        updated, of_queries = meta_step(
             temporary,
             query.sums,
             losses,
@@ -48,8 +48,8 @@ class CoPreFL(RoundStrategy):
             objective=self.terms,
             robust=self.robust,
         )
-        self.state["query-loss"] = metrics["query-loss"]
-        return updated, support.mean_metrics() | metrics
+        self.state["query-loss"] = of_queries["query-loss"]
+        return updated, metrics | of_queries
 
     def terms(self, losses: Losses) -> Terms:
         """Return the two terms of the meta objective, which gamma balances."""

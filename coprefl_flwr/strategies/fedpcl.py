@@ -73,4 +73,5 @@ class FedPCL(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return a round's gradients, from round 2 on; no weights are everybody's."""
-        return Budget(0.0, work.participants * work.visited)
+        held = work.participants * work.samples  # Of which prototypes are made.
+        return Budget(0.0, work.participants * work.visited, forwards=held)

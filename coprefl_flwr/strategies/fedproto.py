@@ -47,5 +47,6 @@ class FedProto(RoundStrategy):
         return cast_like(shared, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return the gradients of local training; no weights are everybody's."""
-        return Budget(0.0, work.participants * work.visited)
+        """Return the gradients of local training and the prototypes; no weights are everybody's."""
+        held = work.participants * work.samples
+        return Budget(0.0, work.participants * work.visited, forwards=held)

@@ -61,8 +61,8 @@ class LinearHead(RoundStrategy):
         return cast_like(arrays | new, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return none: the layer is computed, without a step and without gradients."""
-        return Budget(0.0, 0.0)
+        """Return features alone: the layer is computed, without a step and without gradients."""
+        return Budget(0.0, 0.0, forwards=work.participants * work.samples)
 
     @abstractmethod
     def layer(self, found: Arrays) -> tuple[np.ndarray, np.ndarray]:

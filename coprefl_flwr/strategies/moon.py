@@ -1,10 +1,10 @@
 """MOON: FedAvg whose clients learn representations near the global model's."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,3 +30,7 @@ class MOON(RoundStrategy):
             server_round, arrays, Mean("num-examples"), config=config, stateful=True
         )
         return replies.arrays, replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's, and every step's z by the global and by the last model."""
+        return replace(super().budget(work), forwards=2 * work.participants * work.visited)

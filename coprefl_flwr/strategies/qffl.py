@@ -1,12 +1,12 @@
 """q-FFL: clients with a larger loss count more."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,3 +51,7 @@ class QFFL(RoundStrategy):
             for name, array in weights_of(arrays).items()
         }
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's, and the losses F_k of all that the participants hold."""
+        return replace(super().budget(work), forwards=work.participants * work.samples)

@@ -1,6 +1,6 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
@@ -44,9 +44,8 @@ class ServerRefined(RoundStrategy):
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate
         self.averages = inner.averages  # type: ignore[misc]
         super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
-        self.training = LocalTraining(
-            local_steps=steps, batch_size=batch_size, learning_rate=learning_rate
-        )
+        how = LocalTraining(local_steps=steps, learning_rate=learning_rate, batch_size=batch_size)
+        self.training = replace(how, precision=server.precision)
         self.actions = inner.actions  # type: ignore[misc]
         self.needs_only_sums = inner.needs_only_sums  # type: ignore[misc]
 

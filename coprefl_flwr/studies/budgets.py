@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import Work
-from coprefl_flwr.studies.phases import shown
+from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.phases import Phase, shown
 from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.pretraining import Pretraining
 
@@ -25,13 +26,21 @@ class Cost(NamedTuple):
     gradients: float
 
 
+def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
+    """Return each phase of a pre-training with its strategy, and what a round of it works on."""
+    held = made.study.populations.population(PRETRAINING).clients
+    sizes = [len(client.train) for client in held]
+    return [
+        (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
+        for phase, strategy in zip(made.phases, made.strategies(), strict=True)
+    ]
+
+
 def by_round(made: Pretraining) -> Iterator[Cost]:
     """Yield what each round costs, in order; the last phase goes on without end."""
-    held = made.study.populations.population(PRETRAINING).clients
-    sizes, first = [len(client.train) for client in held], 1
-    for phase, strategy in zip(made.phases, made.strategies(), strict=True):
-        training = phase.training
-        budget = strategy.budget(Work(training.participants, sizes, training, phase.options))
+    first = 1
+    for phase, strategy, work in works(made):
+        training, budget = phase.training, strategy.budget(work)
         last = phase is made.phases[-1]
         step_sizes = budget.step_sizes(training, first)
         for step_size in itertools.islice(step_sizes, None if last else training.rounds):

@@ -18,6 +18,7 @@ from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
+from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
@@ -100,6 +101,8 @@ class PersonalData:
     settings: PersonalSettings
     source: DataSettings
     seed: int
+    precision: str = FLOAT32
+    outlined: bool = False  # whether only sizes count: as many samples of a class for each client
 
     @property
     def datasets(self) -> str:
@@ -131,7 +134,13 @@ class PersonalData:
         """Return what one entry names: a dataset, DATASET@DOMAIN, or all domains by DATASET@*."""
         path, at, wanted = name.rpartition("@")
         file, own = path if at else name, self.source
-        source = load_dataset(file, own.data_dir, image_size=own.image_size, relabel=own.relabel)
+        source = load_dataset(
+            file,
+            own.data_dir,
+            image_size=own.image_size,
+            relabel=own.relabel,
+            outlined=self.outlined,
+        )
         check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
@@ -184,7 +193,7 @@ class PersonalData:
         """
         wanted, key = self.settings.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
-        if self.shift != "feature":
+        if self.shift != "feature" and not self.outlined:
             alpha, fewest = self.source.alpha, self.source.min_samples
             counts = dirichlet_counts(self.domains, counts, key, alpha=alpha, min_samples=fewest)
         ratio = self.settings.test_per_class / wanted
@@ -201,8 +210,13 @@ class PersonalData:
         shape = self.domains[0].images.shape
         if self.settings.from_scratch:
             return shape
-        sizes = [backbone.size for backbone in _loaded(self.settings.backbones)]
+        sizes = [backbone.size for backbone in self.networks]
         return (sum(sizes) if sizes else int(np.prod(shape)),)
+
+    @property
+    def networks(self) -> tuple[Backbone, ...]:
+        """The frozen networks, none for pixels and scratch; outlined ones have random weights."""
+        return _loaded(self.settings.backbones, self.outlined)
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size of the first dataset's, normalised as those are."""
@@ -215,7 +229,7 @@ class PersonalData:
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
 @concerning("backbones")
-def _loaded(text: str) -> tuple[Backbone, ...]:
+def _loaded(text: str, outlined: bool) -> tuple[Backbone, ...]:
     """Return the frozen networks, none for pixels and scratch."""
     names = text.split()
     if not names:
@@ -223,7 +237,7 @@ def _loaded(text: str) -> tuple[Backbone, ...]:
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
         raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
-    return () if alone else tuple(map(load_backbone, names))
+    return () if alone else tuple(load_backbone(name, outlined) for name in names)
 
 
 @functools.lru_cache(maxsize=128)
@@ -232,8 +246,9 @@ def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
     held, device = data.images[client], default_device()
     if held.test is None:
         raise TypeError("a client of a personalised study has test samples")
-    backbones = _loaded(data.settings.backbones)
-    make: list[Encoder] = [backbone.features for backbone in backbones] or [data.pixels]
+    make: list[Encoder] = [
+        functools.partial(one.features, precision=data.precision) for one in data.networks
+    ] or [data.pixels]
     train = features_of(
         held.train, make, device, folder / f"{client}-train.npy", _noise_of(data, client)
     )
@@ -261,16 +276,28 @@ def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
     return images[0].astype(np.float64), change(images)[0].astype(np.float64)
 
 
-def personal_data(settings: PersonalSettings, data: DataSettings, seed: int) -> PersonalData:
+def personal_data(
+    settings: PersonalSettings,
+    data: DataSettings,
+    seed: int,
+    precision: str = FLOAT32,
+    outlined: bool = False,
+) -> PersonalData:
     """Return `PersonalData`, held once per process for the last settings that were asked for.
 
     Where a file of the user's own has changed, it is made anew.
     """
-    return _held(settings, data, seed, texts_of(values_of(settings) | values_of(data)))
+    texts = texts_of(values_of(settings) | values_of(data))
+    return _held(settings, data, seed, precision, outlined, texts)
 
 
 @functools.lru_cache(maxsize=4)
 def _held(
-    settings: PersonalSettings, data: DataSettings, seed: int, _: tuple[str, ...]
+    settings: PersonalSettings,
+    data: DataSettings,
+    seed: int,
+    precision: str,
+    outlined: bool,
+    _: tuple[str, ...],
 ) -> PersonalData:
-    return PersonalData(settings, data, seed)
+    return PersonalData(settings, data, seed, precision, outlined)

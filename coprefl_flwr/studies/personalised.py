@@ -21,7 +21,7 @@ from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.options import declared
+from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
@@ -33,7 +33,15 @@ from coprefl_flwr.studies.personal_data import (
     client_data,
     personal_data,
 )
-from coprefl_flwr.studies.phases import Phase, check_all_used, entries, read_phase
+from coprefl_flwr.studies.phases import (
+    PRECISION,
+    Phase,
+    TrainingSettings,
+    check_all_used,
+    check_precisions,
+    entries,
+    read_phase,
+)
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import FEATURES, STATES, Stage, Store
 from coprefl_flwr.studies.study import Study, made_by, not_set
@@ -57,14 +65,15 @@ HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples"
 class Personalised(Study):
     """A personalised study; refuses the settings that such a study does not heed."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, outlined: bool = False) -> None:
         super().__init__(settings)
         for key, why in REFUSED.items():
             not_set(settings, [key], why)
         unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
         not_set(settings, unheeded, "a personalised study does not heed it")
         self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
-        self.data = personal_data(self.personal, data, self.run.seed)
+        precision = self.training.precision
+        self.data = personal_data(self.personal, data, self.run.seed, precision, outlined)
         self.test_every = data.test_every
         names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}
@@ -100,6 +109,7 @@ class Personalised(Study):
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
+        check_precisions(list(self.phases.values()))
         _ = self.data.images
         for name, phase in self.phases.items():
             self.first_arrays(name)
@@ -119,7 +129,7 @@ class Personalised(Study):
             "initial": network.arrays,
             "noise": self.personal.noise("prototypes"),
         }
-        own, training = phase.options, _adam(phase.training)
+        own, training = phase.options, adam(phase.training)
         return phase.method.client(
             own, network.module, held.train, offered, test=held.test, training=training
         )
@@ -142,11 +152,15 @@ class PersonalStage(Stage):
             min_replies=self.study.data.num_clients,
             evaluate_every=self.study.test_every or self.rounds,
         )
-        return self.of.method.strategy(self.of.options, _adam(self.of.training), **run)
+        return self.of.method.strategy(self.of.options, adam(self.of.training), **run)
 
     def initial(self, store: Store) -> Arrays:
         """Return what the method begins with."""
         return self.study.first_arrays(self.method)
+
+    def at_once(self) -> int:
+        """Return its clients, all of which take part in every round."""
+        return self.study.data.num_clients
 
     def clients(self) -> Sequence[str]:
         """Return the dataset of each client."""
@@ -189,6 +203,9 @@ class PersonalStage(Stage):
         found["image-size"] = data.image_size
         if data.relabel:
             found["relabel"] = True
+        found |= without_added(
+            {PRECISION: self.study.training.precision}, declared(TrainingSettings)
+        )
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]
@@ -196,8 +213,8 @@ class PersonalStage(Stage):
         return found | {"contents": contents(named)}
 
 
-def _adam(training: LocalTraining) -> AdamTraining:
-    """Return how clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
+def adam(training: LocalTraining) -> AdamTraining:
+    """Return how its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
     values = {one.name: getattr(training, one.name) for one in fields(LocalTraining)}
     if training.local_steps is None and training.local_epochs is None:
         values["local_epochs"] = 1

@@ -10,7 +10,7 @@ from typing import Any
 from coprefl_flwr import places
 from coprefl_flwr.clients.attacks import ATTACKS, STRENGTH, attackers
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning import LocalTraining, default_device
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import (
     HEAD,
@@ -24,6 +24,7 @@ from coprefl_flwr.methods import (
     with_role,
 )
 from coprefl_flwr.models.origin import comes_from_elsewhere
+from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.options import Value, declared, option, without_added
 from coprefl_flwr.places import parsed
 from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
@@ -98,7 +99,7 @@ TRAINING_KEYS = tuple(declared(TrainingSettings))
 FRESH, KEEP = NO_METHODS = ("fresh", "keep")
 """Heads that a task begins with as they are, without a round that computes them."""
 
-ATTACK_KEYS = ("attack", "attack-share")
+ATTACK_KEYS, PRECISION = ("attack", "attack-share"), "precision"
 
 _OF_EPOCHS = ("local-epochs", "max-local-steps")
 
@@ -159,7 +160,7 @@ def training_keys(method: Method, role: str) -> tuple[str, ...]:
         return ()
     drawn = method.strategy_class.samples_clients
     if not method.trains_locally:
-        return ("rounds", "participants", *(ATTACK_KEYS if drawn else ()))
+        return ("rounds", "participants", PRECISION, *(ATTACK_KEYS if drawn else ()))
     of_clients = ("participants", *ATTACK_KEYS)
     return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
@@ -304,6 +305,12 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
             raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
         given[key] = parsed(value)
     return given
+
+
+def check_precisions(phases: Sequence[Phase]) -> None:
+    """Raise a SettingsError if this process cannot compute as one of the phases is to."""
+    for precision in {phase.training.precision for phase in phases}:
+        check_precision(precision, default_device())
 
 
 def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:

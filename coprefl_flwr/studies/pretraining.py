@@ -142,7 +142,7 @@ class Pretraining(Stage):
             clients = self.study.server_data("clients")
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-            model, last = from_record(arrays), server_round == self.rounds
+            model, last = from_record(arrays, copy=False), server_round == self.rounds
             found: dict[str, float] = {}
             if clients and server_round and (last or server_round % checked == 0):
                 found[START_LOSS] = clients.evaluate(model)["loss"]
@@ -169,6 +169,11 @@ class Pretraining(Stage):
             chained=last.loss_of == "chain",
             comparable=last.loss_of != "more",
         )
+
+    def at_once(self) -> int:
+        """Return the participants of a round; in a chain they follow each other."""
+        wide = [one for one in self.phases if one.method.strategy_class.loss_of != "chain"]
+        return max([1, *(phase.training.participants for phase in wide)])
 
     def chained(self, server_round: int) -> bool:
         """Tell whether the model learns from client to client in a round."""

@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
@@ -63,7 +63,8 @@ class RunSettings:
     stop_at_loss: float | None = option(
         None,
         "end a pre-training at the first round, of those that are checked, at which the global "
-        "model's mean loss over all training samples of all its clients is at most this",
+        "model's mean loss over all training samples of all its clients, in float32, is at most "
+        "this",
         above=0,
     )
     stop_check_every: int = option(
@@ -150,6 +151,10 @@ class Stage(ABC):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
 
+    def at_once(self) -> int:
+        """Return how many clients work at the same time, at most: of more nodes it has no use."""
+        return 1
+
     def clients(self) -> Sequence[str]:
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
@@ -192,23 +197,34 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
-    put_aside_damaged(folder)
-    if (folder / RESULT).exists():
+    if settle(stage, folder):
         progress.skip(stage.title, stage.kind, stage.rounds)
     elif stage.rounds:
-        progress.begin(stage.title, stage.kind, stage.rounds)
+        progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
         _train(stage, grid, store, progress, hooks)
         if trouble := stage.trouble(folder):
             logger.warning("%s: %s", stage.title, trouble)
     else:
-        progress.done += 1
-        logger.info("[%s/%s] %s", progress.done, progress.parts, stage.title)
+        progress.note(stage.title)
         found = stage.keep(folder, stage.initial(store), None)
         about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
         write_result(folder, [], [{**about, **found}] if found else [])
+    settle(stage, folder)
+
+
+def settle(stage: Stage, folder: Path) -> bool:
+    """Put aside what is damaged of a stage's result, else what only its making needed.
+
+    Returns whether the stage is done. No other process may be making it.
+    """
+    put_aside_damaged(folder)
+    if not (folder / RESULT).exists():
+        return False
+    remove_unfinished(folder, below=False)  # Others may be making what lies below it.
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         shutil.rmtree(folder / STATES, ignore_errors=True)
+    return True
 
 
 def _train(
@@ -238,7 +254,7 @@ def _train(
         told[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
         grid,
-        to_record(stage.initial(store)),
+        to_record(stage.initial(store), copy=False),
         stage.rounds,
         stage.run.timeout,
         ConfigRecord(dict(told)),

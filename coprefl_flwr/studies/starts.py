@@ -29,6 +29,7 @@ from coprefl_flwr.studies.phases import (
     Phase,
     TrainingSettings,
     check_all_used,
+    check_precisions,
     entries,
     read_phase,
 )
@@ -44,10 +45,14 @@ CPU = torch.device("cpu")
 
 
 class Starts(Study):
-    """A study of starting models; refuses the settings of personalised studies."""
+    """A study of starting models; refuses the settings of personalised studies.
 
-    def __init__(self, settings: Settings) -> None:
+    One that is `outlined` is never run: only sizes count in it (see `populations`).
+    """
+
+    def __init__(self, settings: Settings, outlined: bool = False) -> None:
         super().__init__(settings)
+        self.outlined = outlined
         not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
         self.populations = self.made_populations()
@@ -60,6 +65,7 @@ class Starts(Study):
             local_epochs=self.tasks.task_local_epochs,
             batch_size=self.training.batch_size,
             learning_rate=self.tasks.task_learning_rate,
+            precision=self.training.precision,
         )
         named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
         self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
@@ -80,7 +86,7 @@ class Starts(Study):
 
     def made_populations(self) -> clients_of.Populations:
         """Return the clients of all phases."""
-        return clients_of.populations(self.data, self.tasks, self.run.seed)
+        return clients_of.populations(self.data, self.tasks, self.run.seed, self.outlined)
 
     def made_starts(self, method: str) -> Mapping[str, Pretraining]:
         """Return the stages that make the starting models, by name."""
@@ -133,10 +139,13 @@ class Starts(Study):
 
     def server_data(self, whose: str) -> ServerData:
         """Return what is computed on at the server (see `Populations.samples_of`)."""
-        return ServerData(self.network(), self.populations.samples_of(whose))
+        network = nn.Identity() if self.outlined else self.network()
+        return ServerData(network, self.populations.samples_of(whose))
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
+        of_starts = [phase for start in self.starts.values() for phase in start.phases]
+        check_precisions([self.task_phase, *of_starts])
         _ = self.head
         names = [clients_of.PRETRAINING, *map(task_name, range(self.tasks.tasks))]
         pretraining, *_ = [self.populations.population(name) for name in names]

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.phases import KEEP, shown
+from coprefl_flwr.studies.phases import KEEP, PRECISION, TrainingSettings, shown
 from coprefl_flwr.studies.populations import task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
@@ -64,6 +65,10 @@ class Task(Stage):
         arrays, _ = load_saved_model(store.folder(self.made))
         return self.study.task_model(self.population, arrays)
 
+    def at_once(self) -> int:
+        """Return its clients, all of which take part in every round."""
+        return self.study.tasks.task_clients
+
     def clients(self) -> Sequence[str]:
         """Return no domain for each client."""
         return [""] * self.study.tasks.task_clients
@@ -90,6 +95,7 @@ class Task(Stage):
             "method": study.task_phase.identity(),
             "contents": contents([data.task_dataset, study.tasks.task_partition]),
             "classes": study.populations.datasets.classes[1],
+            **without_added({PRECISION: study.training.precision}, declared(TrainingSettings)),
         }
 
 

@@ -259,7 +259,8 @@ def commands() -> st.SearchStrategy[list[str]]:
     words = [
         "run", "new", "report", "claims", "list", "show", "check-method", "--out", "--models",
         "--scale", "small", "full", "--protocol", "--set", "--workers", "0", "-1", "1e9", "x",
-        "--tensorboard", "--tracker", "--outputs", "--page", "--no-flower", "--version", "--help",
+        "--tensorboard", "--mlflow", "--wandb", "--tracker",
+        "--outputs", "--page", "--no-flower", "--version", "--help",
         "--", "-", "", ".", "..", "/", "/dev/null", "none.yaml", "good.yaml", "a.py:B", "json:x",
         "seeds=[1]", "seeds=", "rounds=0", "rounds=10", "a=b", "=", "methods=[fedavg]", "\n",
         "title=[", "x" * 300, "\u202e", "a\nb", "no:thing", "~", "~nobody/x", "settings={}",

@@ -1,5 +1,9 @@
 """The ClientApp around NumPyClients: who is made for a message, and what a node says it hosts."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +11,7 @@ from flwr.app import Message
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
-from coprefl_flwr import seeds
+from coprefl_flwr import clients, seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app, query_reply
 from coprefl_flwr.data import split_in_two
@@ -20,6 +24,7 @@ from coprefl_flwr.strategies import CoPreFL
 from tests.messages import ask
 from tests.tiny import tiny_model
 
+ROOT = Path(__file__).parents[2]
 SENT = {"w": np.float32([1, 2])}
 CPU = torch.device("cpu")
 
@@ -204,3 +209,30 @@ def test_query_reply_does_what_copreflclient_does(stochastic_federation):
         assert array.tobytes() == ours[name].tobytes(), name
         assert array.tobytes() != stochastic_federation.arrays()[name].tobytes(), name
     assert results[0].train_metrics_clientapp == results[1].train_metrics_clientapp
+
+
+@pytest.mark.parametrize("module", ["coprefl_flwr.clients", "coprefl_flwr.client_app"])
+def test_an_app_is_loaded_without_torch(module):
+    """Its import takes seconds, which in a deployment every message would pay."""
+    program = (
+        f"import sys, {module}, coprefl_flwr.arrays\n"
+        "from flwr.app import ConfigRecord, RecordDict\n"
+        "from flwr.client import NumPyClient\n"
+        "from coprefl_flwr.clients import client_app\n"
+        "from tests.messages import ask\n"
+        "class Plain(NumPyClient):\n"
+        "    def fit(self, parameters, config):\n"
+        "        return parameters, 1, {}\n"
+        "found = ask(client_app(lambda _, i: Plain(), clients=2), 'train', {},\n"
+        "            clients=[0, 1], combine='mean:num-examples')\n"
+        "assert found['metrics']['clients'] == [0, 1]\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_every_client_is_found_by_its_name():
+    assert {getattr(clients, name).__name__ for name in clients._FOUND} == set(clients._FOUND)
+    assert set(clients._FOUND) <= set(dir(clients))
+    with pytest.raises(AttributeError, match="has no attribute 'NoClient'"):
+        _ = clients.NoClient

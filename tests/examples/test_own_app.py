@@ -1,4 +1,4 @@
-"""The app of one's own: FedAvg before, CoPreFL after the diff that the README shows."""
+"""The app of one's own: FedAvg before, CoPreFL after the diff that its page shows."""
 
 import inspect
 import logging
@@ -20,6 +20,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+HOW_TO = EXAMPLES.parent / "docs" / "how-to"
 EVALUATED = r"Aggregated MetricRecord: \{'eval_(?:loss|acc)': [\d.]+, 'eval_(?:loss|acc)': [\d.]+\}"
 
 
@@ -100,14 +101,19 @@ def test_our_fedavg_in_the_unchanged_app_equals_flowers(copy, monkeypatch):
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_the_readme_shows_coprefls_round():
+def test_a_page_shows_coprefls_round():
     source = textwrap.dedent(inspect.getsource(CoPreFL.round))
     lines = [line for line in source.splitlines() if not line.strip().startswith(("#", '"""'))]
-    assert "\n".join(lines) in (EXAMPLES.parent / "README.md").read_text()
+    assert "\n".join(lines) in (HOW_TO / "method.md").read_text()
 
 
-def test_the_readme_shows_the_diff():
-    readme = (EXAMPLES.parent / "README.md").read_text()
+def test_a_page_shows_the_diff_and_the_readme_its_ten_lines():
+    page = (HOW_TO / "flower-app.md").read_text()
     diff = (EXAMPLES / "own_app.diff").read_text()
     python = diff[: diff.index("--- a/pyproject.toml")]
-    assert python in readme
+    assert python in page
+    readme = (EXAMPLES.parent / "README.md").read_text()
+    shown = readme.partition('@app.train("query")')[2].partition("```")[0]
+    added = [line[1:].split("#")[0].strip() for line in diff.splitlines() if line[:1] == "+"]
+    for line in shown.strip().splitlines()[1:]:  # Without the signature, which has types there.
+        assert line.split("#")[0].strip() in added

@@ -358,6 +358,15 @@ def test_loss_and_gradient(federation, size):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
+def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
+    """Only what is trained, and is off the path, has zeros."""
+    made, zeros_like = [], torch.zeros_like
+    monkeypatch.setattr(torch, "zeros_like", lambda one: made.append(one) or zeros_like(one))
+    model = Partial()
+    loss_and_gradient(model, batches_of(federation.samples[0], 4))
+    assert [one is model.unused for one in made] == [True]
+
+
 def test_a_gradient_left_over_does_not_count(federation):
     samples, model = federation.samples[0], Partial()
     clean = loss_and_gradient(model, batches_of(samples, 4))

@@ -122,7 +122,7 @@ def test_a_wrong_command_starts_nothing(path, tmp_path, monkeypatch, capsys):
         (["run", "none.yaml"], "none.yaml cannot be read: No such file or directory"),
         (["run", path, "--set", "dataset=nowhere.npz"], "--set dataset=nowhere.npz: dataset 'nowh"),
         (["run", path, "--set", "ronds=1"], "--set ronds=1: unknown setting 'ronds'"),
-        (["run", path, "--workers", "-1"], "--workers -1: must be at least 0"),
+        (["run", path, "--workers", "-1"], "--workers -1: must be a whole number, at least 1"),
         (["run", path, "--out", path / "below"], f"--out: {path} is a file, not a folder"),
         (["run", path, "--models", path], f"--models: {path} is a file, not a folder"),
         (["report", "nowhere"], "unknown recipe's folder 'nowhere': known are none"),

@@ -4,7 +4,7 @@ import pytest
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Contest, contests, make
+from coprefl_flwr.recipes.sweep import Contest, attempt, contests
 from coprefl_flwr.rounds.progress import Progress
 from tests.simulation import ROOT
 
@@ -81,7 +81,7 @@ def test_a_personalised_one_begins_to_run(name, tmp_path):
     store = ModelStore(tmp_path)
     for contest in contests(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
         run = contest.reported(contest.entrant.candidates()[0])[0]
-        make(run, store, Progress(0))
+        assert attempt(run, store, Progress(0)) == ""
         assert store.done(run)
         assert len(store.result(run.main)["rounds"]) == 2
 
@@ -97,7 +97,7 @@ def test_it_begins_to_run(name, tmp_path):
     for row in trained if name in ALL_ROWS else trained[:1]:
         contest = Contest(recipe, recipe.combinations()[0], row)
         run = contest.reported(row.candidates()[0])[0]
-        make(run, store, Progress(0))
+        assert attempt(run, store, Progress(0)) == ""
         assert store.done(run)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds
         assert len(run.measured) == run.settings.tasks

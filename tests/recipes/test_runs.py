@@ -83,6 +83,7 @@ DECISIONS = {
     "weight-decay": (0.3, MODEL),
     "clip-norm": (0.3, MODEL),
     "max-local-steps": (3, MODEL),
+    "precision": ("bf16", BOTH),
     "tasks": (7, NONE),
     "task-classes": (3, TASK),
     "head": ("keep", TASK),
@@ -296,7 +297,7 @@ def test_one_at_a_time(base, tmp_path):
 
     def work():
         for _ in range(5):
-            with store.held(of):
+            with store.held(of.main):
                 inside.append(1)
                 most.append(len(inside))
                 time.sleep(0.002)
@@ -317,7 +318,7 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from pathlib import Path
 from subprocess import PIPE
 run = Run.of(json.loads(sys.argv[2]), "random", 0)
-with ModelStore(Path(sys.argv[1])).held(run):
+with ModelStore(Path(sys.argv[1])).held(run.main):
     print(run.key, flush=True)
     sys.stdin.readline()
 """
@@ -329,7 +330,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
     inside = threading.Event()
 
     def wait():
-        with store.held(of):
+        with store.held(of.main):
             inside.set()
 
     arguments = [sys.executable, "-c", HOLD, str(tmp_path), json.dumps(base)]
@@ -347,7 +348,7 @@ def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
         waiting.join(30)
     assert inside.is_set()
     # One that is free is not waited for.
-    with store.held(of):
+    with store.held(of.main):
         assert caplog.messages == [said]
 
 
@@ -364,7 +365,7 @@ def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     for left in (".rounds.jsonl.77.part", "tasks/0-ab/.result.json.77.part"):
         (folder / left).touch()
     (folder / "model.json").touch()
-    with pytest.raises(ValueError, match="stop"), store.held(of):
+    with pytest.raises(ValueError, match="stop"), store.held(of.main):
         raise ValueError("stop")
     assert [path.name for path in folder.rglob("*") if path.is_file()] == ["model.json"]
 

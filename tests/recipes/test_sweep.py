@@ -1,9 +1,8 @@
 """A recipe's runs: made once, chosen on other tasks, the same however often they were stopped."""
 
+import itertools
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from coprefl_flwr.recipes.sweep import (
 )
 from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
-from tests.simulation import ROOT
+from tests.chaos.forked import Kill, forked
 from tests.tiny_recipe import Killed, Witness, files, keep, result_file, tiny_recipe, write_recipe
 
 
@@ -314,19 +313,13 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):
     """As `kill -9` does: no `finally` is run."""
-    program = (
-        "import os, sys\n"
-        "from coprefl_flwr.recipes.command_line import main\n"
-        f"def die(_, left=[{write}]):\n"
-        "    left[0] -= 1\n"
-        "    left[0] or os._exit(9)\n"
-        "os.fsync = die\n"
-        "sys.exit(main(sys.argv[1:]))\n"
-    )
-    arguments = ["run", str(tiny_file), "--out", str(tmp_path / "out")]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", program, *arguments], env=environment, check=False)
-    assert done.returncode == 9
+    writes = itertools.count(1)
+
+    def program():
+        os.fsync = lambda _: next(writes) < write or os._exit(9)
+        return main(["run", str(tiny_file), "--out", str(tmp_path / "out")])
+
+    assert forked(program, Kill(), tmp_path / "told").status == 9
     assert [path.name for path in tmp_path.rglob("*") if path.suffix == left]
     assert list(tmp_path.glob("models/.locks/*"))
     assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0

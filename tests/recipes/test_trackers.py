@@ -1,33 +1,61 @@
-"""Metrics for TensorBoard, while a run is under way."""
+"""Metrics for TensorBoard, MLflow and Weights & Biases, while a run is under way."""
 
+import json
+import struct
 import sys
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.trackers import tensorboard
+from coprefl_flwr.recipes.trackers import MLflow, followed, tensorboard
+from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import read_result
 from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
 
 
-def test_without_tensorboard_nothing_is_started(tiny_images, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    path = write_recipe(tmp_path / "recipe.yaml", tiny_recipe(tiny_images))
-    out = tmp_path / "out"
-    assert main(["run", str(path), "--out", str(out), "--tensorboard", str(tmp_path / "tb")]) == 1
-    assert capsys.readouterr().err == (
-        "coprefl: --tensorboard needs the package: pip install 'coprefl-flwr[tensorboard]'\n"
+@pytest.fixture
+def refused(tiny_images, tmp_path, capsys):
+    """Return the line by which options are refused, after which nothing is written."""
+
+    def run(*options):
+        path = write_recipe(tmp_path / "recipe.yaml", tiny_recipe(tiny_images))
+        assert main(["run", str(path), "--out", str(tmp_path / "out"), *options]) == 1
+        assert {file.name for file in tmp_path.iterdir()} == {"recipe.yaml"}
+        return capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("extra", "module"),
+    [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")],
+)
+def test_without_the_package_nothing_is_started(extra, module, refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert refused(f"--{extra}", str(tmp_path / "there")) == (
+        f"coprefl: --{extra} needs the package: pip install 'coprefl-flwr[{extra}]'\n"
     )
-    assert {file.name for file in tmp_path.iterdir()} == {"recipe.yaml"}
+
+
+def test_one_tracker_at_a_time(refused, tmp_path):
+    found = refused("--wandb", "tiny", "--mlflow", str(tmp_path / "there"))
+    assert found == "coprefl: --mlflow and --wandb: give one of them\n"
+
+
+def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):
+    for name in ("WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("WANDB_CONFIG_DIR", str(tmp_path / "no-wandb"))
+    expected = "coprefl: --wandb has no key: run `wandb login`, or set WANDB_MODE=offline\n"
+    assert refused("--wandb", "tiny") == expected
 
 
 def written(folder):
     """Return {metric: [(round, value)]} of the event files of a part."""
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     found = {}
     for file in sorted(folder.glob("events.out.tfevents.*")):
         events = EventAccumulator(str(file)).Reload()
@@ -38,7 +66,6 @@ def written(folder):
 
 def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypatch):
     """Killed on the way too: what was measured is there."""
-    pytest.importorskip("tensorboard")
     content = tiny_recipe(tiny_images, methods=["fedavg"], reference=None)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "out")]
@@ -67,6 +94,111 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
 
 
 def test_nothing_is_written_before_the_first_round(tmp_path):
-    pytest.importorskip("tensorboard")
     assert len(tensorboard(tmp_path)(Run.of({}, "fedavg", 0).main)) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def killed_then_whole(tiny_images, tmp_path, monkeypatch):
+    """Return what runs a recipe with a tracker, killed in the first task and once more."""
+
+    def run(*options):
+        content = tiny_recipe(
+            tiny_images, {"tasks": 1, "rounds": 2}, methods=["fedavg"], reference=None
+        )
+        path = write_recipe(tmp_path / "recipe.yaml", content)
+        arguments = ["run", str(path), "--out", str(tmp_path / "out"), *options]
+        monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "task-0", 2)))
+        with pytest.raises(Killed):
+            main(arguments)
+        monkeypatch.setattr(sweep, "LocalGrid", Witness())
+        assert main(arguments) == 0
+        (model,) = (tmp_path / "models").glob("fedavg-*")
+        stages = [model, *model.glob("tasks/*")]
+        return {
+            str(one.relative_to(model.parent)): [
+                {k: v for k, v in row.items() if isinstance(v, float)}
+                for row in read_result(one)["rounds"]
+            ]
+            for one in stages
+        }
+
+    return run
+
+
+def test_mlflow_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
+    """In a folder; a stage that was killed goes on in its run."""
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    kept = killed_then_whole("--mlflow", "there")
+    from mlflow import MlflowClient
+
+    client = MlflowClient((tmp_path / "there").as_uri())
+    experiment = client.get_experiment_by_name("coprefl").experiment_id
+    runs = client.search_runs([experiment])
+    assert sorted(run.info.run_name for run in runs) == sorted(kept)
+    for run in runs:
+        rounds = kept[run.info.run_name]
+        assert run.info.status == "FINISHED"
+        for name in rounds[0]:
+            if name == "accuracy":  # It is called evaluate-client-accuracy where it is measured.
+                continue
+            history = client.get_metric_history(run.info.run_id, name)
+            found = {one.step: one.value for one in history}
+            assert found == pytest.approx(
+                {at: row[name] for at, row in enumerate(rounds, 1) if name in row}
+            )
+
+
+def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
+    stage = Run.of({}, "fedavg", 0).main
+    report = RoundReport(1, 2, {}, {"loss": 1.0, "my:metric %": 2.0}, None, 0.1)
+
+    def fail():
+        with followed(stage, MLflow.at(str(tmp_path))) as (hook,):
+            hook(report)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tmp_path.as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("coprefl").experiment_id])
+    assert run.info.status == "FAILED"
+    assert run.data.metrics == {"loss": 1.0, "my_metric _": 2.0}
+
+
+def test_wandb_offline_has_a_run_for_each_stage(killed_then_whole, tmp_path, monkeypatch):
+    """A stage that was killed goes on in a second file of the same run."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    kept = killed_then_whole("--wandb", "tiny")
+    found = {}
+    for file in sorted((tmp_path / "out" / "wandb").glob("offline-run-*/run-*.wandb")):
+        name, rounds = scanned(file)
+        found.setdefault(name, {}).update(rounds)
+    assert found.keys() == kept.keys()
+    for stage, rounds in kept.items():
+        losses = {at: row["loss"] for at, row in enumerate(rounds, 1)}
+        assert {at: row["loss"] for at, row in found[stage].items()} == pytest.approx(losses)
+
+
+def scanned(file):
+    """Return the name of a run of Weights & Biases and {round: its metrics}, from its file."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, at, name, rounds = file.read_bytes(), 7, "", {}
+    assert len(data) < 2**15  # One block of the log that it is.
+    while at < len(data):
+        _, size, _ = struct.unpack_from("<IHB", data, at)
+        record = Record.FromString(data[at + 7 : at + 7 + size])
+        at += 7 + size
+        name = record.run.display_name or name
+        items = {
+            one.key or one.nested_key[0]: json.loads(one.value_json) for one in record.history.item
+        }
+        if items:
+            rounds[items["_step"]] = items
+    return name, rounds

@@ -17,6 +17,7 @@ from coprefl_flwr.rounds.combine import (
     parse,
 )
 
+LAYOUTS = ("C", "F", "channels last", "turned around", "with gaps")
 AWKWARD = [0.1 + 0.2, 1 / 3, -5e-324, 1.7976931348623157e308, 2.0**-1074 * 3, 0.0]
 RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), PerClient(), Chain(), Nothing()]
 
@@ -193,3 +194,31 @@ def test_per_client_keeps_each_client():
         "3": 3.0,
         "11": 11.0,
     }
+
+
+def laid_out(array, kind):
+    """Return the same numbers in another order in memory."""
+    if kind == "C":
+        return np.ascontiguousarray(array)
+    if kind == "F":
+        return np.asfortranarray(array)
+    if kind == "channels last":
+        return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    if kind == "turned around":
+        return np.ascontiguousarray(array[::-1])[::-1]
+    return np.repeat(array, 2, axis=1)[:, ::2]
+
+
+@pytest.mark.parametrize("kinds", itertools.product(LAYOUTS, repeat=2), ids=" then ".join)
+def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds):
+    rng = np.random.default_rng(3)
+    everyone = [rng.normal(size=(3, 4, 1, 5)).astype(np.float32) for _ in range(3)]
+    sums = []
+    for orders in (("C",) * 3, (*kinds, kinds[1])):
+        accumulator = Accumulator(Mean())
+        for client, (array, kind) in enumerate(zip(everyone, orders, strict=True)):
+            given = laid_out(array, kind)
+            accumulator.add(client, {"w": given}, {"num-examples": client + 3})
+            np.testing.assert_array_equal(given, array)
+        sums.append(accumulator.sums["sum"]["w"].tobytes())
+    assert sums[0] == sums[1]

@@ -109,6 +109,93 @@ def test_each_part_has_its_own_pace(clock, lines):
     assert progress.stream.getvalue().endswith("[2/2] b  round 1/2  1.00 s/round  0:01 left")
 
 
+def test_parts_side_by_side_share_a_line_until_they_are_over(clock, lines, monkeypatch):
+    terminal = Terminal()
+    progress = Progress(parts=4, stream=terminal, workers=3)
+    progress.ahead = {"task": 9}
+    one = progress.beside("a", "long", 10, workers=2)
+    other = progress.beside("b", "task", 3)
+    clock[0] += 2
+    one(report(1))
+    one(report(2))
+    clock[0] += 1
+    # 16 seconds of a worker are left of a; 6 of b, and 18 of what is ahead: 40 of three workers.
+    other(report(1, 3))
+    # 22 of three workers, and 8 are left of a, which has two.
+    other(report(3, 3))
+    one(report(10))
+    shown = terminal.getvalue().split("\r\x1b[2K")[1:]
+    assert shown == [
+        "[2/4]  a 1/10  |  b",
+        "[2/4]  a 2/10  |  b",
+        "[2/4]  0:13 in all  a 2/10  |  b 1/3",
+        "[2/4] b  round 3/3  1.00 s/round  0:08 in all\n[2/4]  0:08 in all  a 2/10",
+        "[1/4] a  round 10/10  0.30 s/round  0:02 in all\n",
+    ]
+    monkeypatch.setenv("COLUMNS", "30")
+    again = progress.beside("a very long title of a part", "long", 10)
+    progress.beside("c")
+    clock[0] += 1
+    again(report(1))
+    assert terminal.getvalue().rpartition("\x1b[2K")[2] == "[4/4]  0:09 in all  a very lo"
+
+
+def test_in_a_log_parts_side_by_side_take_turns(clock, lines):
+    progress = Progress(parts=2, stream=io.StringIO())
+    both = [progress.beside("a", rounds=20), progress.beside("b", rounds=20)]
+    for number in range(1, 21):
+        clock[0] += LOG_INTERVAL / 4
+        for part in both:
+            part(report(number, 20))
+    begun = [line.split("  1.25 s")[0] for line in lines()]
+    parts = ("[1/2] a", "[2/2] b")
+    assert begun == [f"{part}  round {at:2}/20" for at in (8, 16, 20) for part in parts]
+
+
+def paced(progress, clock, seconds, rounds=100, first=1):
+    for number, each in enumerate(seconds, first):
+        clock[0] += each
+        progress(RoundReport(number, rounds, {}, {}, None, each))
+
+
+def test_rounds_of_another_method_are_not_slower_than_those_before(clock, lines):
+    """Also where not every round is told: here the switch's own and the one behind it are not."""
+    progress = Progress(parts=1, stream=Terminal())
+    progress.begin("x", "task", 100, switch=12)
+    paced(progress, clock, 11 * [1])
+    paced(progress, clock, 11 * [9], first=14)
+    assert lines() == []
+    paced(progress, clock, 9 * [40], first=30)
+    assert [line.partition(";")[0] for line in lines()] == [
+        "x: a round takes 4.4 times as long as at first (40 s, not 9 s)"
+    ]
+
+
+def test_what_gets_several_times_slower_is_told_once_with_the_load(clock, lines, monkeypatch):
+    monkeypatch.setattr("coprefl_flwr.rounds.progress.load", lambda: "the load is 9.0 on 2 cores")
+    progress = Progress(parts=2, stream=Terminal())
+    progress.begin("x", "task", 100)
+    # The first round loads data; some later ones are slow for a while.
+    paced(progress, clock, [60] + 7 * [1] + 2 * [9] + 3 * [1])
+    assert lines() == []
+    paced(progress, clock, 9 * [4], first=14)
+    told = "x: a round takes 4.0 times as long as at first (4 s, not 1 s)"
+    assert lines() == [f"{told}; the load is 9.0 on 2 cores"]
+    progress.begin("y", "task", 100)
+    paced(progress, clock, 8 * [1] + 8 * [5])
+    assert len(lines()) == 1
+
+
+def test_what_takes_longer_by_its_nature_is_not_told(clock, lines):
+    """The second phase of "A+B"; and rounds so short that a write to disk is several of them."""
+    progress = Progress(parts=2, stream=Terminal())
+    progress.begin("a+b", "task", 100, switch=10)
+    paced(progress, clock, 10 * [1] + 20 * [5])
+    progress.begin("c", "task", 100)
+    paced(progress, clock, 10 * [0.01] + 20 * [0.05])
+    assert lines() == []
+
+
 def test_a_part_that_is_done_is_skipped_aloud(lines):
     progress = Progress(parts=4, stream=io.StringIO())
     progress.skip("pre-training fedavg")

@@ -28,6 +28,8 @@ TRAINING = LocalTraining(local_steps=5, batch_size=8, learning_rate=0.1)
 class Held:
     """Stands for the server's data: only their number counts."""
 
+    precision = "float32"
+
     def __len__(self):
         return 33
 
@@ -97,6 +99,17 @@ def test_a_round_of_every_method_by_hand(name):
     found = budget(name, **options)
     assert rounds(found) == pytest.approx([step_size], nan_ok=True)
     assert found.gradients == pytest.approx(gradients)
+
+
+@pytest.mark.parametrize(
+    ("name", "forwards"),
+    # 2 x 19.5, all that two clients hold; MOON's two other models see every step's 71.
+    [("qffl", 39), ("fedproto", 39), ("fedpcl", 39), ("ncm", 39), ("ridge", 39), ("moon", 142)],
+)
+def test_losses_features_and_prototypes_are_counted_apart(name, forwards):
+    assert budget(name).forwards == forwards
+    others = BY_HAND.keys() - {"qffl", "fedproto", "fedpcl", "ncm", "ridge", "moon"}
+    assert {budget(other, **BY_HAND[other][0]).forwards for other in others} == {0}
 
 
 def test_no_method_is_left_out():

@@ -70,21 +70,20 @@ def test_q_0_is_the_unweighted_mean(exact_federation):
     assert_equal(found, mean(states, [1, 1, 1, 1], clients))
 
 
-@pytest.mark.parametrize("q", [0.5, 2.0])
-def test_equals_flowers_qfedavg(q):
+def test_equals_flowers_qfedavg():
     """On float arrays (theirs fails on int64), one client a node, F_k reported by our client."""
     federation = Federation.exact(norm=False)
     app, start = federation.app(QFFLClient, clients=None), federation.arrays()
     random.seed(0)
     theirs = QFedAvg(
         client_learning_rate=0.1,
-        q=q,
+        q=0.5,
         train_loss_key="loss-before",
         min_train_nodes=4,
         min_available_nodes=4,
         fraction_evaluate=0.0,
-    ).start(LocalGrid(app, nodes=4), to_record(start), 3, train_config=ConfigRecord({"q": q}))
-    ours, _ = run(QFFL(q=q), app, start, rounds=3, nodes=4)
+    ).start(LocalGrid(app, nodes=4), to_record(start), 3, train_config=ConfigRecord({"q": 0.5}))
+    ours, _ = run(QFFL(q=0.5), app, start, rounds=3, nodes=4)
     assert_equal(ours, from_record(theirs.arrays))
 
 

@@ -9,7 +9,9 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.strategies.test_coprefl import full_batch_sgd, one_round_by_hand
 from tests.tiny import SIZES, tiny_model
@@ -162,6 +164,40 @@ def test_coprefl_sgd(federation):
     for name, array in from_record(result.arrays).items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
     assert strategy.state["query-loss"] == result.train_metrics_clientapp[2]["query-loss"]
+
+
+def test_the_server_refines_in_its_precision(federation):
+    """A round: FedAvg's mean by its clients, in float32, and behind it the steps in bfloat16."""
+    server = server_of(federation)
+    server.precision = "bf16"
+    strategy = ServerRefined(FedAvg(), server, steps=3, batch_size=8, learning_rate=0.1)
+    start = to_record(federation.arrays())
+    mean = from_record(FedAvg().start(LocalGrid(federation.torch_app()), start, 1).arrays)
+    found = from_record(strategy.start(LocalGrid(federation.torch_app()), start, 1).arrays)
+    key = (0, "train", 1, "server-refinement")
+    of = {
+        name: server.refine(
+            mean, LocalTraining(local_steps=3, batch_size=8, learning_rate=0.1, precision=name),
+            1, *key,
+        )[0]
+        for name in ("bf16", "float32")
+    }  # fmt: skip
+    name = "1.weight"
+    assert found[name].tobytes() == of["bf16"][name].tobytes()
+    assert found[name].tobytes() != of["float32"][name].tobytes()
+
+
+@pytest.mark.parametrize("name", ["coprefl-hybrid", "coprefl-sgd"])
+def test_data_that_two_phases_share_are_of_each_in_its_precision(name, federation):
+    """What a study gives for one is not changed for the other."""
+    method, shared = METHODS[name], server_of(federation)
+    options = {key: one.default for key, one in method.options.items()}
+    made = [
+        method.strategy(options, LocalTraining(precision=one), lambda whose: shared, participants=2)
+        for one in ("bf16", "float32")
+    ]
+    assert [one.server.precision for one in made] == ["bf16", "float32"]
+    assert shared.precision == "float32"
 
 
 def test_no_refinement_steps_is_the_inner_method(federation):

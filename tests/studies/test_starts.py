@@ -180,7 +180,9 @@ KNOWN = ", ".join(["random", *TRAINED])
             "method, fedmeta:learning-rate=0.1: fedmeta has no 'learning-rate' here, did you mean "
             "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
             "meta-learning-rate, local-steps, support-fraction, resplit, "
-            + ", ".join([*OF_AVERAGES, "rounds", "participants", "attack", "attack-share"]),
+            + ", ".join(
+                [*OF_AVERAGES, "rounds", "participants", "precision", "attack", "attack-share"]
+            ),
         ),
         (
             "scaffold:clip-norm=1",

@@ -1,0 +1,175 @@
+"""How long a default `coprefl run` takes beside busy processes: `python -m benchmarks.beside`.
+
+It and the same recipe with `--workers 1` and one thread run in turns, each into a new folder, while
+two processes keep two cores busy; the result goes to docs/beside.json and into docs/performance.md.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+
+from benchmarks.growth import BUSY
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+GOAL = 1.3
+RECIPE: dict[str, Any] = {
+    "title": "Beside busy processes",
+    "settings": {
+        "dataset": "glyphs",
+        "downstream-classes": 20,
+        "clients": 50,
+        "participants": 20,
+        "rounds": 60,
+        "learning-rate": 0.1,
+        "tasks": 2,
+        "task-rounds": 20,
+    },
+    "methods": ["random", "fedavg", {"coprefl": {"gamma": 0.5, "meta-learning-rate": 0.01}}],
+    "reference": "fedavg",
+    "figures": [],
+}
+COMMAND = (sys.executable, "-m", "coprefl_flwr.recipes.command_line", "run")
+DEFAULT, ONE = "default", "one thread"
+OPTIONS = {DEFAULT: (), ONE: ("--workers", "1")}
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "COPREFL_WORKERS")
+
+
+@dataclass
+class Beside:
+    """The wall seconds of the runs, by how they were started, and what they ran beside."""
+
+    machine: Mapping[str, Any]
+    busy: int
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def ratio(self) -> float:
+        """Return the default run's median time over that of the run with one thread."""
+        return median(self.seconds[DEFAULT]) / median(self.seconds[ONE])
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Keep `count` processes busy inside the block."""
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=_spin, daemon=True) for _ in range(count)]
+    for process in processes:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _spin() -> None:
+    parent = os.getppid()
+    while os.getppid() == parent:  # Not for ever, if the other is killed.
+        sum(range(100_000))
+
+
+def run(recipe: Path, folder: Path, how: str) -> float:
+    """Run a recipe in a process of its own, into `folder`; return its seconds."""
+    own = {key: value for key, value in os.environ.items() if key not in THREADS}
+    if how == ONE:
+        own["OMP_NUM_THREADS"] = "1"
+    paths = os.pathsep.join(filter(None, [str(ROOT), own.get("PYTHONPATH")]))
+    began = time.perf_counter()
+    ended = subprocess.run(
+        [*COMMAND, str(recipe), "--out", str(folder / "out"), *OPTIONS[how]],
+        cwd=folder,
+        env=own | {"PYTHONPATH": paths},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    seconds = time.perf_counter() - began
+    if ended.returncode:
+        raise RuntimeError(f"coprefl run ({how}) failed; its end:\n{ended.stdout[-4000:]}")
+    return seconds
+
+
+def measure(content: Mapping[str, Any], count: int, repeats: int, about: Any) -> Beside:
+    """Run the recipe both ways in turns, `repeats` times, beside `count` busy processes."""
+    found = Beside(about, count)
+    with tempfile.TemporaryDirectory() as folder, busy(count):
+        recipe = Path(folder) / "recipe.yaml"
+        recipe.write_text(yaml.safe_dump(dict(content), sort_keys=False))
+        for turn in range(repeats):
+            for how in OPTIONS:
+                own = Path(folder) / f"{how.replace(' ', '-')}-{turn}"
+                own.mkdir()
+                found.seconds.setdefault(how, []).append(run(recipe, own, how))
+                told = f"{how}, {turn + 1} of {repeats}: {found.seconds[how][-1]:.1f} s"
+                print(told, file=sys.stderr, flush=True)
+    return found
+
+
+def section(found: Beside) -> str:
+    """Return the page's section."""
+    about = found.machine
+    lines = [
+        "## Beside other programs",
+        "",
+        "By `python -m benchmarks.beside`: the wall time of `coprefl run` on a small recipe beside "
+        f"{found.busy} processes that are always busy, on {about['cores']} cores; the default, and "
+        f"`--workers 1` with one thread, in turns (goal: at most {GOAL}).",
+        "",
+        "| run | seconds | median | ratio |",
+        "| --- | --: | --: | --: |",
+    ]
+    for how, ratio in ((ONE, 1.0), (DEFAULT, found.ratio())):
+        each = ", ".join(f"{one:.0f}" for one in found.seconds[how])
+        lines.append(f"| {how} | {each} | {median(found.seconds[how]):.1f} | {ratio:.2f} |")
+    told = f"Measured on {about['date']}: {about['processor']}; load before "
+    told += f"{about['load_before']:.1f}."
+    if about["load_before"] > BUSY:
+        told += " **More than the busy processes ran: these are no figures to quote.**"
+    return "\n".join([*lines, "", told])
+
+
+def section_in(folder: Path) -> str:
+    """Return the section of what a folder holds, "" if it holds none."""
+    kept = folder / "beside.json"
+    return section(Beside(**json.loads(kept.read_text(encoding="utf-8")))) if kept.exists() else ""
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure, then write the page."""
+    from benchmarks.measure import machine
+    from benchmarks.report import stored_results, write_page
+
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.beside", description=__doc__)
+    parser.add_argument("--busy", type=int, default=2, help="busy processes (default 2)")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each kind (default 3)")
+    parser.add_argument("--output", type=Path, default=DOCS, help="folder of the page (docs)")
+    chosen = parser.parse_args(given)
+    for option in ("busy", "repeats"):
+        if getattr(chosen, option) < 1:
+            parser.error(f"--{option} {getattr(chosen, option)}: at least 1 is needed")
+    found = measure(RECIPE, chosen.busy, chosen.repeats, machine())
+    chosen.output.mkdir(parents=True, exist_ok=True)
+    kept = chosen.output / "beside.json"
+    kept.write_text(json.dumps(asdict(found), indent=1) + "\n", encoding="utf-8")
+    write_page(chosen.output, stored_results(chosen.output))
+    print(section(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""What MkDocs does besides for this site: formulas, drawings, and the repository's files as pages.
+
+A link of a page to a file of the repository, such as ../examples/ten_lines.py, becomes one to a
+page of the site that shows the file, so that the site needs neither network nor repository.
+Formulas are MathML, which browsers draw without a script.
+"""
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from pymdownx.superfences import SuperFencesException
+
+sys.path.insert(0, str(Path(__file__).parent))
+from drawing import exchanges
+
+ROOT = Path(__file__).parent.parent
+SHOWN = "source"
+LINK = re.compile(r"(?<=\]\()(?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
+FENCE = re.compile(r"^( *)(```+).*?^\1\2$", re.S | re.M)
+MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
+LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".diff": "diff"}
+KEPT = (".md", ".png", ".svg")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Give blocks called `exchanges` their drawing."""
+    fence = {"name": "exchanges", "class": "exchanges", "format": _drawn}
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": [fence]}
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for every file of the repository that a page links to, and so on from these."""
+    docs = Path(config.docs_dir)
+    waiting = [docs / one.src_uri for one in files.documentation_pages()]
+    done: set[Path] = set()
+    while waiting:
+        page = waiting.pop()
+        for target in _targets(page):
+            if target in done or _in_site(target):
+                continue
+            done.add(target)
+            files.append(File.generated(config, _shown(target), content=_page(target)))
+            if target.suffix == ".md":
+                waiting.append(target)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
+    """Let links out of docs/ lead to the pages that show the files."""
+    here = page.file.src_uri
+    if here.startswith(f"{SHOWN}/"):
+        return markdown
+    return _linked(markdown, Path(config.docs_dir) / here, here)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Replace formulas by MathML."""
+
+    def made(found: re.Match[str]) -> str:
+        text = found[2].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+        return convert(text.strip(), display="block" if found[1] == "div" else "inline")
+
+    return MATH.sub(made, html)
+
+
+def _drawn(source: str, *_: Any, **__: Any) -> str:
+    """Return the drawing of a block; what is wrong with it ends the build.
+
+    Of other errors superfences makes a block of code.
+    """
+    try:
+        return exchanges(source)
+    except ValueError as error:
+        raise SuperFencesException(str(error)) from error
+
+
+def _prose(text: str) -> list[tuple[str, bool]]:
+    """Return the parts of a page, each with whether it is prose and no code."""
+    parts, last = [], 0
+    for found in FENCE.finditer(text):
+        parts += [(text[last : found.start()], True), (found[0], False)]
+        last = found.end()
+    return [*parts, (text[last:], True)]
+
+
+def _targets(page: Path) -> list[Path]:
+    """Return the files of the repository that a page links to; raise for one that is not there."""
+    if not page.is_file():
+        return []
+    found = []
+    for text, prose in _prose(page.read_text()):
+        for link in LINK.finditer(text) if prose else ():
+            if ":" in link["path"] or not link["path"]:
+                continue
+            target = Path(posixpath.normpath((page.parent / link["path"]).as_posix()))
+            if not target.exists():
+                raise PluginError(f"{page.relative_to(ROOT)}: there is no {link['path']}")
+            found.append(target)
+    return found
+
+
+def _in_site(target: Path) -> bool:
+    """Return whether a file is a page or a picture of the site itself."""
+    return target.is_relative_to(ROOT / "docs") and target.suffix in KEPT
+
+
+def _shown(target: Path) -> str:
+    """Return where the page that shows a file lies in the site."""
+    return f"{SHOWN}/{target.relative_to(ROOT).as_posix()}.md"
+
+
+def _linked(text: str, page: Path, here: str) -> str:
+    """Return a page's text, whose place in the site is `here`, with links into the site."""
+
+    def made(link: re.Match[str]) -> str:
+        if ":" in link["path"]:
+            return link[0]
+        target = Path(posixpath.normpath((page.parent / link["path"]).as_posix()))
+        there = _shown(target) if not _in_site(target) else str(target.relative_to(ROOT / "docs"))
+        return posixpath.relpath(there, posixpath.dirname(here) or ".") + (link["anchor"] or "")
+
+    parts = _prose(text)
+    return "".join(LINK.sub(made, part) if prose else part for part, prose in parts)
+
+
+def _page(target: Path) -> str:
+    """Return the page that shows a file or a folder; a search does not find it."""
+    name = target.relative_to(ROOT).as_posix()
+    head = f"---\ntitle: {name}\nsearch:\n  exclude: true\nhide: [toc]\n---\n\n"
+    if target.is_dir():
+        # What git has: no caches.
+        inner = sorted(one for one in target.rglob("*") if one.is_file() and _is_text(one))
+        return f"{head}# {name}\n\n" + "\n\n".join(_code(one, f"## {_name(one)}") for one in inner)
+    if target.suffix == ".md":
+        return head + _linked(target.read_text(), target, _shown(target))
+    return head + _code(target, f"# {name}")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _is_text(path: Path) -> bool:
+    return "__pycache__" not in path.parts and path.suffix in (*LANGUAGES, ".md", ".txt", "")
+
+
+def _code(path: Path, heading: str) -> str:
+    """Return a file as a block of code that no backtick in it ends."""
+    return f"{heading}\n\n````{LANGUAGES.get(path.suffix, 'text')}\n{path.read_text()}\n````\n"

@@ -1,0 +1,128 @@
+# %% [markdown]
+# # CoPreFL in an existing Flower app
+#
+# `examples/own_app` is an app as `flwr new` writes it: a model, data for each node, a `ClientApp`
+# that trains and evaluates, a `ServerApp` with Flower's `FedAvg`. CoPreFL's clients answer one
+# message more. Here the app runs in this process, where a debugger can stop in its clients; with
+# `flwr run` it is the same code.
+
+# %%
+import sys
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord
+
+sys.path.insert(0, "../own_app")  # The app's folder.
+
+from own_app import task
+from own_app.client_app import app
+
+# %% [markdown]
+# First the app as it is, with FedAvg. `LocalGrid` stands in the place of Flower's grid, and its
+# four nodes are four clients, whose spirals are turned by different angles.
+
+# %%
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import CoPreFL, FedAvg
+
+
+def started(strategy, app, rounds=20):
+    """Return the strategy and the final arrays, from the same first weights."""
+    torch.manual_seed(0)
+    first = ArrayRecord(task.Net().state_dict())
+    grid = LocalGrid(app, nodes=4, run_config={"local-epochs": 2})
+    return strategy.start(grid, first, rounds, train_config=ConfigRecord({"lr": 0.1}))
+
+
+fedavg = FedAvg(seed=0)
+result = started(fedavg, app)
+
+# %% [markdown]
+# CoPreFL wants of each client the loss and the gradient of a temporary global model on data that it
+# did not train on: a *query set*. Two things are added to the app. Its data are cut once more:
+
+# %%
+from torch.utils.data import DataLoader
+
+
+def load_data(partition_id):
+    training, test = task.Spirals(partition_id, 0, 100), task.Spirals(partition_id, 150, 200)
+    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(test, batch_size=50)
+
+
+def load_query(partition_id):
+    return DataLoader(task.Spirals(partition_id, 100, 150), batch_size=50)
+
+
+sys.modules["own_app.client_app"].load_data = load_data  # In the app's files: its diff.
+
+# %% [markdown]
+# And its `ClientApp` answers one message more:
+
+# %%
+from coprefl_flwr.clients import query_reply
+
+
+@app.train("query")
+def query(message, context):
+    model = task.Net()
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    batches = load_query(context.node_config["partition-id"])
+    return query_reply(message, model, batches, batch=lambda b: (b["img"], b["label"]))
+
+
+# %% [markdown]
+# On the server `CoPreFL` takes `FedAvg`'s place. That is all.
+
+# %%
+coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
+start = started(coprefl, app)
+
+# %% [markdown]
+# Every round's metrics are in `strategy.history`, and what was sent in `strategy.history.traffic`:
+
+# %%
+import pandas as pd
+
+rounds = pd.DataFrame(coprefl.history.rounds()).T
+shown = ["train_loss", "query-loss", "query-loss-variance", "meta-loss", "models-up"]
+rounds.loc[[1, 5, 10, 20], shown].round(3)
+
+# %% [markdown]
+# What is either start worth to a client that was not there? A fifth node, whose spirals are turned
+# further, trains on its own points for a few epochs:
+
+# %%
+# %matplotlib inline
+import matplotlib.pyplot as plt
+
+
+def accuracies(arrays, partition_id=5, epochs=15):
+    model = task.Net()
+    model.load_state_dict(arrays)
+    training, test = load_data(partition_id)
+    found = [task.test(model, test)[1]]
+    for _ in range(epochs):
+        task.train(model, training, 1, 0.1)
+        found.append(task.test(model, test)[1])
+    return found
+
+
+torch.manual_seed(0)
+starts = {
+    "random": task.Net().state_dict(),
+    "fedavg": result.arrays.to_torch_state_dict(),
+    "coprefl": start.arrays.to_torch_state_dict(),
+}
+figure, place = plt.subplots(figsize=(6, 3), layout="constrained")
+for name, arrays in starts.items():
+    place.plot([100 * one for one in accuracies(arrays)], label=name)
+place.set(xlabel="epoch", ylabel="accuracy %")
+_ = place.legend(frameon=False)
+
+# %% [markdown]
+# Either start is far ahead of random weights. Which of the two is better, so small a task does not
+# say; that is what [recipes](../recipes.md) are for.
+#
+# Under `flwr run` the same is [a diff of three files](../../examples/own_app.diff); see
+# [the how-to](../how-to/flower-app.md).

@@ -1,0 +1,268 @@
+"""The grid on Ray gives what the one in this process gives, also when a process of it dies."""
+
+import os
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch.utils.data import TensorDataset
+
+import coprefl_flwr as cp
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import CoPreFLClient, SCAFFOLDClient, TorchClient
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid, RayGrid
+from coprefl_flwr.grids import ray as grid_of_ray
+from coprefl_flwr.grids.ray import connect, start_hosts
+from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg
+from tests.tiny import Federation, tiny_model
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def hosts():
+    """Two processes, for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        connect(3)
+        yield start_hosts(2)
+        ray.shutdown()
+
+
+def trained(grid, strategy, federation, rounds=2):
+    torch.set_num_threads(1)
+    result = strategy.start(grid, to_record(federation.arrays()), rounds)
+    return from_record(result.arrays)
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[n], other[n]) for n in one)
+
+
+METHODS = {
+    "fedavg": (lambda: FedAvg(participants=3), TorchClient),
+    "coprefl": (lambda: CoPreFL(participants=3), CoPreFLClient),
+    "scaffold": (lambda: SCAFFOLD(participants=3), SCAFFOLDClient),
+    "cyclic": (lambda: Cyclic(participants=3), TorchClient),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_numbers_of_the_grid_in_this_process(name, hosts, tmp_path):
+    """To the last bit; what clients keep between rounds lies in files."""
+    federation, (strategy, client) = Federation.stochastic(), METHODS[name]
+    apps = [
+        federation.app(client, states=tmp_path / place if name == "scaffold" else None)
+        for place in ("local", "ray")
+    ]
+    expected = trained(LocalGrid(apps[0], nodes=2), strategy(), federation, 3)
+    found = trained(RayGrid(apps[1], 2, hosts=hosts), strategy(), federation, 3)
+    assert same(found, expected)
+
+
+def test_one_node_may_be_in_this_process(hosts):
+    federation = Federation.stochastic()
+    app = federation.torch_app()
+    both = RayGrid(app, 2, hosts=[None, hosts[1]])
+    local = LocalGrid(app, nodes=2)
+    assert same(trained(both, FedAvg(), federation), trained(local, FedAvg(), federation))
+
+
+def slow_app():
+    """An app that counts its messages in its node's state, and sleeps as long as it is told to."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        if message.content["config"].get("fail"):
+            raise ArithmeticError("first line\nsecond line")
+        count = int(context.state["kept"]["count"]) + 1 if "kept" in context.state else 1
+        context.state["kept"] = MetricRecord({"count": count})
+        time.sleep(float(message.content["config"]["seconds"]))
+        known = {"count": count, "partition": context.node_config["partition-id"]}
+        known["size"] = context.run_config["size"]
+        return Message(RecordDict({"metrics": MetricRecord(known)}), reply_to=message)
+
+    return app
+
+
+def message(node, seconds=0.0, **more):
+    return Message(
+        RecordDict({"config": ConfigRecord({"seconds": seconds, **more})}), node, "train"
+    )
+
+
+def metrics(replies):
+    return [dict(reply.content["metrics"]) for reply in replies]
+
+
+def test_a_late_reply_is_dropped(hosts):
+    grid = RayGrid(slow_app(), 2, {"size": 8}, hosts=hosts)
+    nodes = list(grid.get_node_ids())
+    assert metrics(grid.send_and_receive(map(message, nodes), timeout=60)) == [
+        {"count": 1, "partition": 0, "size": 8},
+        {"count": 1, "partition": 1, "size": 8},
+    ]
+    late = [message(nodes[0], 1.0), message(nodes[1])]
+    assert metrics(grid.send_and_receive(late, timeout=0.5)) == [
+        {"count": 2, "partition": 1, "size": 8}
+    ]
+    (after,) = grid.send_and_receive([message(nodes[0])], timeout=60)
+    assert metrics([after]) == [{"count": 3, "partition": 0, "size": 8}]
+    asked = list(grid.push_messages([message(nodes[0], 0.2)]))
+    assert list(grid.pull_messages(asked)) == []
+
+
+def test_an_exception_is_the_error_reply_of_the_other_grid(hosts):
+    grids = [RayGrid(slow_app(), 2, hosts=hosts), LocalGrid(slow_app(), 2)]
+    replies = [list(grid.send_and_receive([message(2, fail=True)])) for grid in grids]
+    (one,), (other,) = replies
+    assert (one.error.code, one.error.reason) == (other.error.code, other.error.reason)
+    assert one.metadata.src_node_id == 2
+
+
+def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
+    put, seen = ray.put, []
+    monkeypatch.setattr(ray, "put", lambda value: seen.append(value) or put(value))
+    federation = Federation.stochastic()
+    trained(RayGrid(federation.torch_app(), 2, hosts=hosts), FedAvg(), federation, 3)
+    arrays = [one for one in seen if isinstance(one, dict)]
+    assert [one.keys() for one in arrays] == 3 * [federation.start.keys()]
+
+
+def test_nobody_copies_arrays_on_their_way_but_ray(hosts, monkeypatch):
+    """To a process, into its app's message, and from the reply back: each is the very array."""
+    grid, put, array = RayGrid(slow_app(), 2, hosts=hosts), [], np.arange(3.0)
+    sent = RecordDict({"arrays": to_record({"w": array}, copy=False)})
+    monkeypatch.setattr(ray, "put", put.append)
+    host = SimpleNamespace(answer=SimpleNamespace(remote=lambda *given: given))
+    _, _, bare, names, _ = grid._ask(host, Message(sent, 2, "train"), {})
+    assert put[0]["w"] is array
+    assert (list(bare.content), names) == ([], ["arrays"])
+    grid_of_ray._put(bare, {"arrays": put[0]}, copy=False)
+    emptied, found = grid_of_ray._taken(bare)
+    assert found["arrays"]["w"] is array
+    assert list(emptied.content) == []
+
+
+def ask_until_it_ends(host):
+    """Ask a process again and again: the one that is ended may answer once more."""
+    for _ in range(300):
+        ray.get(host.adopt.remote({}), timeout=30)
+        time.sleep(0.1)
+
+
+def test_a_grid_ends_its_own_processes_and_says_what_it_cannot_have(hosts, monkeypatch):
+    """At once, and not by waiting for ever; two of Ray's CPUs are in use all the time."""
+    with RayGrid(slow_app(), 2, {"size": 1}, workers=1) as grid:
+        found = metrics(grid.send_and_receive(map(message, grid.get_node_ids()), timeout=60))
+        assert [one["partition"] for one in found] == [0, 1]
+        (own,) = grid._own
+        monkeypatch.setattr("coprefl_flwr.grids.ray.FREED", 0.0)
+        with pytest.raises(SettingsError, match=r"2 processes .*, and of Ray's 3 CPUs 0 are free"):
+            RayGrid(slow_app(), 2)
+    with pytest.raises(ray.exceptions.RayActorError):
+        ask_until_it_ends(own)
+    with pytest.raises(SettingsError, match="4 processes are wanted, and Ray has 3 CPUs"):
+        RayGrid(slow_app(), 4)
+    with pytest.raises(SettingsError, match="nodes = 0: must be at least 1"):
+        RayGrid(slow_app(), 0)
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_grid_ends_ray_if_that_was_started_for_it(started, hosts, monkeypatch):
+    """Once; not where Ray or the processes were there before."""
+    ended = []
+    monkeypatch.setattr("coprefl_flwr.grids.ray.connect", lambda cpus: started)
+    monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: [])
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append("Ray"))
+    RayGrid(slow_app(), 2, hosts=hosts).close()
+    assert not ended
+    with RayGrid(slow_app(), 2, workers=1) as grid:
+        pass
+    grid.close()
+    assert ended == ["Ray"] * started
+
+
+@pytest.mark.parametrize(
+    ("gpus", "number", "share"),
+    [(0, 3, 0.0), (1, 1, 1), (1, 3, 1 / 3), (4, 4, 1), (5, 2, 2), (2, 3, 0.5), (4, 6, 0.5)],
+)
+def test_shares_of_gpus_lie_on_one_each(gpus, number, share):
+    """Ray gives no process one whole and a part, and 2 of 3 GPUs are no share of two processes."""
+    assert grid_of_ray._gpu_share(gpus, number) == share
+    if share:
+        assert gpus * (int(1 / share) if share < 1 else 1 / share) >= number
+
+
+def test_processes_that_do_not_come_are_told(monkeypatch):
+    ended = []
+    monkeypatch.setattr(ray, "wait", lambda refs, **more: (refs[:1], refs[1:]))
+    monkeypatch.setattr(grid_of_ray, "end_hosts", ended.extend)
+    hosts = [SimpleNamespace(adopt=SimpleNamespace(remote=lambda own: object())) for _ in "abc"]
+    with pytest.raises(RunFailedError, match="2 of 3 processes did not start within 120 s: others"):
+        grid_of_ray._there(hosts)
+    assert ended == hosts
+
+
+def test_pretrain_in_several_processes(hosts, monkeypatch):
+    """The same module as in this process, up to the rounding of sums that two nodes add up."""
+    monkeypatch.setattr("coprefl_flwr.grids.ray.start_hosts", lambda number: hosts[:number])
+    monkeypatch.setattr("coprefl_flwr.grids.ray.end_hosts", lambda started: None)
+    data = TensorDataset(torch.rand(60, 1, 4, 4), torch.arange(60) % 3)
+    clients = cp.partition(data, clients=4, scheme="iid", min_samples=2)
+    method = cp.CoPreFL(gamma=0.5, participants=4)
+    made = [
+        cp.pretrain(method, tiny_model(), clients, 2, workers=n, learning_rate=0.1, quiet=True)
+        for n in (1, 2)
+    ]
+    for one, other in zip(*(module.state_dict().values() for module in made), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    with pytest.raises(SettingsError, match="workers = 0: must be at least 1"):
+        cp.pretrain(method, tiny_model(), clients, 2, workers=0)
+
+
+class Mortal(SCAFFOLDClient):
+    """Client 1 ends its process in round 2, once where `once` is a file's path."""
+
+    once = None
+
+    def fit(self, parameters, config):
+        left = self.once is None or not self.once.exists()
+        if (config["client"], config["server-round"]) == (1, 2) and left:
+            if self.once:
+                self.once.touch()
+            os._exit(9)
+        return super().fit(parameters, config)
+
+
+def test_a_process_that_died_is_replaced_and_asked_again(hosts, tmp_path):
+    """The clients' states of the round before are there."""
+    federation = Federation.stochastic()
+
+    class Once(Mortal):
+        once = tmp_path / "died"
+
+    app = federation.app(Once, states=tmp_path / "ray")
+    found = trained(RayGrid(app, 2, hosts=hosts), SCAFFOLD(), federation, 3)
+    assert (tmp_path / "died").exists()
+    local = LocalGrid(federation.app(SCAFFOLDClient, states=tmp_path / "local"), nodes=2)
+    assert same(found, trained(local, SCAFFOLD(), federation, 3))
+
+
+def test_clients_whose_process_died_twice_are_named(hosts, tmp_path, caplog):
+    federation = Federation.stochastic()
+    app = federation.app(Mortal, states=tmp_path)
+    strategy = SCAFFOLD(min_replies=4, max_failed_rounds=1)
+    with pytest.raises(RunFailedError):
+        trained(RayGrid(app, 2, hosts=hosts), strategy, federation)
+    died = "its process died, and so did the one that took its place"
+    assert f"client 0 on node 2 is left out: {died}" in caplog.messages
+    assert f"client 1 on node 2 is left out: {died}" in caplog.messages
+    assert not [line for line in caplog.messages if "client 2" in line]

@@ -1,0 +1,202 @@
+"""Networks that compute with fewer digits than their weights, losses and sums have."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.models import (
+    as_array,
+    computing,
+    load_arrays,
+    load_saved_model,
+    model_arrays,
+    outputs_and_representation,
+    save_model,
+)
+from coprefl_flwr.models.backbones import Backbone
+from coprefl_flwr.models.precision import check_precision
+from tests.tiny import CPU, tiny_model
+
+INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
+
+
+class Seen(nn.Module):
+    """Notes the type of what passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.types = []
+
+    def forward(self, inputs):
+        self.types.append(inputs.dtype)
+        return inputs
+
+
+def watched(dtype=torch.float32):
+    """Return the tiny model with its types noted, before and behind its layers."""
+    first, *layers = tiny_model()
+    return nn.Sequential(first, Seen(), *layers, Seen()).to(dtype)
+
+
+def test_bf16_is_what_autocast_computes_and_only_inside():
+    model = watched()
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = tiny_model()(INPUTS)
+    assert expected.dtype == torch.bfloat16
+    with computing(model, "bf16"):
+        found = model(INPUTS)
+        assert not torch.is_autocast_enabled("cpu")
+        _, z = outputs_and_representation(model, INPUTS)
+    assert (found.dtype, z.dtype) == (torch.float32, torch.float32)
+    assert torch.equal(found, expected.float())
+    assert model[-1].types == [torch.bfloat16] * 2
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    plain = model(INPUTS)
+    assert model[-1].types[-1] == torch.float32
+    assert not torch.equal(plain, found)
+
+
+def test_a_model_is_as_it_was_when_this_ends_and_also_by_an_error():
+    model = watched()
+    outer = model.forward
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="shapes"), computing(model, "bf16"):
+            model(torch.zeros(2, 1, 3, 3))
+    assert "forward" not in vars(model)
+    model.forward = lambda inputs: outer(inputs) + 1  # As another library may have it.
+    with computing(model, "bf16"), computing(model, "bf16"):
+        found = model(torch.zeros(2, 1, 4, 4))
+    after = model(torch.zeros(2, 1, 4, 4))
+    assert torch.equal(after, outer(torch.zeros(2, 1, 4, 4)) + 1)
+    assert torch.allclose(found, after, atol=0.05)
+
+
+def test_a_copy_made_meanwhile_computes_with_its_own_weights():
+    model = tiny_model().eval()
+    with computing(model, "bf16"):
+        other = copy.deepcopy(model)
+        nn.init.zeros_(other[-1].weight)
+        nn.init.zeros_(other[-1].bias)
+        assert not other(INPUTS).any()
+        assert model(INPUTS).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_of_16_bits_is_given_such_inputs_and_gives_float32(dtype):
+    """It was a bare RuntimeError of two types in one product."""
+    model = watched(dtype)
+    with pytest.raises(RuntimeError, match="dtype"):
+        model(INPUTS)
+    expected = model(INPUTS.to(dtype)).float()
+    with computing(model):
+        found = model(INPUTS)
+    assert torch.equal(found, expected)
+    assert model[-1].types == [dtype] * 2
+    assert outputs_and_representation(model, INPUTS)[1].dtype == torch.float32
+    cross_entropy(found, torch.tensor([0, 1, 2, 0])).backward()
+    assert {p.grad.dtype for p in model.parameters()} == {dtype}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_features_of_a_backbone(dtype):
+    """A network of bfloat16 could not be one: its first empty image was of another type."""
+    images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    plain = Backbone.of("x", tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
+    own = Backbone.of("x", tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
+    found = own.features(images, "bf16")
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, plain)
+    assert torch.allclose(found, plain, atol=0.02)
+
+
+def test_indices_are_given_as_they_are():
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)).bfloat16()
+    with computing(model):
+        assert model(torch.tensor([[0, 4], [1, 2]])).shape == (2, 2)
+
+
+def test_what_a_machine_cannot_do_is_refused_in_one_line():
+    line = (
+        "precision = tf32: needs an NVIDIA GPU of compute capability 8.0 or above, and this "
+        "process computes on the cpu; allowed here: float32, bf16"
+    )
+    with pytest.raises(SettingsError) as refused:
+        check_precision("tf32", CPU)
+    assert str(refused.value) == line
+    model = tiny_model()
+    with pytest.raises(SettingsError, match=r"^precision = tf32: needs"), computing(model, "tf32"):
+        pass
+    assert "forward" not in vars(model)
+    with pytest.raises(SettingsError, match=r"= bf16: the meta has no bfloat16; .*: float32$"):
+        check_precision("bf16", torch.device("meta"))
+    check_precision("float32", torch.device("meta"))
+
+
+@pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True)])
+def test_tf32_is_of_gpus_that_have_it_and_ends(capability, able, monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
+    if not able:
+        with pytest.raises(SettingsError, match=r"computes on A GPU; allowed here: float32$"):
+            check_precision("tf32", gpu)
+        with pytest.raises(SettingsError, match=r"= bf16: A GPU has no bfloat16; allowed"):
+            check_precision("bf16", gpu)
+        return
+
+    class There(nn.Module):
+        forward = staticmethod(lambda: torch.get_float32_matmul_precision())
+
+        def parameters(self, recurse=True):
+            return iter([torch.empty(0, device="meta")])
+
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    monkeypatch.setattr("coprefl_flwr.models.precision.check_precision", lambda *_: None)
+    with computing(There(), "tf32"):
+        assert torch.get_float32_matmul_precision() == "high"
+        assert torch.backends.cudnn.allow_tf32
+    assert before == (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32)
+
+
+# ---- arrays --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dtype", "carried"), [(torch.bfloat16, np.float32), (torch.float16, np.float16)]
+)
+def test_weights_of_16_bits_go_through_arrays_and_files_unchanged(dtype, carried, tmp_path):
+    """It was a bare TypeError: Got unsupported ScalarType BFloat16."""
+    model, other = tiny_model().to(dtype), tiny_model().to(dtype)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(1)
+    arrays = model_arrays(model)
+    assert {a.dtype for n, a in arrays.items() if "num_batches" not in n} == {np.dtype(carried)}
+    save_model(tmp_path, arrays, {})
+    load_arrays(other, load_saved_model(tmp_path)[0])
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True)
+    )
+    assert {p.dtype for p in other.parameters()} == {dtype}
+
+
+def test_a_mean_is_rounded_where_it_is_loaded():
+    model = nn.Linear(1, 1, bias=False).bfloat16()
+    load_arrays(model, {"weight": np.array([[1 + 2**-9]], dtype=np.float32)})
+    assert model_arrays(model)["weight"] == 1
+
+
+def test_other_types_of_weights_are_refused_in_one_line():
+    model = nn.Linear(2, 2)
+    model.register_buffer("scale", torch.zeros(2).to(torch.float8_e4m3fn))
+    told = "allowed are weights of float32, float64, float16, bfloat16$"
+    with pytest.raises(SettingsError, match=f"^'scale' is float8_e4m3fn; {told}"):
+        model_arrays(model)
+    with pytest.raises(SettingsError, match=f"^'w' is complex64; {told}"):
+        as_array(torch.zeros(2, dtype=torch.complex64), "w")
