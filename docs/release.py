@@ -7,7 +7,6 @@ all went well. The index that pip is set up with must have the dependencies.
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import tomllib
 import venv
@@ -56,8 +55,7 @@ def wanted() -> list[str]:
 
 def check_sdist(sdist: Path, folder: Path) -> Path:
     """Unpack the sdist; exit if it lacks what the site and the tests are made of."""
-    with tarfile.open(sdist) as packed:
-        packed.extractall(folder, filter="data")
+    shutil.unpack_archive(sdist, folder)
     (root,) = folder.iterdir()
     missing = [name for name in IN_SDIST if not (root / name).exists()]
     if missing:
