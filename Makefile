@@ -20,7 +20,7 @@ help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
-	@echo "make deployment-test   one SuperLink and SuperNodes with TLS on this machine (5 minutes)"
+	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
@@ -51,7 +51,7 @@ $(VENV)/docs: $(VENV)/installed
 	python -m pip install --quiet --editable ".[docs]"
 	@touch $@
 
-# Their pages, which the site shows, are committed: four minutes.
+# Their pages, which the site shows, are committed.
 notebooks: $(VENV)/notebooks
 	python -m docs.notebook_pages
 

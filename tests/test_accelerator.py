@@ -228,3 +228,6 @@ def test_images_are_brought_to_the_device_once_where_there_is_room(room, monkeyp
         assert lying is nearest(images, DEVICE)
     assert isinstance(lying, Remote) == room
     assert (lying is images) == (not room)
+    known = len(residence._THERE)
+    del images, whole, dataset, lying
+    assert len(residence._THERE) < known  # Else data would stay for as long as the process.

@@ -10,6 +10,8 @@ from safetensors.numpy import load_file
 from coprefl_flwr import client_app
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.studies.stage import RESULT, write_result
 
@@ -57,6 +59,12 @@ def write_recipe(path, content):
     """Write a recipe and return its path."""
     path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return path
+
+
+def run(path, out, witness, monkeypatch):
+    """Run a recipe on the command line, its models beside its folder; return the exit status."""
+    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    return main(["run", str(path), "--out", str(out)])
 
 
 class Killed(BaseException):

@@ -26,7 +26,7 @@ NEAR = 1e-4
 """How far the two may be apart: two processes share the clients and round otherwise."""
 
 LONGEST = 600.0
-"""Seconds."""
+"""Seconds after which a simulation is taken to hang; on a busy machine one takes minutes."""
 
 APP = """\
 [project]

@@ -4,6 +4,8 @@ Batches are then cut there, and only their rows' numbers travel. Right on the si
 of the tests; nobody has run it on a GPU yet.
 """
 
+from collections.abc import MutableMapping
+
 import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -11,8 +13,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 SHARE = 0.25
 """Part of a GPU's free memory that a tensor may fill, as models and batches need the rest."""
 
-_THERE = WeakTensorKeyDictionary()
-"""By tensor, {device: its copy there, or itself where it does not fit}, while anybody has it."""
+_THERE: MutableMapping[Tensor, dict[torch.device, Tensor | None]] = WeakTensorKeyDictionary()
+"""By tensor, {device: its copy there, None where it does not fit}, while anybody has the tensor."""
 
 
 def nearest(tensor: Tensor, device: torch.device) -> Tensor:
@@ -22,11 +24,11 @@ def nearest(tensor: Tensor, device: torch.device) -> Tensor:
     """
     if device.type == tensor.device.type:
         return tensor
-    copies = _THERE.setdefault(tensor, {})  # type: ignore[no-untyped-call]
+    copies = _THERE.setdefault(tensor, {})
     if device not in copies:
-        copies[device] = tensor.to(device) if _fits(tensor, device) else tensor
-    found: Tensor = copies[device]
-    return found
+        copies[device] = tensor.to(device) if _fits(tensor, device) else None
+    found = copies[device]
+    return tensor if found is None else found
 
 
 def _fits(tensor: Tensor, device: torch.device) -> bool:

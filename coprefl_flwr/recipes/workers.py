@@ -185,10 +185,8 @@ class OnWorkers:
         if self._every:
             import ray
 
-            # What they are being asked is answered at once; Ray would tell of answers that it lost.
-            ray.wait(
-                list(self._coming) or [ray.put(0)], num_returns=len(self._coming) or 1, timeout=5
-            )
+            if self._coming:  # They answer at once, and Ray would tell of answers that it lost.
+                ray.wait(list(self._coming), num_returns=len(self._coming), timeout=5)
             end_hosts(self._every)
             self._every = []
             if self._started:

@@ -199,7 +199,8 @@ def run_stage(
     folder = store.folder(stage)
     if settle(stage, folder):
         progress.skip(stage.title, stage.kind, stage.rounds)
-    elif stage.rounds:
+        return
+    if stage.rounds:
         progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
         _train(stage, grid, store, progress, hooks)
         if trouble := stage.trouble(folder):

@@ -3,15 +3,13 @@
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.halving import best, quarter, shortened
 from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
 from coprefl_flwr.report.table import NONE
-from tests.tiny_recipe import Killed, Witness, files, keep, tiny_recipe, write_recipe
+from tests.tiny_recipe import Killed, Witness, files, keep, run, tiny_recipe, write_recipe
 
 EIGHT = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1]
 HALVED = {"methods": [{"coprefl": {"gamma": [0, 1]}}], "search_by": "halving"}
@@ -150,12 +148,8 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsy
     content = tiny_recipe(tiny_images, settings, **HALVED)
     path = write_recipe(tmp_path / "tiny.yaml", content)
 
-    def run(folder, witness):
-        monkeypatch.setattr(sweep, "LocalGrid", witness)
-        return main(["run", str(path), "--out", str(tmp_path / folder / "out")])
-
     whole = Witness()
-    assert run("whole", whole) == 0
+    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
     # Two trials, of one round and one task of one round each, then the one run that is reported.
     assert sorted(number for _, population, number in whole.rounds() if population == "pretrain") \
         == [1, 1, 1, 2, 3, 4]  # fmt: skip
@@ -172,9 +166,9 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsy
     # Killed in a trial, and again in what is reported: nothing is done twice, nothing is different.
     for stop in (("train", "coprefl", "task-0", 1), ("train", "coprefl", "pretrain", 3)):
         with pytest.raises(Killed):
-            run("killed", Witness(stop))
-    assert run("killed", Witness()) == 0
+            run(path, tmp_path / "killed" / "out", Witness(stop), monkeypatch)
+    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "killed") == files(tmp_path / "whole")
     again = Witness()
-    assert run("killed", again) == 0
+    assert run(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
     assert again.seen == []

@@ -5,14 +5,12 @@ import sys
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.plan import plan_of
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
-from tests.tiny_recipe import Killed, Witness, files, keep, tiny_recipe, write_recipe
+from tests.tiny_recipe import Killed, Witness, files, keep, run, tiny_recipe, write_recipe
 
 GAMMAS = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
 RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
@@ -46,15 +44,15 @@ def maker(store, made, fails=()):
 
     def make(runs):
         failed = {}
-        for run in runs:
-            if store.done(run):
+        for one in runs:
+            if store.done(one):
                 continue
-            given = options(run.settings.method)
-            made.append((run.settings.seed, given))
+            given = options(one.settings.method)
+            made.append((one.settings.seed, given))
             if given["gamma"] in fails:
-                failed[run.key] = "it broke"
+                failed[one.key] = "it broke"
             else:
-                keep(store, run, [accuracy(given)] * run.settings.tasks)
+                keep(store, one, [accuracy(given)] * one.settings.tasks)
         return failed
 
     return make
@@ -152,12 +150,8 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
     )
     path = write_recipe(tmp_path / "tiny.yaml", content)
 
-    def run(folder, witness):
-        monkeypatch.setattr(sweep, "LocalGrid", witness)
-        return main(["run", str(path), "--out", str(tmp_path / folder / "out")])
-
     whole = Witness()
-    assert run("whole", whole) == 0
+    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
     # Two trials of three, then the one that is reported.
     assert len(whole.rounds()) == 3 * (2 + 1)
     table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
@@ -166,6 +160,6 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
     assert "Searched by Optuna" in page
     killed = whole.rounds()[4]
     with pytest.raises(Killed):
-        run("killed", Witness(("train", *killed)))
-    assert run("killed", Witness()) == 0
+        run(path, tmp_path / "killed" / "out", Witness(("train", *killed)), monkeypatch)
+    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "killed") == files(tmp_path / "whole")

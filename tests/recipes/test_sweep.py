@@ -25,7 +25,16 @@ from coprefl_flwr.recipes.sweep import (
 from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
-from tests.tiny_recipe import Killed, Witness, files, keep, result_file, tiny_recipe, write_recipe
+from tests.tiny_recipe import (
+    Killed,
+    Witness,
+    files,
+    keep,
+    result_file,
+    run,
+    tiny_recipe,
+    write_recipe,
+)
 
 
 @pytest.fixture
@@ -37,12 +46,6 @@ def recipe_of(tiny_images, tmp_path):
         return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
 
     return read
-
-
-def run(path, out, witness, monkeypatch):
-    """Run a recipe on the command line, its models beside its folder; return the exit status."""
-    monkeypatch.setattr(sweep, "LocalGrid", witness)
-    return main(["run", str(path), "--out", str(out)])
 
 
 @pytest.fixture(scope="module")
