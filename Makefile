@@ -14,7 +14,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -22,8 +22,9 @@ help:
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
-	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (about two hours)"
+	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
+	@echo "make costs        measure what the recipes cost at the paper's size, into their page (some minutes)"
 	@echo "make docs         build the site into site/, with warnings as errors"
 	@echo "make notebooks    run examples/notebooks and write what they show into docs/notebooks (some minutes)"
 	@echo "make docs-examples   run the commands of the methods' pages, cut down (some minutes)"
@@ -68,6 +69,10 @@ release-check: install
 tables: install
 	python -m docs.tables
 	python -m tests.recorded
+
+costs: export OMP_NUM_THREADS = 1
+costs: install
+	python -m docs.costs
 
 test: lint tests
 

@@ -2,10 +2,10 @@
 
 import argparse
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.idle import say, wait_until_idle
 from benchmarks.workloads import REAL, WORKLOADS
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -72,12 +72,13 @@ def main(given: Sequence[str] | None = None) -> None:
     minutes = chosen.minutes or (MINUTES if on_gpu else float("inf"))
     results = {} if on_gpu else stored_results(chosen.output)
     for name in chosen.workloads:
+        wait_until_idle()
         results[name] = measure(
             name,
             chosen.rounds or WORKLOADS[name].rounds,
             chosen.blocks,
             chosen.workers,
-            say=lambda line: print(line, file=sys.stderr, flush=True),
+            say=say,
             simulate=not (chosen.no_flwr_run or on_gpu),
             device=chosen.device,
             limit=60 * minutes / len(chosen.workloads),

@@ -5,6 +5,7 @@ draws from the same seed, and end with the same model to rounding (a test compar
 the ratio of their times is overhead and nothing else.
 """
 
+import ctypes
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -18,7 +19,6 @@ from torch.nn import functional
 from benchmarks.workloads import (
     GAMMA,
     MEAN,
-    META_RATE,
     POPULATION,
     SEED,
     STD,
@@ -34,6 +34,18 @@ Sums = list[Weights]
 AfterRound = Callable[[Weights], None]
 Ask = Callable[[str, int, Sequence[int]], tuple[Sums, list[float]]]
 """Has clients do "train" or "query" in a round; returns their sums and, of a query, losses."""
+
+
+def settle() -> None:
+    """Compute with one thread, and have glibc keep the memory of freed arrays for the next ones.
+
+    The package's processes do both, and what is measured is what it adds, not its allocator.
+    """
+    torch.set_num_threads(1)
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):  # Only glibc has it.
+        trim_threshold, mmap_threshold = -1, -3
+        mallopt(trim_threshold, 1 << 30)
+        mallopt(mmap_threshold, 1 << 25)
 
 
 def generator(*key: str | int) -> np.random.Generator:
@@ -227,7 +239,7 @@ def coprefl(workload: Workload, weights: Weights, ask: Ask, after_round: AfterRo
         mean, spread = sum(losses) / len(losses), (1 - GAMMA) * 2 / len(losses)
         for name, first in gradient.items():
             step = GAMMA * first + spread * (loss_gradient[name] - mean * first)
-            weights[name].sub_(step, alpha=META_RATE)
+            weights[name].sub_(step, alpha=workload.meta_rate)
         after_round(weights)
 
 
@@ -242,7 +254,7 @@ def one_process(
     start: Sequence[Tensor] | None = None,
 ) -> None:
     """Run a method's rounds in this process, with one thread, until `after_round` raises."""
-    torch.set_num_threads(1)
+    settle()
     clients = Clients(workload, method, device, start)
     weights = copied(clients.weights)
 
@@ -264,7 +276,7 @@ def several_processes(
 
     Weights and sums lie in memory that all of them share; the pipes only say when.
     """
-    torch.set_num_threads(1)
+    settle()
     clients = Clients(workload, method, "cpu", start)
     weights = shared(clients.weights)
     context = multiprocessing.get_context("spawn")
@@ -311,7 +323,7 @@ def work(
     pipe: Connection,
 ) -> None:
     """Do shares of what is asked for until the pipe closes."""
-    torch.set_num_threads(1)
+    settle()
     clients = Clients(workload, method, device)
     while True:
         try:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from benchmarks.bare import AfterRound, Clients, Weights, copied, participants, projection
+from benchmarks.bare import AfterRound, Clients, Weights, copied, participants, projection, settle
 from benchmarks.workloads import SEED, TEMPERATURE, WIDTH, Workload
 
 
@@ -73,7 +73,7 @@ def fedpcl(
 
     All clients take part; what it is given are the global prototypes and their counts.
     """
-    torch.set_num_threads(1)
+    settle()
     heads, server_round = Heads(workload, device, start), 0
     while True:
         server_round += 1

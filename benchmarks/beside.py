@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.growth import BUSY
+from benchmarks.idle import BUSY, say, wait_until_idle
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -116,8 +116,7 @@ def measure(content: Mapping[str, Any], count: int, repeats: int, about: Any) ->
                 own = Path(folder) / f"{how.replace(' ', '-')}-{turn}"
                 own.mkdir()
                 found.seconds.setdefault(how, []).append(run(recipe, own, how))
-                told = f"{how}, {turn + 1} of {repeats}: {found.seconds[how][-1]:.1f} s"
-                print(told, file=sys.stderr, flush=True)
+                say(f"{how}, {turn + 1} of {repeats}: {found.seconds[how][-1]:.1f} s")
     return found
 
 
@@ -163,6 +162,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for option in ("busy", "repeats"):
         if getattr(chosen, option) < 1:
             parser.error(f"--{option} {getattr(chosen, option)}: at least 1 is needed")
+    wait_until_idle()
     found = measure(RECIPE, chosen.busy, chosen.repeats, machine())
     chosen.output.mkdir(parents=True, exist_ok=True)
     kept = chosen.output / "beside.json"

@@ -41,6 +41,8 @@ class Workload:
         By place, what the ratio to the plain loop should not exceed.
     methods : tuple[str, ...]
         Of "fedavg", "coprefl" and "fedpcl".
+    meta_rate : float
+        CoPreFL's zeta, small enough that a model stays finite for as long as is measured.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Workload:
     learning_rate: float = 1e-3
     goals: Mapping[str, float] = field(default_factory=dict, hash=False)
     methods: tuple[str, ...] = ("fedavg", "coprefl")
+    meta_rate: float = META_RATE
 
     @property
     def heads(self) -> bool:
@@ -95,6 +98,7 @@ _ALL = (
         8,
         rounds=20,
         goals={"local": 1.03, "ray": 1.05, "flwr": 1.15},
+        meta_rate=1e-3,
     ),
     Workload(
         "heads",

@@ -27,7 +27,7 @@ def of_arrays(arrays: Arrays, text: str = "") -> str:
     for name in sorted(arrays):
         array = np.asarray(arrays[name], order="C")
         made.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
-        made.update(array.tobytes())
+        made.update(array.reshape(-1).view(np.uint8).data)  # Its bytes, not a copy of them.
     return made.hexdigest()
 
 

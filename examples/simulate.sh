@@ -36,6 +36,8 @@ fi
 home=${SIMULATION_HOME:-$(mktemp -d)}
 [ -n "${SIMULATION_HOME:-}" ] || remove_home=yes
 export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0
+# Ray's own priority leaves its processes next to nothing beside a busy program.
+export RAY_worker_niceness=${RAY_worker_niceness:-0}
 export FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
 mkdir -p "$home"
 

@@ -50,7 +50,14 @@ OF_METHODS = dict.fromkeys(
 )
 """Set for those that have them, as they were recorded: a default is no part of a version."""
 
-PERSONAL = {"study": "personalised", "personal-clients": 3, "train-per-class": 4}
+PERSONAL = {
+    "study": "personalised",
+    "personal-clients": 3,
+    "train-per-class": 4,
+    "learning-rate": 0.001,
+}
+"""Trained by Adam, whose steps are of one size however small the gradient. At its own rate figures
+differ by 1e-6 between AVX512, AVX2 and SSE4; at 0.05 they did by up to 94 %."""
 
 
 def settings(name, role, folder):
@@ -58,7 +65,7 @@ def settings(name, role, folder):
     write_images(folder / "tiny.npz")
     places = {"dataset": str(folder / "tiny.npz"), "output-dir": str(folder / "outputs")}
     if role == "personalised":
-        kept = ("run-name", "min-samples", "rounds", "batch-size", "learning-rate")
+        kept = ("run-name", "min-samples", "rounds", "batch-size")
         config = {key: TINY[key] for key in kept} | PERSONAL | {"method": name}
     elif role == "head":
         config = TINY | {"method": "random", "head": name, "tasks": 1}
@@ -74,8 +81,7 @@ def settings(name, role, folder):
 def measured(name, role, folder):
     """Return the figures of a method's tiny run: what it learnt, and what that was worth.
 
-    On one thread, as they were recorded: others round otherwise, and Adam's first steps are of one
-    size however small the gradient.
+    On one thread, as they were recorded: others round otherwise.
     """
     torch.set_num_threads(1)
     chosen = settings(name, role, folder)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import normalize, one_hot
+from torch.nn.functional import normalize
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
@@ -135,9 +135,9 @@ def prototype_contrast(
     `exists`, bool (C,), tells which classes anybody holds; the others are no negatives.
     """
     scores = torch.einsum("bd,pcd->bpc", z, sets.to(z.dtype)) / temperature
-    own = one_hot(targets, len(exists)).bool()
+    own = targets[:, None] == torch.arange(len(exists), device=z.device)
     negatives = scores.masked_fill((own | ~exists)[:, None], -torch.inf)
-    positives = scores[own[:, None].expand_as(scores)].view(scores.shape[:2])
+    positives = scores.gather(2, targets[:, None, None].expand(-1, len(sets), 1)).squeeze(2)
     return (negatives.logsumexp(dim=2) - positives).mean()
 
 

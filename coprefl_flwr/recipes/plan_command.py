@@ -99,21 +99,23 @@ def in_one_line(plan: Plan) -> str:
     return f"{_runs(whole)} runs to make, {work}{done}"
 
 
+def figures(row: Row, known: Paces) -> dict[str, str]:
+    """Return what a row takes as people are told it, by the title of a column."""
+    work = row.total
+    return {
+        "Runs": _runs(row),
+        "Steps": _many(work.steps),
+        "Gradients": _many(work.gradients),
+        "Outputs": _many(work.forwards),
+        "Disk": f"{_many(row.bytes(known))}B",
+        "Core h": _hours(row.seconds(known) / 3600),
+    }
+
+
 def _table(plan: Plan, known: Paces) -> str:
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
-    work = [row.total for row in rows]
-    columns = {
-        "Runs": map(_runs, rows),
-        "Steps": (_many(one.steps) for one in work),
-        "Gradients": (_many(one.gradients) for one in work),
-        "Outputs": (_many(one.forwards) for one in work),
-        "Disk": (f"{_many(row.bytes(known))}B" for row in rows),
-        "Core h": (_hours(row.seconds(known) / 3600) for row in rows),
-    }
-    cells = [
-        Column(title, {"here": [Number(text) for text in texts]})
-        for title, texts in columns.items()
-    ]
+    shown = [figures(row, known) for row in rows]
+    cells = [Column(title, {"here": [Number(one[title]) for one in shown]}) for title in shown[0]]
     table = Table(["Method"], [[row.label] for row in rows], cells, marks=False)
     return plain(table, WIDTH) + "\n"
 

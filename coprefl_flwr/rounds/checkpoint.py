@@ -3,12 +3,15 @@
 The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
 number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
 JSON keeps Python floats exactly, so a resumed run continues with the very bytes of an uninterrupted
-one. What every round measured stands under "history", as bytes: a line of JSON a round, made once,
-since to make all again would take most of a checkpoint's time after some hundreds of rounds.
+one. What every round measured stands under "history", as bytes: a line of JSON a round, each block
+of rounds compressed by zlib once it is whole, behind them the lines of the rounds since. A line is
+made and compressed once: to do it again for every checkpoint, or to write all as they are, would
+make each slower than the last.
 """
 
 import json
 import logging
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +33,9 @@ logger = logging.getLogger("flwr.coprefl")
 State = dict[str, float | Arrays]
 Rounds = dict[int, dict[str, Any]]
 
+BLOCK = 64
+"""Rounds whose lines are compressed together."""
+
 
 @dataclass
 class History:
@@ -45,7 +51,7 @@ class History:
 
     def __post_init__(self) -> None:
         """Begin without a line written."""
-        self._lines, self._until = bytearray(), -1
+        self._blocks, self._lines, self._until = bytearray(), bytearray(), -1
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
@@ -66,21 +72,30 @@ class History:
         result.evaluate_metrics_serverapp = _records(self.server)
 
     def lines(self, until: int) -> bytes:
-        """Return a line of JSON for every round up to `until`."""
+        """Return a line of JSON for every round up to `until`, whole blocks compressed."""
         for number in range(self._until + 1, until + 1):
             measured = {name: getattr(self, name).get(number) for name in MEASURED}
             found = {name: metrics for name, metrics in measured.items() if metrics is not None}
             self._lines += f"{json.dumps([number, found])}\n".encode() if found else b""
+            if number % BLOCK == BLOCK - 1:
+                self._blocks += zlib.compress(self._lines)
+                self._lines.clear()
         self._until = max(self._until, until)
-        return bytes(self._lines)
+        return bytes(self._blocks + self._lines)
 
     @classmethod
-    def from_lines(cls, text: bytes, until: int) -> "History":
-        """Read what `lines` returned."""
+    def from_lines(cls, written: bytes, until: int) -> "History":
+        """Read what `lines` returned, or older checkpoints have: all lines as they are."""
+        text, rest = bytearray(), written
+        while rest and not rest.startswith(b"["):  # Only a line does.
+            block = zlib.decompressobj()
+            text += block.decompress(rest)
+            rest = block.unused_data
         history = cls()
-        history._lines, history._until = bytearray(text), until
+        history._blocks = bytearray(written[: len(written) - len(rest)])
+        history._lines, history._until = bytearray(rest), until
         kept: dict[str, Rounds] = {name: getattr(history, name) for name in MEASURED}
-        for line in text.splitlines():
+        for line in (text + rest).splitlines():
             number, found = json.loads(line)
             for name, metrics in found.items():
                 kept[name][int(number)] = dict(metrics)
@@ -209,7 +224,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             options=about["options"],
             versions={int(client): version for client, version in about["versions"].items()},
         )
-    except (SafetensorError, LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+    except (
+        SafetensorError,
+        zlib.error,
+        LookupError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        OSError,
+    ) as error:
         why = f"{path} is not a checkpoint of this package: {one_line(error)}"
         raise SettingsError(f"{why}; remove it to begin anew") from error
 

@@ -5,15 +5,19 @@ import pytest
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, attempt, contests
+from coprefl_flwr.report.table import NONE
 from coprefl_flwr.rounds.progress import Progress
-from tests.simulation import ROOT
+from docs import costs
 
-FOLDER = ROOT / "examples" / "recipes"
+FOLDER = costs.FOLDER
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-PAGE = (FOLDER / "README.md").read_text()
+PAGE = costs.PAGE.read_text()
 PERSONALISED = [name for name in RECIPES if name.startswith("fedpcl")]
 ALL_ROWS = ("coprefl-table-1b.yaml", "cyclic-table-2.yaml")
 """Recipes whose rows together are most methods."""
+
+WITH_FOLDERS = ("fedpcl-table-4-digit-5.yaml", "fedpcl-table-4-office-10.yaml")
+"""Recipes with backbones that are folders of the user's."""
 
 LEAST = ["rounds=1", "participants=2", "local-steps=1", "seeds=[0]"]
 LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1"]
@@ -56,8 +60,31 @@ def test_the_page_says_how_many_runs_it_makes(name):
     if reported.tasks:
         pairs.append((len(deciding.tasks), len(reported.tasks)))
     counted = [f"{before} + {then}" if before else f"{then}" for before, then in pairs]
+    assert cells_of(name)[4 : -len(costs.COLUMNS)] == counted
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_page_says_what_it_costs(name):
+    *counted, hours = cells_of(name)[-len(costs.COLUMNS) :]
+    plan = costs.plan(name[:-5])
+    assert bool(plan) == (name not in WITH_FOLDERS)
+    assert counted == costs.cells(plan, {})[:-1], "run `make costs`"
+    assert hours == NONE or float(hours.replace(",", "")) > 0
+    assert (hours == NONE) == (not plan)
+
+
+def test_a_page_of_costs_has_the_last_cells_of_rows_alone_made_anew():
+    text = (
+        "| file | of | n |\n| --- | --- | --: |\n| [a](a.yaml) | I, | 1 | 2 | 3 |\n[b](b) | 4 |\n"
+    )
+    changed = costs.page(text, lambda name: [name, "5", "6"])
+    assert changed == text.replace("| 1 | 2 | 3 |", "| a | 5 | 6 |")
+
+
+def cells_of(name):
+    """Return the cells of a recipe's row on the page."""
     (line,) = [line for line in PAGE.splitlines() if line.startswith(f"| [{name[:-5]}](")]
-    assert [cell.strip() for cell in line.split("|")[5:-1]] == counted
+    return [cell.strip() for cell in line.split("|")[1:-1]]
 
 
 class Counted:

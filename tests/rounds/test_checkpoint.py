@@ -1,6 +1,5 @@
 """A run that was killed and resumed ends with the bytes of one that was not."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ from safetensors import safe_open
 from safetensors.numpy import save
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import sealed
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.options import option
@@ -313,60 +311,3 @@ def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     path.write_bytes(save(tensors, header))
     assert read_checkpoint(path).round == 2
-
-
-def history_of(rounds):
-    """Return the history of so many rounds of what a study measures."""
-    names = [f"metric-{number}" for number in range(8)]
-    one = dict.fromkeys(names, 1 / 3)
-    return History(*({number: dict(one) for number in range(1, rounds + 1)} for _ in range(4)))
-
-
-def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
-    """After a thousand rounds it makes as much JSON as after ten; all of it comes back."""
-    made, real = [], json.dumps
-
-    def counted(*arguments, **more):
-        text = real(*arguments, **more)
-        made.append(len(text))
-        return text
-
-    monkeypatch.setattr(json, "dumps", counted)
-    sizes, history, path = {}, history_of(1000), tmp_path / "c"
-    for number in (9, 10, 999, 1000):
-        made.clear()
-        write_checkpoint(path, Checkpoint(number, {"a": np.zeros(2)}, {}, history, {}, {}))
-        sizes[number] = sum(made)
-    assert sizes[1000] <= 1.2 * sizes[10]
-    assert read_checkpoint(path).history == history
-
-
-def test_a_resumed_run_writes_the_same_history(tmp_path):
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    write_checkpoint(whole, Checkpoint(6, {}, {}, history_of(6), {}, {}))
-    write_checkpoint(part, Checkpoint(4, {}, {}, history_of(6), {}, {}))
-    resumed = read_checkpoint(part).history
-    assert resumed == history_of(4)
-    for of_rounds, more in zip(vars(resumed).values(), vars(history_of(6)).values(), strict=True):
-        if isinstance(more, dict):
-            of_rounds |= {number: metrics for number, metrics in more.items() if number > 4}
-    write_checkpoint(part, Checkpoint(6, {}, {}, resumed, {}, {}))
-    assert part.read_bytes() == whole.read_bytes()
-
-
-def test_a_checkpoint_with_the_history_in_its_header_is_read(tmp_path):
-    """As they were written first; the next one has all rounds of it."""
-    path = tmp_path / "c"
-    write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
-    with safe_open(path, framework="numpy") as file:
-        about = json.loads(file.metadata()["checkpoint"].partition(" ")[2])
-    about["history"] = {
-        "train": {"1": {"loss": 0.5}, "2": {"loss": 0.25}},
-        "server": {"0": {"x": 1}},
-    }
-    tensors = {"arrays/a": np.zeros(2)}
-    path.write_bytes(save(tensors, {"checkpoint": sealed(tensors, json.dumps(about))}))
-    kept = read_checkpoint(path)
-    assert kept.history == History({1: {"loss": 0.5}, 2: {"loss": 0.25}}, {}, {0: {"x": 1}})
-    write_checkpoint(path, kept)
-    assert read_checkpoint(path).history == kept.history

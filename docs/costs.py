@@ -1,0 +1,86 @@
+"""Writes what every recipe takes at the paper's size into the tables of examples/recipes/README.md.
+
+`python -m docs.costs` (or `make costs`) counts, and measures for some minutes how long one core of
+this machine takes; a test tells when the counted columns are no longer true.
+"""
+
+import re
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.calibration import Pace, paces
+from coprefl_flwr.recipes.plan import Plan, plan_of
+from coprefl_flwr.recipes.plan_command import Paces, figures
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.report.table import NONE
+from coprefl_flwr.studies.study import machine
+
+FOLDER = Path(__file__).parent.parent / "examples" / "recipes"
+PAGE = FOLDER / "README.md"
+COLUMNS = ("Gradients", "Outputs", "Core h")
+"""The columns of a plan that are the last ones of the page's tables."""
+ROW = re.compile(r"^\| \[(?P<recipe>[\w-]+)\]\(.*\|$", re.M)
+MEASURED = re.compile(r"(?<=\nCore hours are those of )[^;]+(?=;)")
+SECONDS = 4.0
+"""Of measuring, for each network."""
+
+NO_PACE = Pace(0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def plan(recipe: str) -> Plan | None:
+    """Return what a recipe takes at the paper's size, where nothing has been run yet.
+
+    None for one with networks from folders, which must be at hand.
+    """
+    with TemporaryDirectory() as empty:
+        try:
+            return plan_of(read_recipe(FOLDER / f"{recipe}.yaml"), ModelStore(Path(empty)))
+        except SettingsError as error:
+            if "no saved model in" not in str(error):
+                raise
+            return None
+
+
+def cells(found: Plan | None, known: Paces) -> list[str]:
+    """Return the cells of a recipe's row; without paces the core hours are 0."""
+    if not found:
+        return [NONE] * len(COLUMNS)
+    whole = found.together
+    told = figures(whole, {engine: known.get(engine, NO_PACE) for engine in whole.work})
+    return [told[title] for title in COLUMNS]
+
+
+def page(text: str, cells_of: Callable[[str], list[str]]) -> str:
+    """Return the page with the last cells of each recipe's row made anew."""
+
+    def made(found: re.Match[str]) -> str:
+        kept = found[0].split(" | ")[: -len(COLUMNS)]
+        return f"{' | '.join([*kept, *cells_of(found['recipe'])])} |"
+
+    return ROW.sub(made, text)
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    known: Paces = {}
+
+    def cells_of(recipe: str) -> list[str]:
+        found = plan(recipe)
+        work = found.together.work if found else ()
+        new = [engine for engine in work if engine not in known]
+        known.update(paces(new, SECONDS * len(new)) if new else {})
+        told = cells(found, known)
+        print(recipe, *told, sep=" | ", flush=True)
+        return told
+
+    text = page(PAGE.read_text(encoding="utf-8"), cells_of)
+    where = f"{machine()}, measured on {date.today()}"
+    PAGE.write_text(MEASURED.sub(lambda _: where, text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
