@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
-from benchmarks.processes import Peak, Stopwatch, child_of, memory, tree, watched
+from benchmarks.processes import Peak, child_of, memory, tree, watched
 
 
 def test_children_count():
@@ -35,29 +34,55 @@ def test_children_count():
     assert 0.9 * held < peak.bytes - before < 2 * held
 
 
-SPIN = "import time\nwhile time.process_time() < 0.3: pass\n"
+SPIN = "import time\nwhile time.process_time() < {0}: pass\n"
+WATCHED = f"""
+import os, subprocess, sys, time
+from benchmarks.processes import Stopwatch
+
+def read():
+    before = time.process_time()
+    wall, cpu = watch.seconds()
+    print(before, wall, cpu, time.process_time(), flush=True)
+
+watch = Stopwatch(os.getpid())
+began = time.process_time()
+read()
+while time.process_time() < began + 0.2: pass
+read()
+spin = {SPIN.format(0.3)!r}
+subprocess.run([sys.executable, "-c", spin], check=True)  # Ends, and is waited for.
+ended = os.times()
+print(ended.children_user + ended.children_system)
+telling = spin + "print(time.process_time(), flush=True); input(); print(time.process_time())"
+pipe = subprocess.PIPE
+alive = subprocess.Popen([sys.executable, "-c", telling], stdin=pipe, stdout=pipe, text=True)
+print(alive.stdout.readline().strip())
+read()
+print(alive.communicate("\\n")[0].strip())
+watch.start()
+read()
+"""
 
 
 def test_cpu_seconds_are_of_the_process_and_of_what_it_started():
-    watch = Stopwatch(os.getpid())
-    end = time.process_time() + 0.2
-    while time.process_time() < end:
-        pass
-    wall, own = watch.seconds()
-    assert own == pytest.approx(0.2, abs=0.05)
-    assert wall >= own - 0.05
-    subprocess.run([sys.executable, "-c", SPIN], check=True)  # Ends, and is waited for.
-    alive = subprocess.Popen(
-        [sys.executable, "-c", f"{SPIN}print(1, flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+    """In a tree of its own, held to each process's own clock: another's load changes nothing."""
+    found = subprocess.run([sys.executable, "-c", WATCHED], check=True, capture_output=True)
+    first, second, (ended,), (asked,), third, (last,), again = (
+        [float(word) for word in line.split()] for line in found.stdout.splitlines()
     )
-    alive.stdout.readline()
-    assert watch.seconds()[1] - own == pytest.approx(0.6, abs=0.1)
-    watch.start()
-    time.sleep(0.1)
-    assert watch.seconds()[1] < 0.05
-    alive.communicate(b"\n")
+    tick = 2 / os.sysconf("SC_CLK_TCK")  # How exactly an ended process's time is known, doubled.
+    for before, after, others in (
+        (first, second, (0.0, 0.0)),
+        (second, third, (ended + asked, ended + last)),
+    ):
+        least = after[0] - before[3] + others[0] - tick
+        most = after[3] - before[0] + others[1] + tick
+        assert least <= after[2] - before[2] <= most
+        assert after[1] > before[1]
+    assert second[2] - first[2] >= 0.2 - tick
+    assert third[2] - second[2] >= 0.6 - tick
+    assert again[2] <= again[3] - third[0] + tick
+    assert again[2] < third[2]
 
 
 def test_a_process_finds_which_of_anothers_children_it_descends_from():
