@@ -95,6 +95,7 @@ def run_all(
                 start, arrays = cast_like(arrays, sent), {}
             group.add(client_id, arrays, metrics)
             groups[names] = group
+            arrays = {}  # Not kept while the next client computes: a model may be large.
         except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = told(error)
     if not groups:

@@ -227,4 +227,5 @@ def local_sgd(
             training.clip(model)
             optimiser.step()
             losses.append(loss.detach())
+    optimiser.zero_grad(set_to_none=True)  # A model's memory, which nobody needs any more.
     return float(torch.stack(losses).mean()) if losses else 0.0

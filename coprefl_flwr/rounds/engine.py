@@ -90,6 +90,7 @@ class Engine:
         self.evaluation: Replies | None = None
         self.running = self.strategy  # Whose exchanges these are: that of a phase, if it has such.
         self.arrays: Arrays = {}
+        self._returned_record = ArrayRecord()
         self.round = self.attempt = self.offset = self._kept = 0
         self._transport: Transport | None = None
 
@@ -129,7 +130,8 @@ class Engine:
         self._connect(grid)
         self._round_began = time.monotonic()
         self.round = server_round + self.offset
-        self.arrays = from_record(arrays)
+        # What the last round returned is nobody else's; the first model, or a wrapper's, may be.
+        self.arrays = from_record(arrays, copy=arrays is not self._returned_record)
         self._config = dict(config)
         self.link.new_round()
         self.link.traffic = Traffic(size(self.arrays))
@@ -166,7 +168,8 @@ class Engine:
         self.versions.commit(self._wrote_state, self.round, self.attempt)
         self.history.train[self.round] = metrics
         self.history.traffic[self.round] = self.link.traffic.as_metrics()
-        return to_record(arrays, copy=False), MetricRecord(dict(metrics))
+        self._returned_record = to_record(arrays, copy=False)
+        return self._returned_record, MetricRecord(dict(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
