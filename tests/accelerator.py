@@ -3,7 +3,7 @@
 Its tensors call themselves torch's `lazy` device, whose autograd runs on the CPU's thread, and hold
 CPU tensors, which do the computing: results are the CPU's to the last bit. What CUDA refuses is
 refused in its words: an operation on tensors of both devices, NumPy's view of a tensor there, a
-generator of the CPU's.
+generator of the CPU's. What is copied to the CPU without a wait is no number until there was one.
 """
 
 import sys
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from coprefl_flwr import transfer
 from coprefl_flwr.learning import device
 
 DEVICE, CPU = torch.device("lazy"), torch.device("cpu")
@@ -23,6 +24,8 @@ aten = torch.ops.aten
 
 BETWEEN = {aten.copy_.default, aten._to_copy.default}
 """Operations that bring values from one device to the other."""
+READING = aten._local_scalar_dense.default
+"""What gives a tensor's only number to Python."""
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default}
 """Operations whose indices may be on the CPU."""
 
@@ -90,6 +93,8 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = {**kwargs, "device": CPU}
     named = {key: _mapped(_held, value) for key, value in kwargs.items()}
     found = func(*_mapped(_held, args), **named)
+    if func is aten._to_copy.default and not there and kwargs.get("non_blocking"):
+        return _underway(found)
     if func is aten.copy_.default:  # The CPU's, where that was written into.
         there = id(found) in remote
     return _mapped(lambda one: _remote(one, remote), found) if there else found
@@ -106,6 +111,18 @@ def _check(func: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
             raise RuntimeError(f"{told}, {DEVICE} and cpu! ({func})")
     if kwargs.get("generator") is not None:
         raise RuntimeError(f"Expected a '{DEVICE}' device type for generator but found 'cpu'")
+
+
+_UNDERWAY: list[tuple[Tensor, Tensor]] = []
+"""Copies to the CPU that nobody has waited for, and the numbers they will hold."""
+
+
+def _underway(numbers: Tensor) -> Tensor:
+    """Return what holds something else until somebody waits."""
+    unknown = float("nan") if numbers.is_floating_point() else -1
+    copy = torch.full_like(numbers, unknown, dtype=numbers.dtype)
+    _UNDERWAY.append((copy, numbers))
+    return copy
 
 
 def _held(value: Any) -> Any:
@@ -132,17 +149,42 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 class Operations(TorchDispatchMode):
-    """Takes every operation to `run`: one that makes a tensor has none of ours to be known by."""
+    """Takes every operation to `run`: one that makes a tensor has none of ours to be known by.
+
+    `on_device` counts the device's operations; `waits` how often the program has waited until it
+    had done them all, as a copy from one device to the other does unless it is told not to.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.on_device = 0
+        self.on_device = self.waits = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation, and count it if it was the device's."""
         found = run(func, args, kwargs or {})
         self.on_device += any(isinstance(one, Remote) for one in _leaves([found]))
+        self.waits += _waits(func, args, kwargs or {}, found)
         return found
+
+    def arrive(self, _device: torch.device) -> None:
+        """Wait until what is copied to the CPU is there."""
+        self.waits += 1
+        for copy, numbers in _UNDERWAY:
+            copy.copy_(numbers)
+        _UNDERWAY.clear()
+
+
+def _waits(func: Any, args: Any, kwargs: Any, found: Any) -> bool:
+    """Tell whether an operation on CUDA returns only when all before it is done."""
+    if func is READING:
+        return isinstance(args[0], Remote)
+    if func is aten.copy_.default:
+        into, source, at_once = args[0], args[1], kwargs.get("non_blocking", len(args) > 2)
+    elif func is aten._to_copy.default:
+        into, source, at_once = found, args[0], kwargs.get("non_blocking", False)
+    else:
+        return False
+    return isinstance(into, Remote) != isinstance(source, Remote) and not at_once
 
 
 @contextmanager
@@ -153,7 +195,13 @@ def accelerator() -> Iterator[Operations]:
     try:
         for module in users:
             module.default_device = lambda: DEVICE  # type: ignore[attr-defined]
-        with patch.object(torch, "tensor", filled), Operations() as operations:
+        operations = Operations()
+        with (
+            patch.object(torch, "tensor", filled),
+            patch.object(Tensor, "pin_memory", Tensor.clone),
+            patch.dict(transfer.WAITS, {DEVICE.type: operations.arrive}),
+            operations,
+        ):
             yield operations
     finally:
         for module in users:

@@ -1,5 +1,6 @@
 """Every method computes on a GPU what it computes on the CPU, shown on a simulated one."""
 
+import copy
 import re
 import weakref
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from coprefl_flwr.client_app import app
-from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import residence
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.residence import nearest
@@ -23,6 +24,7 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder
+from coprefl_flwr.transfer import on_cpu, on_device
 from tests.accelerator import CPU, DEVICE, Remote, accelerator
 from tests.strategies.by_hand import run_on
 from tests.tiny import Federation
@@ -197,6 +199,55 @@ def test_what_a_gpu_allows_is_what_the_cpu_computes(what):
         assert found.device.type == (DEVICE.type if remote else "cpu")
         values = found.tolist()
     assert values == compute(near.clone(), near).to(CPU).tolist()
+
+
+ASKED = {"fit": 2, "query": 1, "evaluate": 1}
+"""How often a client waits for its GPU: in training for the loss and for the weights."""
+
+
+@pytest.mark.parametrize("method", ASKED)
+def test_a_gpu_is_waited_for_at_the_end_alone(method):
+    """However many steps it computes and arrays it answers with; the data lie there already."""
+    federation, config = Federation.stochastic(), {"server-round": 1, "clients": 0}
+    sent = list(federation.arrays().values())
+    here = CoPreFLClient(federation.model, federation.samples[3], training=federation.training)
+    here.test = federation.samples[3]
+    first, *expected = getattr(here, method)(sent, config)
+    with accelerator() as used:
+        there = CoPreFLClient(
+            copy.deepcopy(federation.model), federation.samples[3], training=federation.training
+        )
+        there.test = federation.samples[3]
+        getattr(there, method)(sent, config)  # It places the model and the images.
+        before = used.waits
+        for lends in (False, True):
+            there.lends = lends
+            again, *found = getattr(there, method)(sent, config)
+            assert found == expected
+            np.testing.assert_equal(again, first)
+        assert used.waits - before == 2 * ASKED[method]
+
+
+WAITED = {
+    "a number": lambda far, near: far.sum().item(),
+    "copied here": lambda far, near: far.cpu(),
+    "copied there": lambda far, near: near.to(DEVICE),
+    "written here": lambda far, near: near.copy_(far),
+    "written there": lambda far, near: far.copy_(near),
+}
+
+
+@pytest.mark.parametrize("what", WAITED)
+def test_what_a_gpu_is_waited_for_is_counted(what):
+    near = torch.ones(2)
+    with accelerator() as used:
+        far = on_device(near, DEVICE)
+        far.copy_(near, non_blocking=True)
+        assert torch.equal(on_cpu({"x": far + 1})["x"], near + 1)
+        assert used.waits == 1
+        assert torch.isnan(far.to(CPU, non_blocking=True)).all()  # Nobody has waited.
+        WAITED[what](far, near)
+        assert used.waits == 2
 
 
 def test_a_model_goes_there_and_back():

@@ -57,6 +57,7 @@ FOUNDATION = {
     "places",
     "prototypes",
     "seeds",
+    "transfer",
 }
 """Small files that every room may import, and that import nothing but each other."""
 

@@ -15,6 +15,7 @@ from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.samples import Samples, batch_slices
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
+from coprefl_flwr.transfer import on_device
 
 Encoder = Callable[[Tensor], Tensor]
 """Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
@@ -44,7 +45,7 @@ class FeatureDataset:
 
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the features of `rows`, float32 (b, ...), on `device`."""
-        return torch.from_numpy(np.array(self.values[rows])).to(device)
+        return on_device(torch.from_numpy(np.array(self.values[rows])), device)
 
 
 def features_of(

@@ -12,6 +12,7 @@ from torch import Tensor
 from coprefl_flwr.data.labels import check_far
 from coprefl_flwr.data.residence import nearest
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.transfer import on_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +120,7 @@ class ImageDataset:
 def _rows(images: Tensor, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
     """Return the images of `rows` on `device`, cut there if they all lie there."""
     lying = nearest(images, device)
-    return lying[torch.from_numpy(rows).to(lying.device)].to(device)
+    return on_device(lying[on_device(torch.from_numpy(rows), lying.device)], device)
 
 
 def of_rows(rows: npt.NDArray[np.int64], **columns: npt.NDArray[Any] | None) -> dict[str, Any]:

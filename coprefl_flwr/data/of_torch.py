@@ -23,6 +23,7 @@ from coprefl_flwr.data.items import (
 from coprefl_flwr.data.labels import check_gaps, renumber, renumbered
 from coprefl_flwr.data.samples import Dataset, Samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.transfer import on_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +49,7 @@ class TensorDataset:
 
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the values of `rows` (b, *shape) on `device`."""
-        return self.values[torch.from_numpy(rows)].to(device)
+        return on_device(self.values[torch.from_numpy(rows)], device)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.transfer import on_device
 
 
 class Dataset(Protocol):
@@ -71,7 +72,8 @@ class Samples:
     ) -> tuple[Tensor, Tensor]:
         """Return the dataset's inputs, and labels, int64 (b,), both on `device`."""
         inputs = self.dataset.inputs(self.indices[positions], device)
-        return inputs, torch.tensor(self.labels[positions], dtype=torch.int64, device=device)
+        labels = torch.tensor(self.labels[positions], dtype=torch.int64)
+        return inputs, on_device(labels, device)
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield every sample once, in order, cut as `batch_slices` says."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.transfer import on_device
 
 # LEAF's alphabet (Caldas et al. 2018). It is fixed, so that a model fits every text.
 _LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -85,7 +86,7 @@ class TextDataset:
     def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
         """Return the windows of `rows`, int64 (b, length) positions in CHARACTERS, on `device`."""
         windows = np.lib.stride_tricks.sliding_window_view(self.text, self.length)
-        return torch.from_numpy(windows[self.starts[rows]]).to(device).long()
+        return on_device(torch.from_numpy(windows[self.starts[rows]]), device).long()
 
 
 def load_text(path: Path, stride: int = _STRIDE) -> TextDataset:

@@ -16,6 +16,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.precision import FLOAT32, SHORT, computing
 from coprefl_flwr.places import METRIC
+from coprefl_flwr.transfer import on_cpu
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 """Mean loss of a batch from (outputs, targets), as `torch.nn.functional.cross_entropy`."""
@@ -70,7 +71,7 @@ def loss_and_gradient(
     """
     model.eval()
     model.zero_grad(set_to_none=True)
-    total, count = torch.zeros((), dtype=torch.float64), 0
+    losses, count = list[Tensor](), 0
     sums: dict[nn.Parameter, Tensor] = {}
     short = [p for p in model.parameters() if p.dtype in SHORT]
     with differentiable(model), computing(model, precision):
@@ -78,7 +79,7 @@ def loss_and_gradient(
             batch_sum = loss_fn(model(inputs), targets) * len(targets)
             torch.autograd.backward(batch_sum)
             _add_up_in_float32(short, sums)
-            total += batch_sum.detach().double().cpu()
+            losses.append(batch_sum.detach())
             count += len(targets)
     if count == 0:
         raise ValueError("no samples to compute a loss of")
@@ -87,13 +88,13 @@ def loss_and_gradient(
         summed = sums.get(p, p.grad)
         # In place, as a copy would be one model more.
         means[p] = torch.zeros_like(p) if summed is None else summed.div_(count)
-    gradient = {
-        name: as_array(means[p], name)
-        for name, p in model.named_parameters(remove_duplicate=False)
-        if p.requires_grad
-    }
+    named = model.named_parameters(remove_duplicate=False)
+    there = {name: means[p] for name, p in named if p.requires_grad}
+    here = on_cpu({"": torch.stack(losses), **there})  # A GPU is waited for here alone.
+    total = sum(here.pop("").tolist())
+    gradient = {name: as_array(tensor, name) for name, tensor in here.items()}
     model.zero_grad(set_to_none=True)
-    return LossAndGradient(float(total) / count, gradient, count)
+    return LossAndGradient(total / count, gradient, count)
 
 
 def _add_up_in_float32(short: list[nn.Parameter], sums: dict[nn.Parameter, Tensor]) -> None:
@@ -118,18 +119,22 @@ def evaluate(
     are returned under "metric:NAME".
     """
     model.eval()
-    total, correct, count = 0.0, 0, 0
+    losses, hits, sizes = list[Tensor](), list[Tensor](), list[int]()
     kept: list[tuple[Tensor, Tensor]] = []
     with computing(model, precision):
         for inputs, targets in batches:
             outputs = model(inputs)
             if own:
                 kept.append((outputs.cpu(), targets.cpu()))
-            total += float(loss_fn(outputs, targets)) * len(targets)
-            correct += int((outputs.argmax(dim=1) == targets).sum())
-            count += len(targets)
-    if count == 0:
+            losses.append(loss_fn(outputs, targets))
+            hits.append((outputs.argmax(dim=1) == targets).sum())
+            sizes.append(len(targets))
+    if not sizes:
         raise ValueError("no samples to evaluate on")
+    # A GPU is waited for here alone.
+    here = on_cpu({"losses": torch.stack(losses), "hits": torch.stack(hits)})
+    total = sum(loss * n for loss, n in zip(here["losses"].tolist(), sizes, strict=True))
+    correct, count = int(here["hits"].sum()), sum(sizes)
     found = {"num-examples": count, "correct": correct, "loss": total / count}
     if own:
         logits, labels = (torch.cat(parts) for parts in zip(*kept, strict=True))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.transfer import on_cpu
 
 _CARRIED = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The types of weights that a model may have."""
@@ -19,14 +20,14 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     float32 (see `as_array`).
     """
     return {
-        name: as_array(tensor.cpu().clone(memory_format=torch.contiguous_format), name)
-        for name, tensor in model.state_dict().items()
+        name: as_array(tensor.clone(memory_format=torch.contiguous_format), name)
+        for name, tensor in on_cpu(model.state_dict()).items()
     }
 
 
 def model_views(model: nn.Module) -> dict[str, np.ndarray]:
     """Return what `model_arrays` does without a copy of what is in the CPU's memory."""
-    return {name: as_array(tensor, name) for name, tensor in model.state_dict().items()}
+    return {name: as_array(one, name) for name, one in on_cpu(model.state_dict()).items()}
 
 
 def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
@@ -71,7 +72,9 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     tensors = model.state_dict()
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
-        tensor.copy_(torch.from_numpy(_for_torch(np.asarray(arrays[name]))))
+        array = torch.from_numpy(_for_torch(np.asarray(arrays[name])))
+        # No wait for a GPU, which has its own copy of the CPU's memory before this returns.
+        tensor.copy_(array, non_blocking=True)
 
 
 def _for_torch(array: np.ndarray) -> np.ndarray:
