@@ -47,20 +47,21 @@ class HybridCoPreFL(RoundStrategy):
         self._check_size(len(participants))
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
+        temporary, metrics, number = local.arrays, local.mean_metrics(), len(local.clients)
+        del local  # Its sums, which take twice a model, are needed no more.
         # D^s in |m| random parts stands for the participants' query sets.
         reference = self.kept("query-loss", 0.0)
         moments, losses = Accumulator(LossMoments(reference)), []
-        for number, part in enumerate(self.parts(server_round, len(local.clients))):
-            result = self.server.loss_and_gradient(local.arrays, part)
+        for position, part in enumerate(self.parts(server_round, number)):
+            result = self.server.loss_and_gradient(temporary, part)
             if not np.isfinite(result.loss):
                 raise RoundFailedError(f"the loss on the server's data is {result.loss}")
-            moments.add(number, result.gradient, {"loss": result.loss})
+            moments.add(position, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
-        query_losses = np.array(losses)  # Then scenario I's meta update.
-        zeta, sums = self.meta_learning_rate, moments.sums
-        updated, metrics = meta_step(local.arrays, sums, query_losses, self.gamma, reference, zeta)
-        self.state["query-loss"] = float(query_losses.mean())
-        return updated, local.mean_metrics() | metrics
+        zeta, each = self.meta_learning_rate, np.array(losses)  # Then scenario I's meta update.
+        updated, found = meta_step(temporary, moments.sums, each, self.gamma, reference, zeta)
+        self.state["query-loss"] = found["query-loss"]
+        return updated, metrics | found
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's, the meta step zeta gamma |m|, and the gradients on D^s."""
