@@ -134,12 +134,12 @@ def _sentences(points: Mapping[str, Sequence[Point]]) -> list[str]:
 
 
 _HELD = (
-    "What they are of: the network and its gradient, the caller's first model, the global one, a "
-    "reply, and sums in float64, which are two copies each, FedAvg's one and CoPreFL's two (of the "
-    "gradients, and of these by the losses), besides CoPreFL's temporary model; that makes 7 and "
-    "10. The rest are arrays of a moment, and memory that was freed and is kept for the next ones: "
-    "with glibc's own malloc (`MALLOC_MMAP_THRESHOLD_=131072`) it was 8.7 and 11.3 in all on "
-    "2026-11-23, on the machine below."
+    "What they are of: the network and its gradient, the caller's first model, the global one, and "
+    "sums in float64, which are two copies each, FedAvg's one and CoPreFL's two (of the gradients, "
+    "and of these by the losses), besides CoPreFL's temporary model; that makes 6 and 9. The rest "
+    "are arrays of a moment, and memory that was freed and is kept for the next ones: with glibc's "
+    "own malloc (`MALLOC_MMAP_THRESHOLD_=131072`) it was 6.7 and 9.5 in all on 2026-11-23, on the "
+    "machine below."
 )
 
 

@@ -17,6 +17,7 @@ the sum and the variance: see `Terms`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any, Protocol
 
 import numpy as np
@@ -158,16 +159,31 @@ def meta_step(
         return descend(arrays, step, learning_rate), metrics
     gradient, loss_gradient = sums["gradient"], sums["loss-gradient"]
     shift, squares, updated = losses.mean() - reference, np.zeros(2), dict(arrays)
-    for name, g1 in gradient.items():  # Array by array, as no copy of all of them is needed.
-        centred = loss_gradient[name] - shift * g1
-        squares += np.vdot(g1, g1), np.vdot(centred, centred)
-        slope = _weighted(g1, centred, gamma, terms)
-        updated |= descend({name: arrays[name]}, {name: slope}, learning_rate)
+    for name in gradient:
+        old, updated[name] = arrays[name], np.empty_like(arrays[name])
+        for piece in pieces(old.shape):  # As the float64 numbers between would be models more.
+            g1 = gradient[name][piece]
+            centred = loss_gradient[name][piece] - shift * g1
+            squares += np.vdot(g1, g1), np.vdot(centred, centred)
+            slope = {name: _weighted(g1, centred, gamma, terms)}
+            updated[name][piece] = descend({name: old[piece]}, slope, learning_rate)[name]
     # Over all arrays together; tied weights count under each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
     for (name, value), length in zip(values.items(), lengths.tolist(), strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
     return updated, metrics
+
+
+PIECE = 2**18
+"""Numbers of an array that are computed with at a time."""
+
+
+def pieces(shape: tuple[int, ...]) -> list[slice | EllipsisType]:
+    """Cut an array of this shape along its first axis into pieces of about `PIECE` numbers."""
+    if not shape:
+        return [...]
+    rows = max(1, PIECE // max(1, math.prod(shape[1:])))
+    return [slice(first, first + rows) for first in range(0, shape[0], rows)]
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:
