@@ -53,6 +53,14 @@ def weights_of(arrays: Arrays) -> Arrays:
     return {name: array for name, array in arrays.items() if not is_buffer(name, array)}
 
 
+def read_only(arrays: Arrays) -> Arrays:
+    """Return views of `arrays` into which nobody can write."""
+    views = {name: array.view() for name, array in arrays.items()}
+    for view in views.values():
+        view.flags.writeable = False
+    return views
+
+
 def zeros_like(arrays: Arrays) -> Arrays:
     """Return zeros in the names, shapes and dtypes of `arrays`."""
     return {name: np.zeros_like(array) for name, array in arrays.items()}

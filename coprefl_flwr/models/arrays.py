@@ -73,7 +73,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     _check_same_model(arrays, tensors)
     for name, tensor in tensors.items():
         array = torch.from_numpy(_for_torch(np.asarray(arrays[name])))
-        # No wait for a GPU, which has its own copy of the CPU's memory before this returns.
+        # A GPU need not have done all else first: CUDA has read the CPU's memory when this returns.
         tensor.copy_(array, non_blocking=True)
 
 

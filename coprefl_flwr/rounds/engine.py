@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from coprefl_flwr.arrays import Arrays, from_record, mismatch, other_dtype, to_record
+from coprefl_flwr.arrays import Arrays, from_record, mismatch, other_dtype, read_only, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.rounds.checkpoint import (
     Checkpoint,
@@ -90,7 +91,6 @@ class Engine:
         self.evaluation: Replies | None = None
         self.running = self.strategy  # Whose exchanges these are: that of a phase, if it has such.
         self.arrays: Arrays = {}
-        self._returned_record = ArrayRecord()
         self.round = self.attempt = self.offset = self._kept = 0
         self._transport: Transport | None = None
 
@@ -130,8 +130,8 @@ class Engine:
         self._connect(grid)
         self._round_began = time.monotonic()
         self.round = server_round + self.offset
-        # What the last round returned is nobody else's; the first model, or a wrapper's, may be.
-        self.arrays = from_record(arrays, copy=arrays is not self._returned_record)
+        # Flower's loop hands back what it was given; a wrapper may change its record later.
+        self.arrays = from_record(arrays, copy=not self.started)
         self._config = dict(config)
         self.link.new_round()
         self.link.traffic = Traffic(size(self.arrays))
@@ -168,8 +168,7 @@ class Engine:
         self.versions.commit(self._wrote_state, self.round, self.attempt)
         self.history.train[self.round] = metrics
         self.history.traffic[self.round] = self.link.traffic.as_metrics()
-        self._returned_record = to_record(arrays, copy=False)
-        return self._returned_record, MetricRecord(dict(metrics))
+        return to_record(arrays, copy=False), MetricRecord(dict(metrics))
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -247,7 +246,8 @@ class Engine:
         self._state_before = copy.deepcopy(self.state)
         self._wrote_state: set[int] = set()
         self.running, self._told = self.strategy, Metrics()
-        self._program = self.strategy.round(self.round, self.arrays)
+        # Hooks may have kept them, and another attempt begins with them.
+        self._program = self.strategy.round(self.round, read_only(self.arrays))
         self._returned: tuple[Arrays, Metrics] | None = None
         return self._advance(None)
 
@@ -265,7 +265,9 @@ class Engine:
         """Send the program its replies, exchange by exchange, until it returns."""
         while self._returned is None:
             messages = self._send(self._advance(self._combined(messages)))
-        arrays, metrics = self._returned
+        returned, metrics = self._returned
+        # NumPy's arithmetic makes numbers of arrays of one.
+        arrays = {name: np.asarray(array) for name, array in returned.items()}
         problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
         if problem:
             raise RoundFailedError(f"the new global model is no good: {problem}")
@@ -328,7 +330,5 @@ class Engine:
         """Return what hooks learn after a round."""
         metrics, evaluation = self.history.of_round(server_round), self.evaluation
         # A hook that changed them would change the next round, which shares their memory.
-        arrays = {name: array.view() for name, array in self.arrays.items()}
-        for array in arrays.values():
-            array.flags.writeable = False
+        arrays = read_only(self.arrays)
         return RoundReport(server_round, self.num_rounds, arrays, metrics, evaluation, seconds)

@@ -155,7 +155,7 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
 
     @abstractmethod
     def round(self, server_round: int, arrays: Arrays) -> Round:
-        """Run one round of the method from the global `arrays`.
+        """Run one round of the method from the global `arrays`, which are only to be read.
 
         Yields exchanges and is sent their replies; returns the new global arrays (names, shapes and
         dtypes as before) and the round's metrics. What a method carries on stands in `self.state`

@@ -517,6 +517,24 @@ def test_the_new_global_model_keeps_the_order_of_the_old_one():
     assert list(from_record(result.arrays)) == ["w", "count"]
 
 
+def test_a_round_can_only_read_the_old_one():
+    """Hooks may have kept it, another attempt begins with it, and the first is the caller's."""
+    kept, seen = to_record(START), []
+
+    def added_to(arrays):
+        arrays["count"] += 1
+        return arrays
+
+    with pytest.raises(ValueError, match="output array is read-only"):
+        Returning(added_to).start(counting_grid(), kept, 1)
+    result = Returning(lambda arrays: {n: a + a.dtype.type(1) for n, a in arrays.items()}).start(
+        counting_grid(), kept, 2, hooks=[lambda report: seen.append(report.arrays["count"])]
+    )
+    assert [int(one) for one in seen] == [11, 12]
+    assert int(from_record(result.arrays)["count"]) == 12
+    assert int(from_record(kept)["count"]) == 10
+
+
 OURS = [
     "server-round",
     "run",
