@@ -144,6 +144,8 @@ class Watch:
         self, program: Callable[[int, Arrays], Round], server_round: int, arrays: Arrays
     ) -> Round:
         """Run a round, looking at its arrays before and after every step."""
+        # Copies, as a run's own arrays cannot be written into: an error that would end the check.
+        arrays = {name: array.copy() for name, array in arrays.items()}
         before, running, replies = _digests(arrays), program(server_round, arrays), None
         self._answered = []
         while True:
