@@ -135,7 +135,8 @@ def _how() -> str:
 - The plain loops keep the memory of freed arrays, as the package's processes do (`allocator.py`).
   Most programs leave it to glibc. Against such loops of the CNN the ratios of wall times were 0.69
   (FedAvg) and 0.72 (CoPreFL) on the local grid, 0.72 and 0.96 on the Ray grid, 0.83 and 1.27 under
-  `flwr run` (30 rounds, by this command on 2026-11-23, before its loops kept theirs).
+  `flwr run` (30 rounds, by this command on 2026-11-23 and an AMD EPYC, before its loops kept
+  theirs).
 - A ratio is a row's median over that of the plain loop of the same method: the local grid is held
   against the plain loop in one process, and so is the plain loop in two; the Ray grid and
   `flwr run` are held against the plain loop in two processes.

@@ -6,12 +6,9 @@ Right on the simulated accelerator of the tests; nobody has run it on a GPU yet.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 import torch
 from torch import Tensor
-
-Name = TypeVar("Name")
 
 WAITS: dict[str, Callable[[torch.device], None]] = {
     "cuda": lambda device: torch.cuda.current_stream(device).synchronize(),
@@ -27,7 +24,7 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def on_cpu(tensors: Mapping[Name, Tensor]) -> dict[Name, Tensor]:
+def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return tensors in the CPU's memory, those that are there already as they are."""
     there = {one.device for one in tensors.values() if one.device.type in WAITS}
     found = {

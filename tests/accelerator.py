@@ -179,7 +179,7 @@ def _waits(func: Any, args: Any, kwargs: Any, found: Any) -> bool:
     if func is READING:
         return isinstance(args[0], Remote)
     if func is aten.copy_.default:
-        into, source, at_once = args[0], args[1], kwargs.get("non_blocking", len(args) > 2)
+        into, source, at_once = args[0], args[1], kwargs.get("non_blocking", any(args[2:3]))
     elif func is aten._to_copy.default:
         into, source, at_once = found, args[0], kwargs.get("non_blocking", False)
     else:

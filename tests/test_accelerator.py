@@ -208,16 +208,14 @@ ASKED = {"fit": 2, "query": 1, "evaluate": 1}
 @pytest.mark.parametrize("method", ASKED)
 def test_a_gpu_is_waited_for_at_the_end_alone(method):
     """However many steps it computes and arrays it answers with; the data lie there already."""
-    federation, config = Federation.stochastic(), {"server-round": 1, "clients": 0}
+    federation, config = Federation.stochastic(), {"server-round": 1, "client": 3}
+    samples, training = federation.samples[3], federation.training
     sent = list(federation.arrays().values())
-    here = CoPreFLClient(federation.model, federation.samples[3], training=federation.training)
-    here.test = federation.samples[3]
+    here = CoPreFLClient(federation.model, samples, test=samples, training=training)
     first, *expected = getattr(here, method)(sent, config)
     with accelerator() as used:
-        there = CoPreFLClient(
-            copy.deepcopy(federation.model), federation.samples[3], training=federation.training
-        )
-        there.test = federation.samples[3]
+        model = copy.deepcopy(federation.model)
+        there = CoPreFLClient(model, samples, test=samples, training=training)
         getattr(there, method)(sent, config)  # It places the model and the images.
         before = used.waits
         for lends in (False, True):

@@ -31,6 +31,8 @@ Array = npt.NDArray[Any]
 EQUAL = 1e-7
 """Losses whose standard deviation is at most this part of their mean are equal, to float32's
 rounding: a deviation of them has no direction."""
+PIECE = 2**18
+"""Numbers of an array that are computed with at a time."""
 
 
 @dataclass(frozen=True)
@@ -165,17 +167,13 @@ def meta_step(
             g1 = gradient[name][piece]
             centred = loss_gradient[name][piece] - shift * g1
             squares += np.vdot(g1, g1), np.vdot(centred, centred)
-            slope = {name: _weighted(g1, centred, gamma, terms)}
-            updated[name][piece] = descend({name: old[piece]}, slope, learning_rate)[name]
+            slope = _weighted(g1, centred, gamma, terms)
+            updated[name][piece] = _moved(old[piece], slope, learning_rate)
     # Over all arrays together; tied weights count under each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
     for (name, value), length in zip(values.items(), lengths.tolist(), strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
     return updated, metrics
-
-
-PIECE = 2**18
-"""Numbers of an array that are computed with at a time."""
 
 
 def pieces(shape: tuple[int, ...]) -> list[slice | EllipsisType]:
@@ -189,8 +187,10 @@ def pieces(shape: tuple[int, ...]) -> list[slice | EllipsisType]:
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:
     """Return arrays - learning_rate * gradient, computed in float64; buffers stay as they are."""
     return {
-        name: cast(np.float64(array) - learning_rate * gradient[name], array.dtype)
-        if name in gradient
-        else array
+        name: _moved(array, gradient[name], learning_rate) if name in gradient else array
         for name, array in arrays.items()
     }
+
+
+def _moved(array: Array, slope: Array, learning_rate: float) -> Array:
+    return cast(np.float64(array) - learning_rate * slope, array.dtype)
