@@ -39,8 +39,8 @@ PIECE = 2**18
 class Terms:
     """The two terms of L_meta = gamma * first + (1 - gamma) * second, at some query losses.
 
-    With G1, G2 and r as in `meta_gradient`, the gradient of the first is G1 / `count`, that of the
-    second (G2 - (mean L - r) G1) / `width`; a width of infinity is a gradient of zeros.
+    With G1 and G2 as in `meta_gradient`, the gradient of the first is G1 / `count`, that of the
+    second (G2 - mean L G1) / `width`; a width of infinity is a gradient of zeros.
     """
 
     names: tuple[str, str]
@@ -80,22 +80,21 @@ def meta_gradient(
     loss_gradient: Arrays,
     losses: Losses,
     gamma: float,
-    reference: float,
     objective: Objective = sum_and_variance,
 ) -> Arrays:
     """Return grad L_meta from the two moments of the clients' gradients, exactly.
 
-    With G1 = sum_j g_j and G2 = sum_j (L_j - r) g_j for any reference r,
+    With G1 = sum_j g_j and G2 = sum_j L_j g_j,
 
-        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - (mean L - r) G1)
+        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - mean L G1)
 
-    for the sum and the variance. A reference near the mean loss keeps the difference in the bracket
-    free of cancellation. `gradient` and `loss_gradient` are G1 and G2, float64; `losses` are the
-    L_j, shape (m,).
+    for the sum and the variance. `gradient` and `loss_gradient` are G1 and G2, float64: while the
+    losses spread by more than 1e-7 of their mean, the difference in the bracket loses less than the
+    rounding of float32 gradients. `losses` are the L_j, shape (m,).
     """
-    terms, shift = objective(losses), losses.mean() - reference
+    terms, mean = objective(losses), losses.mean()
     return {
-        name: _weighted(g1, loss_gradient[name] - shift * g1, gamma, terms)
+        name: _weighted(g1, loss_gradient[name] - mean * g1, gamma, terms)
         for name, g1 in gradient.items()
     }
 
@@ -129,14 +128,13 @@ def meta_step(
     sums: Mapping[str, Arrays],
     losses: Losses,
     gamma: float,
-    reference: float,
     learning_rate: float,
     objective: Objective = sum_and_variance,
     robust: Robustly | None = None,
 ) -> tuple[Arrays, dict[str, float]]:
     """Return the meta update arrays - learning_rate * grad L_meta (Algorithm 1 line 17).
 
-    `sums` are those of the rule `LossMoments(reference)`: "gradient" and "loss-gradient". With it
+    `sums` are those of the rule `LossMoments()`: "gradient" and "loss-gradient". With it
     what a round reports of its query losses: L_meta, its terms, neither weighted by gamma, as
     "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable arrays,
     "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names of their
@@ -160,12 +158,12 @@ def meta_step(
         step = robust.total(_each_weighted(sums, losses, gamma, terms))
         return descend(arrays, step, learning_rate), metrics
     gradient, loss_gradient = sums["gradient"], sums["loss-gradient"]
-    shift, squares, updated = losses.mean() - reference, np.zeros(2), dict(arrays)
+    mean, squares, updated = losses.mean(), np.zeros(2), dict(arrays)
     for name in gradient:
         old, updated[name] = arrays[name], np.empty_like(arrays[name])
         for piece in pieces(old.shape):  # As the float64 numbers between would be models more.
             g1 = gradient[name][piece]
-            centred = loss_gradient[name][piece] - shift * g1
+            centred = loss_gradient[name][piece] - mean * g1
             squares += np.vdot(g1, g1), np.vdot(centred, centred)
             slope = _weighted(g1, centred, gamma, terms)
             updated[name][piece] = _moved(old[piece], slope, learning_rate)

@@ -79,9 +79,8 @@ class Total(Rule):
         return {"sum": 1.0}
 
 
-@dataclass(frozen=True)
 class LossMoments(Rule):
-    """Two sums of gradients: G1 = sum_j g_j and G2 = sum_j (L_j - r) g_j, r the `reference`.
+    """Two sums of gradients: G1 = sum_j g_j and G2 = sum_j L_j g_j.
 
     They are all that CoPreFL's meta gradient needs (see `learning.meta`), so nobody but the
     node that hosts a client sees that client's gradient.
@@ -89,11 +88,10 @@ class LossMoments(Rule):
 
     name = "loss-moments"
     partial = True
-    reference: float = 0.0
 
     def coefficients(self, metrics: Metrics) -> dict[str, float]:
-        """Return 1 and L_j - r."""
-        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss") - self.reference}
+        """Return 1 and the client's loss L_j."""
+        return {"gradient": 1.0, "loss-gradient": measured(metrics, "loss")}
 
 
 class PerClient(Rule):
@@ -164,9 +162,7 @@ def parse(text: str) -> Rule:
         return Apart(parse(value))
     if name == Mean.name and colon:
         return Mean(value)
-    if name == LossMoments.name and colon:
-        return LossMoments(float(value))
-    for rule in (Total, PerClient, Chain, Nothing):
+    for rule in (Total, LossMoments, PerClient, Chain, Nothing):
         if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")

@@ -33,9 +33,7 @@ class CoPreFL(RoundStrategy):
         clients = list(support.clients)
         del support  # Its sums, which take twice a model, are needed no more.
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
-        # Any reference gives the same meta gradient; the last mean query loss keeps it accurate.
-        reference = self.kept("query-loss", 0.0)
-        query = yield Exchange("train.query", temporary, clients, combine=LossMoments(reference))
+        query = yield Exchange("train.query", temporary, clients, combine=LossMoments())
         losses = query.metrics["loss"]
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
         updated, of_queries = meta_step(
@@ -43,12 +41,10 @@ class CoPreFL(RoundStrategy):
             query.sums,
             losses,
             gamma=self.gamma,
-            reference=reference,
             learning_rate=self.meta_learning_rate,
             objective=self.terms,
             robust=self.robust,
         )
-        self.state["query-loss"] = of_queries["query-loss"]
         return updated, metrics | of_queries
 
     def terms(self, losses: Losses) -> Terms:

@@ -50,8 +50,7 @@ class HybridCoPreFL(RoundStrategy):
         temporary, metrics, number = local.arrays, local.mean_metrics(), len(local.clients)
         del local  # Its sums, which take twice a model, are needed no more.
         # D^s in |m| random parts stands for the participants' query sets.
-        reference = self.kept("query-loss", 0.0)
-        moments, losses = Accumulator(LossMoments(reference)), []
+        moments, losses = Accumulator(LossMoments()), []
         for position, part in enumerate(self.parts(server_round, number)):
             result = self.server.loss_and_gradient(temporary, part)
             if not np.isfinite(result.loss):
@@ -59,8 +58,7 @@ class HybridCoPreFL(RoundStrategy):
             moments.add(position, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
         zeta, each = self.meta_learning_rate, np.array(losses)  # Then scenario I's meta update.
-        updated, found = meta_step(temporary, moments.sums, each, self.gamma, reference, zeta)
-        self.state["query-loss"] = found["query-loss"]
+        updated, found = meta_step(temporary, moments.sums, each, self.gamma, zeta)
         return updated, metrics | found
 
     def budget(self, work: Work) -> Budget:

@@ -18,27 +18,22 @@ from coprefl_flwr.rounds.combine import (
 )
 
 LAYOUTS = ("C", "F", "channels last", "turned around", "with gaps")
-AWKWARD = [0.1 + 0.2, 1 / 3, -5e-324, 1.7976931348623157e308, 2.0**-1074 * 3, 0.0]
-RULES = [Mean(), Mean(""), Mean("weight"), Mean("eval:n"), Total(), PerClient(), Chain(), Nothing()]
+RULES = [
+    *(Mean(), Mean(""), Mean("weight"), Mean("eval:n")),
+    *(Total(), LossMoments(), PerClient(), Chain(), Nothing()),
+]
 
 
-@pytest.mark.parametrize("rule", [*RULES, *map(LossMoments, AWKWARD)], ids=str)
+@pytest.mark.parametrize("rule", RULES, ids=str)
 def test_a_rule_comes_back_from_its_text(rule):
     assert parse(str(rule)) == rule
 
 
-def test_reference_keeps_every_bit():
-    """The reference is the last mean query loss, so any float64; its text must be exact."""
-    losses = np.random.default_rng(0).normal(size=200) * 10.0 ** np.arange(-100, 100)
-    for loss in losses:
-        assert parse(str(LossMoments(loss))).reference == loss
-
-
 @pytest.mark.parametrize(
-    "text", ["", "mean", "maen:x", "loss-moments", "loss-moments:low", "total:1", "Total", "chain:"]
+    "text", ["", "mean", "maen:x", "loss-moment", "loss-moments:low", "total:1", "Total", "chain:"]
 )
 def test_another_text_is_no_rule(text):
-    with pytest.raises(ValueError, match=r"unknown rule|could not convert"):
+    with pytest.raises(ValueError, match="unknown rule"):
         parse(text)
 
 
@@ -48,10 +43,7 @@ def test_coefficients():
     assert Mean("").coefficients({}) == {"sum": 1}
     assert Mean("loss").coefficients(metrics) == {"sum": 2.5}
     assert Total().coefficients({}) == {"sum": 1}
-    assert LossMoments(0.5).coefficients(metrics) == {"gradient": 1, "loss-gradient": 2}
-    # The losses differ from the reference by little: no digit of it may go.
-    near = LossMoments(1 / 3).coefficients({"loss": 1 / 3 + 2**-40})
-    assert near == {"gradient": 1, "loss-gradient": 2**-40}
+    assert LossMoments().coefficients(metrics) == {"gradient": 1, "loss-gradient": 2.5}
     assert PerClient().coefficients(metrics) == {"7": 1}
     assert Chain().coefficients(metrics) == {"last": 1}
     assert Nothing().coefficients(metrics) == {}
@@ -62,7 +54,7 @@ def test_coefficients_of_buffers():
     metrics = {"num-examples": 8, "loss": 2.5}
     for rule in (Mean(), Mean(""), Mean("loss")):
         assert rule.buffer_coefficient(metrics, 0.5) == 8
-    for rule in (Total(), LossMoments(0.5), PerClient(), Chain()):
+    for rule in (Total(), LossMoments(), PerClient(), Chain()):
         assert rule.buffer_coefficient(metrics, 0.5) == 0.5
     for metrics, line in (
         ({}, "no metric 'num-examples' in the reply"),
@@ -114,9 +106,7 @@ def clients(count):
     ]
 
 
-@pytest.mark.parametrize(
-    "rule", [Mean(), Mean(""), Total(), LossMoments(0.7), PerClient()], ids=str
-)
+@pytest.mark.parametrize("rule", [Mean(), Mean(""), Total(), LossMoments(), PerClient()], ids=str)
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 4, 8, 12), (0, 1, 2, 11, 12)])
 def test_parts_merged_are_the_whole(rule, cuts):
     """To 1e-15 of the sum of the absolute terms: order costs the last bits, hosting no more."""

@@ -27,7 +27,7 @@ def same(found, expected):
 
 def test_request_to_a_host_and_to_a_single_client():
     records = {"arrays": to_record(ARRAYS), "extra": to_record({"v": np.zeros(1)})}
-    rule = LossMoments(1 / 3)
+    rule = LossMoments()
     hosted = request(records, {"server-round": 2}, rule=rule, clients=[4, 1])
     assert hosted["config"] == ConfigRecord(
         {"server-round": 2, "clients": [4, 1], "combine": str(rule)}

@@ -15,6 +15,7 @@ from coprefl_flwr.strategies import (
     CoPreFL,
     Cyclic,
     FedAvg,
+    FedAvgM,
     Schedule,
     ServerRefined,
 )
@@ -109,12 +110,12 @@ def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
     assert_same_states(states_of(strategy, tmp_path), own)
 
 
-def test_numbers_of_the_state_are_fresh_too(federation):
-    """CoPreFL's reference loss is gone when FedAvg's turn has come."""
-    strategy = Schedule([(CoPreFL(), 1), (FedAvg(), 1)])
-    grid, start = LocalGrid(federation.coprefl_app()), to_record(federation.arrays())
+def test_the_state_of_a_phase_ends_with_it(federation):
+    """FedAvgM's velocity is gone when FedAvg's turn has come."""
+    strategy = Schedule([(FedAvgM(), 1), (FedAvg(), 1)])
+    grid, start = LocalGrid(federation.torch_app()), to_record(federation.arrays())
     strategy.start(grid, start, 1)
-    assert strategy.state.keys() == {"query-loss"}
+    assert strategy.state.keys() == {"velocity"}
     strategy.start(grid, start, 2)
     assert strategy.state == {}
 
