@@ -183,11 +183,11 @@ def _option(owner: type[Any], name: str, made: "Field[Any]") -> Option:
 
 def _kinds(owner: type[Any], made: "Field[Any]") -> tuple[type, ...]:
     """Return the types of a field, or of the default where it stands in no dataclass."""
-    hint: Any = made.type
-    if hint is None:
+    if made.type is None:
         return (type(made.default),)
-    if isinstance(hint, str):  # from __future__ import annotations
-        hint = eval(hint, vars(sys.modules[owner.__module__]))
+    # Of this field alone: others may name types that are imported for type checkers only.
+    field_alone = types.SimpleNamespace(__annotations__={made.name: made.type})
+    hint = typing.get_type_hints(field_alone, vars(sys.modules[owner.__module__]))[made.name]
     return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
 
 

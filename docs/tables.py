@@ -57,6 +57,18 @@ TESTED_IN = {
 """Where the tests of a method's formulas are, if not in the file that is called like its own."""
 
 
+PERSONALISED_STUDIES = {
+    "fedavg": ("the whole model", "the global model"),
+    "fedpcl": ("prototypes: up one's own, down all", "its head, its own prototypes"),
+    "fedproto": ("prototypes: up one's own, down the global", "its model, the global prototypes"),
+    "fedrep": ("all but the last layer", "that under its own last layer"),
+    "per-fedavg": ("the whole model", "the global model after a step on its own samples"),
+    "pfedme": ("the whole model", "its own model theta"),
+    "solo": ("nothing", "its own model"),
+}
+"""By method of a personalised study: what is sent in a round, and what a client is tested with."""
+
+
 def methods_table() -> str:
     """Return the methods of starting models and tasks, without refined forms called so."""
     lines = _heads("`method`", "its own settings", "scenario", "in tasks", "only sums")
@@ -75,9 +87,8 @@ def personal_table() -> str:
     lines = _heads("`method`", "its own settings", "what travels", "evaluated with", "only sums")
     for name, method in METHODS.items():
         if PERSONALISED in method.roles:
-            about = method.strategy_class
             own = _own(method, PERSONALISED)
-            shown = (_linked(name), own, about.travels, about.tested_with, _sums(method))
+            shown = (_linked(name), own, *PERSONALISED_STUDIES[name], _sums(method))
             lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 

@@ -90,12 +90,6 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
     network: ClassVar[str] = "classifier"
     """What its clients train: a "classifier", or a "projection" that has no classes."""
 
-    travels: ClassVar[str] = ""
-    """In a personalised study, what is sent; for the documentation."""
-
-    tested_with: ClassVar[str] = ""
-    """In a personalised study, what a client is evaluated with; for the documentation."""
-
     actions: ClassVar[tuple[str, ...]] = ("train",)
     """Message types that its clients must answer, in the order of the exchanges."""
 

@@ -14,8 +14,6 @@ class FedAvg(RoundStrategy):
     name = "fedavg"
     averages = needs_only_sums = True
     roles = ("pretraining", "task", "personalised")
-    travels = "the whole model"
-    tested_with = "the global model"
     wrappable = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

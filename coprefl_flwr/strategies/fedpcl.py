@@ -36,8 +36,6 @@ class FedPCL(RoundStrategy):
     client = "coprefl_flwr.clients:FedPCLClient"
     roles = ("personalised",)
     network = "projection"
-    travels = "prototypes: up one's own, down all"
-    tested_with = "its head, its own prototypes"
     evaluates_own = True
 
     @classmethod

@@ -23,8 +23,6 @@ class FedProto(RoundStrategy):
     name = "fedproto"
     client = "coprefl_flwr.clients:FedProtoClient"
     roles = ("personalised",)
-    travels = "prototypes: up one's own, down the global"
-    tested_with = "its model, the global prototypes"
     evaluates_own = True
 
     @classmethod

@@ -16,8 +16,6 @@ class FedRep(RoundStrategy):
     averages = needs_only_sums = True
     client = "coprefl_flwr.clients:FedRepClient"
     roles = ("personalised",)
-    travels = "all but the last layer"
-    tested_with = "that under its own last layer"
     evaluates_own = True
 
     @classmethod

@@ -25,8 +25,6 @@ class PerFedAvg(RoundStrategy):
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
     personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
-    travels = "the whole model"
-    tested_with = "the global model after a step on its own samples"
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""

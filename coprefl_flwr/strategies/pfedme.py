@@ -26,8 +26,6 @@ class PFedMe(RoundStrategy):
     averages = needs_only_sums = True
     client = "coprefl_flwr.clients:PFedMeClient"
     roles = ("personalised",)
-    travels = "the whole model"
-    tested_with = "its own model theta"
     evaluates_own = True
 
     def round(self, server_round: int, arrays: Arrays) -> Round:

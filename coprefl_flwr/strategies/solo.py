@@ -14,8 +14,6 @@ class Solo(RoundStrategy):
     needs_only_sums = True
     client = "coprefl_flwr.clients:SoloClient"
     roles = ("personalised",)
-    travels = "nothing"
-    tested_with = "its own model"
     evaluates_own = True
 
     @classmethod

@@ -1,10 +1,11 @@
 """What a study came to: the rows and rounds of its stages, as files, tables and figures.
 
-`python -m coprefl_flwr.experiments.personalised FOLDER FOLDER ...` prints the comparison of several
+`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints the comparison of several
 runs of a personalised study, of other seeds.
 """
 
 import logging
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -101,3 +102,10 @@ def read_personal(folder: Path) -> PersonalRun:
 def main(folders: Sequence[str]) -> None:
     """Print the comparison over several runs."""
     print(markdown(*personal_tables([read_personal(Path(folder)) for folder in folders])))
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(str(error))

@@ -1,9 +1,10 @@
 """How much each backbone is in what several are fused to: the heat map of FedPCL's Figure 3.
 
-`python -m coprefl_flwr.experiments.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
+`python -m coprefl_flwr.report.figures.similarity FIGURE.png ONE TWO THREE ALL` reads the folders of
 finished FedPCL runs of the same clients: one for each backbone alone, and last that with all.
 """
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,3 +87,10 @@ def main(arguments: Sequence[str]) -> None:
     found = similarity(methods, [folder.name for folder in folders[:-1]], clients)
     style.save(similarity_figure(found), path)
     print(path)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except SettingsError as error:
+        sys.exit(str(error))

@@ -13,7 +13,7 @@ from coprefl_flwr.clients import CoPreFLClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.settings import Settings
+from coprefl_flwr.studies.settings import Settings
 from deployment_app import task
 
 

@@ -10,8 +10,8 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.flower import end_log_with
 from coprefl_flwr.models import model_arrays, save_model
-from coprefl_flwr.settings import Settings
 from coprefl_flwr.strategies import CoPreFL
+from coprefl_flwr.studies.settings import Settings
 from deployment_app import task
 
 app = ServerApp()

@@ -5,7 +5,7 @@ from typing import Any
 from torch import nn
 
 from coprefl_flwr.models import build_model
-from coprefl_flwr.settings import Settings
+from coprefl_flwr.studies.settings import Settings
 
 MODEL = "femnist-cnn"
 NUM_CLASSES = 100

@@ -1,1 +1,0 @@
-"""Former places of two commands, which stay: `python -m coprefl_flwr.experiments.NAME`."""
