@@ -8,7 +8,7 @@ SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cycli
 WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Half of the time of all tests that start no Ray; in a job of their own.
-LONG := $(addprefix tests/,checking examples recipes)
+LONG := $(addprefix tests/,testing examples recipes)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 

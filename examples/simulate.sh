@@ -30,7 +30,7 @@ done
 
 # Flower's own answer to a misspelt setting does not name it; Ray looks for its cluster for long.
 if python -c 'import coprefl_flwr' 2> /dev/null; then
-    python -m coprefl_flwr.checking.run_config "$app" "$@"
+    python -m coprefl_flwr.simulation "$app" "$@"
 fi
 
 home=${SIMULATION_HOME:-$(mktemp -d)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from coprefl_flwr.checking.under_flower import simulated
+from coprefl_flwr.simulation import simulated
 
 ROOT = Path(__file__).parent.parent
 

@@ -38,7 +38,7 @@ def test_the_wheel_holds_coprefl_flwr_and_nothing_else_at_its_top(wheel):
     }
     assert sources <= set(names)
     assert "coprefl_flwr/py.typed" in names
-    script = zipfile.ZipFile(wheel).read("coprefl_flwr/checking/simulate.sh")
+    script = zipfile.ZipFile(wheel).read("coprefl_flwr/simulate.sh")
     assert script == (ROOT / "examples" / "simulate.sh").read_bytes()
 
 

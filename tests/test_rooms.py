@@ -9,8 +9,8 @@ PACKAGE = Path(coprefl_flwr.__file__).parent
 
 ABOVE = {
     "front": {"studies", "report", "methods"},
-    "recipes": {"server_app", "client_app", "studies", "report", "methods", "checking"},
-    "checking": {"studies", "methods"},
+    "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
+    "testing": {"studies", "methods"},
     "server_app": {"studies"},
     "client_app": {"studies"},
     "studies": {"methods", "report"},
@@ -29,7 +29,7 @@ LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models
 UPPER = (
     "front",
     "recipes",
-    "checking",
+    "testing",
     "server_app",
     "client_app",
     "studies",
@@ -53,6 +53,7 @@ FOUNDATION = {
     "places",
     "prototypes",
     "seeds",
+    "simulation",
     "transfer",
 }
 """Small files that every room may import, and that import nothing but each other."""

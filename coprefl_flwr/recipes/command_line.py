@@ -24,7 +24,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coprefl_flwr import places
-from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, unknown
 from coprefl_flwr.files import alone, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
@@ -55,6 +54,7 @@ from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, read_result
 from coprefl_flwr.studies.study import Track, check_place, commit_of, versions
+from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -57,10 +57,10 @@ except cp.errors.SettingsError as error:
 # leash.py:Leash`.
 
 # %%
-from coprefl_flwr.checking.command import check_methods
+from coprefl_flwr.testing import check_methods
 
 cp.register("method", "leash", Leash)
-failed = check_methods(["leash"], with_flower=False)
+failed = check_methods(["leash"], flower=False)
 
 # %% [markdown]
 # And what is its start worth, next to FedAvg's?

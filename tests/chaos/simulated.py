@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coprefl_flwr.checking.under_flower import simulated
+from coprefl_flwr.simulation import simulated
 from tests.chaos.behaviours import EVALUATE, FIT, QUERY, clients_behave
 from tests.chaos.hostile import CLIENTS, TYPES, accuracy_of, by_numpy, check_arrays, check_lines
 from tests.chaos.tally import Case

@@ -1,7 +1,6 @@
 """Methods spoilt on purpose, each in one way, and a good one; all are FedAvg otherwise."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -64,29 +63,8 @@ class Forgets(FedAvg):
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
 
 
-class OwnFile(StatefulClient):
-    """Keeps its weights in a file of its own a round, and mixes in those of the last one."""
-
-    def fit(self, parameters, config):
-        arrays, n, metrics = super().fit(parameters, config)
-        folder = Path(self.state.folder) / "own" / str(config["client"])
-        files = sorted(folder.glob("*.npy"), key=lambda path: int(path.stem))
-        earlier = [file for file in files if int(file.stem) < config["server-round"]]
-        kept = np.load(earlier[-1]) if earlier else arrays[0]
-        folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / f"{config['server-round']}.npy", arrays[0])
-        return [(arrays[0] + kept) / 2, *arrays[1:]], n, metrics
-
-
-class KeepsFailed(FedAvg):
-    """Keeps a failed client's state, as the file counts whether or not the round did."""
-
-    roles = ("pretraining",)
-    client = OwnFile
-
-
 class InClass(StatefulClient):
-    """The same in an attribute of the class, which is gone with the process too."""
+    """Keeps its weights in an attribute of the class, and mixes in those of the last round."""
 
     kept = {}  # noqa: RUF012
 
@@ -98,26 +76,10 @@ class InClass(StatefulClient):
 
 
 class KeepsInClass(FedAvg):
-    """Keeps a failed client's state, and forgets it on resume."""
+    """Keeps clients' states in a class, from one run to the next."""
 
     roles = ("pretraining",)
     client = InClass
-
-
-class Overwrites(TorchClient):
-    """Writes into what it was sent."""
-
-    def fit(self, parameters, config):
-        answer = super().fit(parameters, config)
-        parameters[0][:] = 0
-        return answer
-
-
-class Mutates(FedAvg):
-    """Its clients change what they are sent."""
-
-    roles = ("pretraining",)
-    client = Overwrites
 
 
 class MutatesInRound(FedAvg):
@@ -145,33 +107,6 @@ class WrongDtype(FedAvg):
 
     roles = ("pretraining",)
     client = Doubles
-
-
-class Stale(FedAvg):
-    """Leaves BatchNorm's statistics as they were."""
-
-    roles = ("pretraining",)
-
-    def round(self, server_round: int, arrays: Arrays) -> Round:
-        replies = yield from self.train(server_round, arrays, Mean())
-        return arrays | weights_of(replies.arrays), replies.mean_metrics()
-
-
-class FirstNames(TorchClient):
-    """Takes its last step by `named_parameters`, which has a tied weight under one name."""
-
-    def fit(self, parameters, config):
-        arrays, n, metrics = super().fit(parameters, config)
-        named = dict(zip(self.model.state_dict(), arrays, strict=True))
-        named |= {name: named[name] * np.float32(0.99) for name in self.parameters()}
-        return list(named.values()), n, metrics
-
-
-class Unties(FedAvg):
-    """A weight with two names ends as two."""
-
-    roles = ("pretraining",)
-    client = FirstNames
 
 
 class Raises(TorchClient):

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from coprefl_flwr.checking.run_config import check_names, main
-from coprefl_flwr.checking.under_flower import SCRIPT
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.simulation import SCRIPT, check_names, main
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""Check that a method keeps the properties that studies rely on.
+
+In a test of yours, with a strategy class or the name of a method,
+
+    from coprefl_flwr.testing import check_method
+
+    def test_my_method():
+        check_method(MyMethod)
+
+or `coprefl check-method file.py:MyMethod` in a shell. The method trains for about a second on 240
+embedded images, in each of its roles, once for every property:
+
+    options    each option is declared, and refuses wrong types and values beyond its limits
+    runs       every client answers, and the new global model fits the old
+    dtypes     clients return arrays with the names, shapes and dtypes that they were sent
+    hosting    the result is the same on 1, 2 and 4 nodes
+    resume     a run that is interrupted and resumed ends with the same bytes
+    flower     `flwr run` ends with the same result; only on request, as it takes half a minute
+
+Nothing that is sent can be changed by who receives it: clients get copies, rounds read-only arrays.
+"""
+
+import logging
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from coprefl_flwr import places
+from coprefl_flwr.methods import find_method
+from coprefl_flwr.rounds import RoundStrategy
+from coprefl_flwr.studies.phases import name_and_options
+from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
+from coprefl_flwr.testing.small_study import Broken, Case, write_images
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check: its property, the role of the method, and what is wrong.
+
+    `problem` is "" where the property holds. A `skipped` check says why in `remark`.
+    """
+
+    property: str
+    role: str
+    problem: str = ""
+    remark: str = ""
+    skipped: bool = False
+
+    def __str__(self) -> str:
+        status = "FAILS" if self.problem else "skipped" if self.skipped else "ok"
+        return f"{self.property:<9}{self.role:<14}{status:<9}{self.problem or self.remark}".rstrip()
+
+
+def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> None:
+    """Raise an AssertionError that lists every property that a method does not keep.
+
+    `method` is a strategy class, the name of a built-in method, or the place of one, such as
+    "file.py:Mine". With `flower` it is run by `flwr run` too; a class must then be importable by a
+    process that starts in the current folder. Raises a SettingsError if there is no such method.
+    """
+    place = method if isinstance(method, str) else _registered(method)
+    wrong = [str(one) for one in findings(place, flower=flower) if one.problem]
+    assert not wrong, "\n".join([f"{place}:", *wrong])
+
+
+def check_methods(given: Sequence[str], flower: bool = True) -> int:
+    """Print every finding about the methods at these places; return 1 if any fails, else 0."""
+    for place in given:
+        find_method(name_and_options(place)[0])
+    failed = False
+    for place in given:
+        print(place, flush=True)
+        for finding in findings(place, flower=flower):
+            print(f"  {finding}", flush=True)
+            failed |= bool(finding.problem)
+    return int(failed)
+
+
+def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
+    """Yield the result of each check of a method, once it is known."""
+    method = find_method(name_and_options(place)[0])
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        data = Path(folder) / "glyphs.npz"
+        write_images(data)
+        cases = [Case(place, method, role, data, Path(folder) / role) for role in method.roles]
+        for case in cases:
+            for name, check in PROPERTIES.items():
+                yield _judged(name, case, check)
+        if flower:
+            yield _judged("flower", cases[0], same_under_flower)
+
+
+def _judged(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
+    """Return the finding of a check, which returns a remark or raises an error of these kinds."""
+    try:
+        return Finding(name, case.role, remark=check(case))
+    except NotApplicable as reason:
+        return Finding(name, case.role, remark=str(reason), skipped=True)
+    except Broken as problem:
+        return Finding(name, case.role, problem=str(problem))
+
+
+def _registered(strategy_class: type[RoundStrategy]) -> str:
+    """Give a class a name in this process, and return it."""
+    name = getattr(strategy_class, "__name__", "method")
+    places.register("method", name, strategy_class)
+    return name
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Flower's log out of the output: findings say what is wrong."""
+    flower = logging.getLogger("flwr")
+    handlers, flower.handlers = flower.handlers, []
+    propagate, flower.propagate = flower.propagate, False
+    try:
+        yield
+    finally:
+        flower.handlers, flower.propagate = handlers, propagate

@@ -1,0 +1,281 @@
+"""The small study that a method is checked in: its images, network and settings, and its runs."""
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from flwr.client import NumPyClient
+from torch import nn
+
+from coprefl_flwr.arrays import Arrays, other_dtype
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.clients.hosting import named
+from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
+from coprefl_flwr.errors import one_line
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Method
+from coprefl_flwr.options import Value
+from coprefl_flwr.rounds import Round, RoundStrategy
+from coprefl_flwr.rounds.progress import Progress
+from coprefl_flwr.rounds.strategy import RoundReport
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.phases import name_and_options
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import STATES, read_result, run_stage
+from coprefl_flwr.studies.study import Study, StudyFolder
+
+RUN_NAME = "checked"
+ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
+
+_STARTS: Mapping[str, Value] = {
+    "clients": 5,  # Four take part: on 4 nodes each of them is alone.
+    "participants": 4,
+    "downstream-classes": "2",
+    "server-reserve": 0.2,
+    "local-steps": 2,
+    "tasks": 0,
+}
+_TASKS: Mapping[str, Value] = {
+    **_STARTS,
+    "method": "random",
+    "tasks": 1,
+    "task-classes": 2,
+    "task-clients": 4,
+    "task-rounds": ROUNDS,
+    "task-local-steps": 2,
+    "task-learning-rate": 0.05,
+    "task-evaluate-every": 2,
+}
+_ROLES: Mapping[str, Mapping[str, Value]] = {
+    PRETRAINING: _STARTS,
+    HEAD: {**_TASKS, "task-rounds": 0},
+    TASK: _TASKS,
+    PERSONALISED: {
+        "study": "personalised",
+        "personal-clients": 4,
+        "train-per-class": 4,
+        "test-per-class": 4,
+        "test-every": 2,
+    },
+}
+"""Settings of the small study by role. Its clients hold different numbers of samples."""
+
+
+class Broken(Exception):  # noqa: N818
+    """A property does not hold; the text says where, and what to do about it."""
+
+
+class _Interruption(BaseException):
+    """Ends a run as Ctrl-C does."""
+
+
+@dataclass
+class Run:
+    """The result of a run: final arrays, states of strategy and clients, and figures.
+
+    `states` has each client's committed state, `metrics` the figures of each round, `rows` those of
+    each client, `warnings` what was logged, `dtypes` what clients returned in other dtypes.
+    """
+
+    arrays: Arrays = field(default_factory=dict)
+    strategy_state: Mapping[str, Any] = field(default_factory=dict)
+    states: dict[int, Arrays] = field(default_factory=dict)
+    uncommitted: bool = False
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    dtypes: dict[str, None] = field(default_factory=dict)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return every array and number of the run by a name that says what it is."""
+        found: dict[str, Any] = {f"array {name}": array for name, array in self.arrays.items()}
+        for key, value in self.strategy_state.items():
+            arrays = value if isinstance(value, dict) else {"": value}
+            found |= {f"state {key} {name}".strip(): each for name, each in arrays.items()}
+        for client, state in self.states.items():
+            found |= {f"state of client {client}, {name}": each for name, each in state.items()}
+        for number, metrics in self.metrics.items():
+            found |= {f"{name} of round {number}": value for name, value in metrics.items()}
+        for row in self.rows:
+            own = {name: value for name, value in row.items() if isinstance(value, int | float)}
+            found |= {f"{name} of client {row['client']}": value for name, value in own.items()}
+        return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """A method, at its place and with its options, in one of its roles; runs go into `folder`."""
+
+    place: str
+    method: Method
+    role: str
+    data: Path
+    folder: Path
+
+    def settings(self, name: str, options: str = "") -> Settings:
+        """Return the settings of the small study, whose results go into the folder of this name."""
+        place, given = name_and_options(self.place)
+        given = ",".join(filter(None, [given, options]))
+        config: dict[str, Any] = {
+            "run-name": RUN_NAME,
+            "checkpoint-every": CHECKPOINT_EVERY,
+            "min-samples": 4,
+            "rounds": ROUNDS,
+            "batch-size": 8,
+            "learning-rate": 0.05,
+            **_ROLES[self.role],
+            "dataset": str(self.data),
+            "model": "coprefl_flwr.testing.small_study:small_network",
+            "output-dir": str(self.folder / name),
+            {TASK: "task-method", HEAD: "head"}.get(self.role, "method"): (
+                f"{place}:{given}" if given else place
+            ),
+        }
+        return Settings.from_config(config)
+
+    @functools.cached_property
+    def undisturbed(self) -> Run:
+        """The run on one node, with which the others are compared."""
+        return self.run("undisturbed")
+
+    def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
+        """Run the small study; raise Broken if it ends with an error, but for an interruption."""
+        found = Run()
+        study = build(self.settings(name))
+        study.check()
+        store = StudyFolder(self.folder / name / RUN_NAME)
+        stage = study.stages[-1]
+        strategy = stage.strategy()
+        sent = _remember_exchanges(strategy)
+        setattr(stage, "strategy", lambda: strategy)  # noqa: B010
+
+        def look(report: RoundReport) -> None:
+            if interrupted and report.round == INTERRUPTED_IN:
+                raise _Interruption
+            if report.round == report.num_rounds:
+                _fill(found, report, strategy, store.folder(stage))
+
+        grid, progress = _grid(study, nodes, sent, found), Progress(len(study.stages))
+        with _warnings() as found.warnings:
+            try:
+                for each in study.stages:
+                    run_stage(each, grid, store, progress, [look] if each is stage else [])
+            except _Interruption:
+                return found
+            except Exception as error:  # Whatever a method raises is reported in one line.
+                why = "".join(f" ({line})" for line in found.warnings[:1])
+                raise Broken(f"{name} run: {one_line(error)}{why}") from error
+        found.rows = read_result(store.folder(stage))["rows"]
+        return found
+
+
+def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
+    """Return a network with BatchNorm, whose statistics are float32 and whose counter is int64."""
+    size = int(torch.Size(input_shape).numel())
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(size, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, num_classes)
+    )
+
+
+def write_images(path: Path) -> None:
+    """Write 40 embedded glyphs of each of 6 classes, uint8 (240, 14, 14), into an .npz file."""
+    drawn = glyphs()
+    chosen = [label * SAMPLES_PER_CLASS + n for label in range(6) for n in range(40)]
+    images = drawn.images[chosen, 0].numpy().astype(float)
+    halved = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
+    np.savez(path, images=halved.astype(np.uint8), labels=drawn.labels[chosen])
+
+
+class _Backwards(LocalGrid):
+    """A grid whose last node works first, so that what clients leave to each other is noticed."""
+
+    def push_messages(self, messages: Any) -> Any:
+        """Run the messages from the last to the first."""
+        return super().push_messages(list[Message](messages)[::-1])
+
+
+def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> LocalGrid:
+    """Return a grid of the study's clients that notes arrays returned in other dtypes."""
+
+    def watched(name: str, answer: Callable[..., Any], parameters: Any, config: Any) -> Any:
+        returned = answer(parameters, config)
+        expected = dict(zip(sent.get("arrays", {}), parameters, strict=False))
+        try:
+            problem = other_dtype(named(returned[0], expected), expected)
+        except (ValueError, TypeError, LookupError):  # Which the strategy refuses itself.
+            problem = ""
+        if problem:
+            found.dtypes[f"a client's {name} returns: {problem}"] = None
+        return returned
+
+    def make(_: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
+        client: TorchClient = study.client(client_id, config)
+        for name in ("fit", "query"):
+            if callable(answer := getattr(client, name, None)):
+                setattr(client, name, functools.partial(watched, name, answer))
+        return client
+
+    return _Backwards(
+        client_app(make, clients=lambda _, population: study.hosted(population)), nodes
+    )
+
+
+def _remember_exchanges(strategy: RoundStrategy) -> dict[str, Arrays]:
+    """Return a mapping that holds, during a round, the "arrays" of its latest exchange."""
+    sent: dict[str, Arrays] = {}
+    watched = getattr(strategy, "inner", strategy)
+    program = watched.round
+
+    def round_(server_round: int, arrays: Arrays) -> Round:
+        running, replies = program(server_round, arrays), None
+        while True:
+            try:
+                exchange = next(running) if replies is None else running.send(replies)
+            except StopIteration as end:
+                returned: tuple[Arrays, dict[str, float]] = end.value
+                return returned
+            sent["arrays"] = exchange.arrays
+            replies = yield exchange
+
+    setattr(watched, "round", round_)  # noqa: B010
+    return sent
+
+
+def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
+    """Fill in the results of the last round, before the clients' states are removed."""
+    found.arrays, found.strategy_state = dict(report.arrays), dict(strategy.state)
+    found.metrics = {
+        number: {name: value for name, value in metrics.items() if not name.startswith("bytes-")}
+        for number, metrics in strategy.history.rounds().items()
+    }
+    store, committed = ClientState(folder / STATES), strategy.versions.committed
+    about = {"run": strategy.run_name, "population": strategy.population}
+    for client, version in sorted(committed.items()):
+        state = store.read({**about, "client": client, "state-version": version})
+        found.states[client] = state or {}
+    found.uncommitted = not committed and any((folder / STATES).rglob("*.safetensors"))
+
+
+@contextmanager
+def _warnings() -> Iterator[list[str]]:
+    """Collect what is logged as a warning."""
+    lines: list[str] = []
+
+    class Collects(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(" ".join(record.getMessage().split()))
+
+    flower, handler = logging.getLogger("flwr"), Collects(logging.WARNING)
+    flower.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        flower.removeHandler(handler)

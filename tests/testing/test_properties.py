@@ -1,0 +1,102 @@
+"""Every built-in method keeps every property; one that is spoilt fails the check of its fault."""
+
+from pathlib import Path
+
+import pytest
+
+from coprefl_flwr import places
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS, find_method
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.strategies import FedAvg
+from coprefl_flwr.testing import check_method, findings
+from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable
+from coprefl_flwr.testing.small_study import Case, write_images
+
+SPOILT = Path(__file__).with_name("spoilt.py")
+TABLE = [(name, role) for name, method in METHODS.items() for role in method.roles]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("testing") / "glyphs.npz"
+    write_images(path)
+    return path
+
+
+@pytest.mark.parametrize(("name", "role"), TABLE)
+def test_a_built_in_method_keeps_every_property(name, role, data, tmp_path):
+    case = Case(name, find_method(name), role, data, tmp_path)
+    for name_of_property, check in PROPERTIES.items():
+        if (role, name_of_property) == ("head", "resume"):
+            with pytest.raises(NotApplicable):
+                check(case)
+        else:
+            assert check(case)
+
+
+def test_a_method_of_ones_own_keeps_every_property_in_every_role():
+    check_method(f"{SPOILT}:KeepsAll")
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "reason"),
+    [
+        ("CountsNodes", {"hosting"}, "a result may depend on what a client holds"),
+        ("Leaves", {"hosting", "resume"}, "or what ran before in the process"),
+        ("KeepsInClass", {"hosting", "resume"}, "or what ran before in the process"),
+        ("Forgets", {"resume"}, "interrupted in round 3 and resumed, .* keep what rounds carry in"),
+        ("MutatesInRound", {"runs"}, "read-only"),
+        ("WrongDtype", {"dtypes"}, "is float64, sent was float32.*; return array.astype"),
+        (
+            "Fails",
+            {"runs"},
+            "client 1 on node 2 is left out: .*no samples of class 3.*: all clients",
+        ),
+        ("NotStateful", {"runs"}, "a state that no exchange commits: set stateful=True"),
+        ("Options", {"options"}, "other is not declared; .*Options: rate=many is accepted"),
+    ],
+)
+def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason):
+    found = {one.property: one.problem for one in findings(f"{SPOILT}:{name}") if one.problem}
+    assert set(found) == broken, found
+    with pytest.raises(AssertionError, match=rf"(?s){name}:\n.*{reason}"):
+        check_method(f"{SPOILT}:{name}")
+
+
+def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
+    class Mine(FedAvg):
+        roles = ("pretraining",)
+
+        def round(self, server_round, arrays):
+            yield from ()
+            return {n: a.astype("float64") for n, a in arrays.items()}, {}
+
+    monkeypatch.setattr(places, "_registered", {})
+    with pytest.raises(AssertionError, match=r"the new global model is no good: array '1.weight'"):
+        check_method(Mine)
+    found = {one.property: one for one in findings("Mine")}
+    assert [name for name, one in found.items() if one.skipped] == ["dtypes", "hosting", "resume"]
+
+
+@pytest.mark.ray
+def test_a_method_of_ones_own_under_flower(tmp_path, monkeypatch):
+    """A file that is named from the current folder, and lies in another than the app."""
+    (tmp_path / "mine.py").write_text(SPOILT.read_text())
+    monkeypatch.chdir(tmp_path)
+    *_, last = findings("mine.py:KeepsAll", flower=True)
+    assert (last.property, last.problem, last.skipped) == ("flower", "", False)
+
+
+def test_the_commands_exit_status_and_lines(tmp_path, monkeypatch, capsys):
+    """A line for each check; a relative file is one of the current folder."""
+    (tmp_path / "mine.py").write_text(SPOILT.read_text())
+    monkeypatch.chdir(tmp_path)
+    assert main(["check-method", "mine.py:WrongDtype", "ncm", "--no-flower"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == ["mine.py:WrongDtype", "ncm"]
+    assert sum(" FAILS " in line for line in lines) == 1
+    assert "  runs     pretraining   ok       4 rounds" in lines
+    assert main(["check-method", "ncm:logit-scale=0.5", "--no-flower"]) == 0
+    with pytest.raises(SettingsError, match="did you mean 'fedavg'"):
+        check_method("fedagv")
