@@ -16,8 +16,11 @@ def rows(start, accuracies, models=4.0):
             "round": number,
             "models-down": models,
             "models-up": models / 2,
-            "bytes-down": 2_000_000,
-            "bytes-up": 1_000_000,
+            "client-bytes-down": 2_000_000,
+            "client-bytes-up": 1_000_000,
+            # Of the messages of this run alone, so in no table that compares.
+            "wire-bytes-down": 500_000,
+            "wire-bytes-up": 700_000,
         }
         | ({} if accuracy is None else {"server-accuracy": accuracy})
         for number, accuracy in enumerate(accuracies, 1)
