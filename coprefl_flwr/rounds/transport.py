@@ -204,7 +204,7 @@ class Transport:
                 self.lines.warn(node, f"node {node} sent a reply that it was not asked for")
                 continue
             replies[node] = self._read(exchange, message, self._shares[node])
-            self.traffic.count_up(message)
+            self.traffic.count_wire_up(message)
             _empty(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
         leave_out_other_names(exchange, replies)
@@ -213,11 +213,11 @@ class Transport:
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_replies(len(exchange.clients), count)
+        self.traffic.count_up(exchange, good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
             raise RoundFailedError(f"{found}, needed are {needed}")
-        self.traffic.count_models_up(exchange, good)
         return combined(exchange, good)
 
     def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
