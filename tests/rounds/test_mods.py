@@ -26,7 +26,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_arrays
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, FedAvg
 from tests.messages import ask
-from tests.tiny import CPU, Federation, double_model
+from tests.tiny import CPU, Federation
 
 CLIP = 0.01
 NORM = ConfigRecord({"clipping_norm": CLIP})
@@ -266,14 +266,6 @@ def test_a_mod_without_its_norm_says_so(method, smooth, caplog):
     assert line.startswith(f"{begin} requires the key 'clipping_norm'")
 
 
-@pytest.mark.parametrize("method", [CoPreFL, FedAvg])
-def test_a_model_with_a_counter_is_what_a_mod_cannot_clip(method, federation, caplog):
-    """BatchNorm's, of whole numbers."""
-    with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
-        result(method(), functions(federation, [clipping_only()]), federation)
-    assert "is left out: UFuncTypeError: Cannot cast ufunc 'multiply'" in caplog.text
-
-
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
 def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
     grid = functions(smooth, evaluate=[mod], client_class=TorchClient)
@@ -282,7 +274,7 @@ def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
     )
     (line,) = [r.getMessage() for r in caplog.records if "evaluation failed" in r.getMessage()]
     assert f"a client-side mod, {named(mod)}, takes an answer" in line
-    assert line.endswith("but it is an evaluation")
+    assert "but it is an evaluation" in line
 
 
 def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):
@@ -334,9 +326,8 @@ def test_the_norm_that_goes_along_is_no_metric(smooth):
     outcome = CoPreFL().start(functions(smooth), to_record(smooth.arrays()), 1)
     assert not [name for name in outcome.train_metrics_clientapp[1] if "norm" in name]
     sent = {"w": np.float32([1, 2])}
-    from tests.clients.test_app import Echo
-
     from coprefl_flwr.clients import client_app
+    from tests.clients.test_app import Echo
 
     content = ask(client_app(lambda _: Echo()), "train", sent)
     assert set(content["metrics"]) == {"number", "num-examples"}
