@@ -34,6 +34,8 @@ from coprefl_flwr.rounds.combine import Rule
 ROSTER = "query.roster"
 ARRAYS = "arrays"
 UNCHANGED, NORM = "unchanged", "norm-as-sent"
+"""What a request says of a reply whose arrays nothing may change, and the metric that shows it."""
+
 OF_CLIENTS = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
@@ -150,7 +152,7 @@ def with_norm(content: RecordDict) -> RecordDict:
     """Add the norm of its arrays to the metrics of a reply that must arrive unchanged."""
     records = records_of(content, ArrayRecord).values()
     found = norm(from_record(record, copy=False) for record in records)
-    content["metrics"][NORM] = found
+    records_of(content, MetricRecord)["metrics"][NORM] = found
     return content
 
 
@@ -170,8 +172,8 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         if len(clients) != 1:
             raise ValueError(f"one result for the {len(clients)} clients that were asked")
         scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
-        sent = scalars.pop(NORM, None)
-        return NodeReply({clients[0]: scalars}, records, norm=sent)
+        only = scalars.pop(NORM, None)
+        return NodeReply({clients[0]: scalars}, records, norm=only)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
