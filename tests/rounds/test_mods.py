@@ -7,7 +7,7 @@ import logging
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ConfigRecord, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.clientapp.mod import (
     LocalDpMod,
@@ -19,7 +19,13 @@ from flwr.clientapp.mod import (
 from flwr.serverapp.strategy import DifferentialPrivacyClientSideFixedClipping
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import CoPreFLClient, TorchClient, query_reply
+from coprefl_flwr.clients import (
+    CoPreFLClient,
+    SCAFFOLDClient,
+    TorchClient,
+    client_app,
+    query_reply,
+)
 from coprefl_flwr.clients.hosting import answer
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
@@ -243,8 +249,6 @@ def test_what_another_mod_changed_is_found_by_its_norm(strategy, what, smooth, c
 
 @pytest.mark.parametrize("hosting", ["own", "plain"])
 def test_what_goes_with_a_control_variate_is_no_model(hosting, smooth, caplog, tmp_path):
-    from coprefl_flwr.clients import SCAFFOLDClient
-
     grid = smooth.grid(hosting, SCAFFOLDClient, states=tmp_path)
     app = grid._client_app
 
@@ -294,8 +298,6 @@ def test_a_reply_that_fits_no_message_is_a_wrong_answer(stray, smooth, caplog):
         reply = call_next(message, context)
         if stray == "answer":
             return Message(reply.content, reply_to=reply)
-        from flwr.app import Error
-
         return Message(Error(6, "the keys do not fit"), reply_to=reply)
 
     grid = functions(smooth, [strays], client_class=TorchClient)
@@ -325,10 +327,6 @@ def test_the_norm_that_goes_along_is_no_metric(smooth):
     """Flower's own strategies are not sent it, and ours take it away."""
     outcome = CoPreFL().start(functions(smooth), to_record(smooth.arrays()), 1)
     assert not [name for name in outcome.train_metrics_clientapp[1] if "norm" in name]
-    sent = {"w": np.float32([1, 2])}
-    from coprefl_flwr.clients import client_app
-    from tests.clients.test_app import Echo
-
-    content = ask(client_app(lambda _: Echo()), "train", sent)
-    assert set(content["metrics"]) == {"number", "num-examples"}
-    assert isinstance(content["arrays"], ArrayRecord)
+    app = client_app(lambda _: smooth.torch_client(_, 0))
+    content = ask(app, "train", smooth.arrays(), server_round=1)
+    assert set(content["metrics"]) == {"loss", "num-examples"}
