@@ -43,6 +43,12 @@ OLD_STYLE = {
 }
 """What to do about errors that say it to nobody."""
 
+MOD = "a client-side mod"
+"""What a line says of a mod that refused a message or spoilt an answer: it will do it again."""
+
+_OF_MOD = 6
+"""Flower's code of an error that a mod answers with."""
+
 _PACKAGE = str(Path(__file__).parent)
 _LIBRARIES = sysconfig.get_path("stdlib")
 _FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in .*$', re.MULTILINE)
@@ -71,7 +77,7 @@ def reason(message: Message) -> str:
     text = (message.error.reason or "").strip() or f"error {message.error.code}"
     if len(text) > _LONGEST:
         text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
-    line = _line(text)
+    line = f"{MOD} refused: {_line(text)}" if message.error.code == _OF_MOD else _line(text)
     return cut(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
 
 
@@ -107,6 +113,8 @@ def _kind(line: str) -> str:
     """Return which program error a line is of, "" if of none."""
     if registered := re.search(NOT_REGISTERED, line):
         return registered[0]
+    if MOD in line:
+        return MOD
     kind = line.partition(":")[0]
     return kind if kind in PROGRAM_ERRORS else ""
 

@@ -238,6 +238,21 @@ def at_absolute_rounds(
     return {**more, "should_stop": asked}
 
 
+def changing_mod() -> str:
+    """Return the name of Flower's mod around the app that runs here, "" if none changes its reply.
+
+    What such a mod refuses of a reply it says to the reply, not to the message: Flower drops that,
+    and the server waits. So it must be known before there is a reply.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("flwr.clientapp.mod.") and not module.endswith(".comms_mods"):
+            return str(frame.f_code.co_qualname).partition(".")[0]
+        frame = frame.f_back
+    return ""
+
+
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     """Take the place of the first method of an old-style strategy, and say what to do instead."""
     name = type(strategy).__name__

@@ -10,8 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
-from coprefl_flwr.errors import ENDS
-from coprefl_flwr.failures import told
+from coprefl_flwr.errors import ENDS, SettingsError
+from coprefl_flwr.failures import MOD, told
+from coprefl_flwr.flower import changing_mod
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
@@ -33,14 +34,31 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
     clients = config.pop("clients", None)
+    unchanged = bool(config.pop(protocol.UNCHANGED, False))
+    if unchanged or method == "evaluate":
+        known = {
+            "evaluate": "an evaluation",
+            "query": "a gradient: set the client's clip= and noise=",
+        }
+        refuse_mod(known.get(method, "none, or a sum over clients"))
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         limits = Limits.parse(str(config.pop("limits", "")))
         reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule, limits)
-        return Message(protocol.hosted_reply(reply), reply_to=message)
+        content = protocol.hosted_reply(reply)
+        return Message(protocol.with_norm(content) if unchanged else content, reply_to=message)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
     arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
-    return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
+    content = protocol.plain_reply(arrays, metrics)
+    return Message(protocol.with_norm(content) if unchanged else content, reply_to=message)
+
+
+def refuse_mod(what: str) -> None:
+    """Raise a SettingsError if one of Flower's mods would take the answer, `what`, for a model."""
+    if mod := changing_mod():
+        raise SettingsError(
+            f"{MOD}, {mod}, takes an answer for one client's model, but it is {what}"
+        )
 
 
 class _Alike:
@@ -155,8 +173,8 @@ def run(
 
             arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
-        if name == "clients":  # In a reply that is whose results it has.
-            raise ValueError("metric 'clients' cannot be called so; give it another name")
+        if name in ("clients", protocol.NORM):  # Which have a meaning of their own in a reply.
+            raise ValueError(f"metric '{name}' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
+from coprefl_flwr.arrays import Arrays, is_buffer, mismatch, norm
 from coprefl_flwr.errors import LONGEST, SettingsError
+from coprefl_flwr.failures import MOD
 from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
@@ -211,6 +212,29 @@ def weights_named(names: Iterable[str], sent: Arrays) -> set[str]:
     return found
 
 
+ROUNDING = 1e-6
+"""By which part of itself the norm of arrays may differ from that which was sent along."""
+
+
+def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
+    """Raise a ValueError if a reply's arrays are not those whose norm the node sent with them.
+
+    Numbers that are not finite are left to other checks.
+    """
+    if reply.norm is None:
+        return
+    found = norm(reply.records.values())
+    if not abs(found - reply.norm) > ROUNDING * max(found, reply.norm):
+        return
+    rule = exchange.combine.of if isinstance(exchange.combine, Apart) else exchange.combine
+    what, instead = "no model", "take the mod away"
+    if isinstance(rule, LossMoments):
+        what, instead = "a gradient", "set clip= and noise= where it is made"
+    elif exchange.of_models:
+        what, instead = "a sum over clients", "let every node be one client"
+    raise ValueError(f"{MOD} changed an answer as if it were a model, but it is {what}: {instead}")
+
+
 def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
     rule, sent = exchange.combine, exchange.arrays
@@ -250,7 +274,7 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int, bounds: Bo
     records += records_of(content, MetricRecord).values()
     records += records_of(content, ConfigRecord).values()
     for record in records:
-        if len(record) > bounds.most_metrics + 1:  # And the list `clients`.
+        if len(record) > bounds.most_metrics + 2:  # And the list `clients` and the norm.
             found = f"{len(record)} metrics in the reply"
             raise ValueError(f"{found}, at most {bounds.most_metrics} are read")
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)

@@ -222,8 +222,8 @@ class Engine:
         if not self.started and not strategy.wrappable:
             raise SettingsError(
                 f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-                "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
-                "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+                "DifferentialPrivacy, which takes a round for one exchange answered by models "
+                "(allowed inside a wrapper: FedAvg, FedProx)"
             )
         if not self.started and strategy.robust:
             raise SettingsError(

@@ -170,6 +170,11 @@ class Roster:
         """Return the ids of all clients that can be asked, ascending."""
         return range(self.shared) if self.shared is not None else sorted(self.owner)
 
+    def single(self) -> set[int]:
+        """Return the nodes that are one client each."""
+        owned = Counter(self.owner.values())
+        return {node for node, number in owned.items() if number == 1}
+
     def assign(
         self, clients: Sequence[int], nodes: Sequence[int], *, in_order: bool = False
     ) -> dict[int, list[int]]:

@@ -16,7 +16,13 @@ from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
 from coprefl_flwr.flower import end_with_simulation, plain_log
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
-from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
+from coprefl_flwr.rounds.bounds import (
+    Bounds,
+    Limits,
+    check_reply,
+    check_size,
+    check_unchanged,
+)
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.combining import combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
@@ -107,6 +113,10 @@ class Transport:
             shared = program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
+            listed = set(self.grid.get_node_ids())
+            if self.begun and listed and listed <= self.silent:
+                gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
+                raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
             waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
@@ -172,12 +182,16 @@ class Transport:
         self._limits = Limits.of(self.bounds, exchange)
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        # Of others a client-side mod would take for one client's model what is none.
+        may_change = self.roster.single() if exchange.of_models else set()
         self._sent = []
         for node, share in self._shares.items():
             each = [versions.of(client) if exchange.stateful else {} for client in share]
+            fixed = exchange.combine.sums and node not in may_change
+            whole: MessageConfig = {protocol.UNCHANGED: True} if fixed else {}
             content = protocol.request(
                 records,
-                {**config, **exchange.config},
+                {**config, **exchange.config, **whole},
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
@@ -201,7 +215,8 @@ class Transport:
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
-                self.lines.warn(node, f"node {node} sent a reply that it was not asked for")
+                why = f": {reason(message)}" if message.has_error() else ""
+                self.lines.warn(node, f"node {node} sent a reply that it was not asked for{why}")
                 continue
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_wire_up(message)
@@ -262,6 +277,7 @@ class Transport:
         try:
             check_size(message.content, exchange, len(share), self.bounds)
             reply = protocol.read_reply(message.content, share, exchange.combine.sums)
+            check_unchanged(exchange, reply)
             check_reply(exchange, self._limits, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))

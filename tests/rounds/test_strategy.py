@@ -260,8 +260,8 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
     assert str(caught.value) == (
         f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-        "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
-        "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+        "DifferentialPrivacy, which takes a round for one exchange answered by models "
+        "(allowed inside a wrapper: FedAvg, FedProx)"
     )
     assert seen == []
 
