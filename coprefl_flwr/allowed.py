@@ -64,8 +64,8 @@ def check_allowed(place: str, *names: str) -> None:
         named = " ".join(filter(None, [*names, f"({place})" if names else place]))
         if command := _SHOWING.get():
             raise SettingsError(
-                f"{named}: `{command}` runs no code that a recipe names; `coprefl run` of the recipe "
-                f"writes its report, or list this code in {VARIABLE}"
+                f"{named}: `{command}` runs no code that a recipe names; `coprefl run` of the "
+                f"recipe writes its report, or list this code in {VARIABLE}"
             )
         allowed = ", ".join(one for one in _listed() if one != NONE) or "built-in parts only"
         raise SettingsError(

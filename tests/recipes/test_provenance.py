@@ -37,7 +37,7 @@ def checkout(tmp_path):
 
 @pytest.fixture
 def trap(tmp_path):
-    """Return a function that has git run a program in a repository, and where that leaves a mark."""
+    """Return a function that has git run a program in a repository; it leaves a mark."""
 
     def prepare(root):
         program, mark = tmp_path / "program.sh", tmp_path / "mark"

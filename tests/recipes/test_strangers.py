@@ -104,9 +104,7 @@ ESCAPES = "\x1b]0;title\x07\x1b[2J\u202e\r"
 """It changes a terminal's title, clears it and turns the direction of what follows."""
 
 
-def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(
-    tiny_images, tmp_path, capfd, caplog
-):
+def test_no_text_of_a_stranger_reaches_the_terminal_as_it_is(tiny_images, tmp_path, capfd, caplog):
     folder, label = tmp_path / f"out{ESCAPES}", f"fed{ESCAPES}avg"
     keys = {"title": f"A title{ESCAPES}", "methods": [{label: {"method": "fedavg"}}]}
     keys |= {"reference": None, "metrics": ["models"]}

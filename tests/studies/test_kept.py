@@ -140,9 +140,10 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
     def kill(*_):
         raise Killed
 
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
-        run_study(LocalGrid(app, 1, settings.to_config()), settings)
+        with pytest.raises(Killed):
+            run_study(LocalGrid(app, 1, settings.to_config()), settings)
     start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
     before = (start / RESULT).read_bytes()
     assert (start / CHECKPOINT).exists()

@@ -13,7 +13,6 @@ from coprefl_flwr.report.results import frame, read_rounds
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.stage import RESULT, read_result, write_result
 
-
 OWN = """\
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.strategies import FedAvg
@@ -38,7 +37,7 @@ def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
     """It took that column's place, and the study failed when all its rounds were done."""
     (tmp_path / "own.py").write_text(OWN.replace("NAME", name))
     settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
-    with pytest.raises(RunFailedError, match="^round 1 failed"):
+    with pytest.raises(RunFailedError, match=r"^round 1 failed"):
         run_study(LocalGrid(app, 1, settings.to_config()), settings)
     line = f"is left out: metric '{name}' cannot be called so; give it another name"
     assert any(said.endswith(line) for said in caplog.messages)
