@@ -8,7 +8,6 @@ import pytest
 import coprefl_flwr
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.provenance import portable
-from coprefl_flwr.studies import study
 from coprefl_flwr.studies.study import made_by
 from tests.tiny_recipe import tiny_recipe, write_recipe
 
@@ -22,12 +21,12 @@ def git(folder, *arguments):
 def checkout(tmp_path):
     """Return a function that makes a repository with a package in a folder of it."""
 
-    def make(package):
-        root = tmp_path / "repository"
+    def make(package, name="repository"):
+        root = tmp_path / name
         file = root / package / "coprefl_flwr" / "__init__.py"
         file.parent.mkdir(parents=True)
         file.write_text("a = 1\n")
-        git(root.parent, "init", "-q", "repository")
+        git(root.parent, "init", "-q", name)
         git(root, "add", ".")
         git(root, "commit", "-qm", "a")
         return file
@@ -52,23 +51,23 @@ def trap(tmp_path):
 def test_the_commit_is_that_of_a_checkout_of_the_package(checkout, monkeypatch):
     file = checkout(".")
     monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
-    commit = made_by()["commit"]
-    assert len(commit) == 12
+    assert len(made_by()["commit"]) == 12
+    file = checkout(".", "changed")
     file.write_text("a = 2\n")
-    study._commit_of.cache_clear()
-    assert made_by()["commit"] == f"{commit}-dirty"
+    monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
+    assert made_by()["commit"].endswith("-dirty")
 
 
 def test_a_package_inside_of_another_repository_has_no_commit(checkout, trap, monkeypatch):
     """Git runs the programs that a repository's configuration names."""
-    file = checkout("venv/site-packages")
-    mark = trap(file.parents[3])
-    monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
-    assert "commit" not in made_by()
-    (file.parents[1] / ".git").mkdir()  # Of which git takes no notice, and looks above.
-    study._commit_of.cache_clear()
-    assert "commit" not in made_by()
-    assert not mark.exists()
+    for name in ("plain", "with a .git"):
+        file = checkout("venv/site-packages", name)
+        mark = trap(file.parents[3])
+        if name != "plain":
+            (file.parents[1] / ".git").mkdir()  # Of which git takes no notice, and looks above.
+        monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
+        assert "commit" not in made_by()
+        assert not mark.exists()
 
 
 def test_git_runs_nothing_in_the_folder_of_a_recipe(tiny_images, tmp_path, trap):
