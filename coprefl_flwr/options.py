@@ -111,10 +111,10 @@ class Option:
         return value
 
     def _is_own(self, value: str) -> bool:
-        """Return whether a text is the place of something of the user's own, which is loaded."""
+        """Return whether a text is the place of something of the user's own, which is checked."""
         if not self.own or not places.is_place(self.own, value):
             return False
-        places.find(self.own, value)
+        places.check(self.own, value)
         return True
 
     def _typed(self, value: Any, name: str) -> Any:

@@ -100,3 +100,13 @@ def test_the_sdist_is_made_without_the_links_at_the_top():
     for name in named:
         assert (ROOT / name).exists()
         assert not (ROOT / name).is_symlink()
+
+
+def test_no_torch_is_allowed_that_runs_code_from_weights_alone():
+    """CVE-2025-32434: before 2.6 `torch.load(weights_only=True)` could."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = "\n".join(project["dependencies"])
+    lowest = dict(re.findall(r"^(torch|torchvision)>=([\d.]+)$", needed, re.MULTILINE))
+    versions = {name: tuple(map(int, version.split("."))) for name, version in lowest.items()}
+    assert versions["torch"] >= (2, 6)
+    assert versions["torchvision"] >= (0, 21)

@@ -24,6 +24,11 @@ MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
 
 
+TAKEN = ("clients", protocol.NORM, "phase", "start", "task", "round")
+"""Names that no metric can have: in a reply `clients` are whose results it has, and the others are
+columns of a study's rounds."""
+
+
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
     """Run the request's clients one after the other and return the node's reply.
 
@@ -173,7 +178,7 @@ def run(
 
             arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
-        if name in ("clients", protocol.NORM):  # Which have a meaning of their own in a reply.
+        if name in TAKEN:
             raise ValueError(f"metric '{name}' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")

@@ -7,12 +7,13 @@ from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, printable
 from coprefl_flwr.files import read_json
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.reading import KEYS
 from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
@@ -97,7 +98,11 @@ def _recipe(folder: Path) -> list[str]:
     """Return a line of the recipes: folder, state, title."""
     state = "reported" if (folder / "report" / "index.html").exists() else "under way"
     try:
-        return [str(folder), state, read_recipe(folder / RECIPE).title]
+        # Not read as a recipe: for that the code would be run that it names.
+        title = read_yaml(folder / RECIPE).mapping("a recipe", KEYS)["title"].text("title")
+        return [str(folder), state, title]
+    except KeyError:
+        return [str(folder), "cannot be read", f"{folder / RECIPE}: there is no 'title'"]
     except SettingsError as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
 
@@ -146,6 +151,7 @@ def _studies(outputs: Path) -> list[list[str]]:
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return lines below their headings, each column as wide as its widest cell."""
+    lines = [list(map(printable, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     rows = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -128,8 +128,22 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_csv(path: str | Path, found: pd.DataFrame) -> None:
-    """Write a DataFrame as CSV, atomically; what is missing is left empty."""
-    write_atomically(path, found.to_csv(index=False, lineterminator="\n").encode())
+    """Write a DataFrame as CSV, atomically; what is missing is left empty.
+
+    A text that a spreadsheet would take for a formula has a ' before it.
+    """
+    text = found.map(_no_formula).to_csv(index=False, lineterminator="\n")
+    write_atomically(path, text.encode())
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:

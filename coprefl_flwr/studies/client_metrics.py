@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coprefl_flwr import places
+from coprefl_flwr.allowed import is_without_code
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.measures import number_of
@@ -48,17 +49,24 @@ class ClientMetrics:
 
     def __init__(self, text: str) -> None:
         self.places = text.split()
+        if not is_without_code():
+            _ = self.functions  # Better now than in the last round.
+
+    @functools.cached_property
+    def functions(self) -> Mapping[str, Callable[..., Any]]:
+        """Return what each metric's name calls; raises a SettingsError for one that cannot be."""
         found = [(place, metric_at(place)) for place in self.places]
-        self.functions: Mapping[str, Callable[..., Any]] = {
+        functions = {
             metric.name: functools.partial(_measured, place, metric.fn) for place, metric in found
         }
-        if len(self.functions) < len(found):
+        if len(functions) < len(found):
             names = [metric.name for _, metric in found]
             twice = next(name for name in names if names.count(name) > 1)
             raise SettingsError(f"client-metrics: two are called '{twice}'", "client-metrics")
         logits, labels = torch.eye(2).repeat(2, 1), torch.tensor([0, 1, 1, 0])
-        for name, fn in self.functions.items():  # Better now than in the last round.
+        for name, fn in functions.items():
             number_of(name, fn(logits, labels))
+        return functions
 
     def identity(self) -> dict[str, Any]:
         """Return what rows depend on where there are metrics."""

@@ -308,5 +308,7 @@ def round_rows(
     for number, metrics in strategy.history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
-        rows.append({**about, "round": number - stage.before, **measured, **metrics, **more})
+        own = {**about, "round": number - stage.before, **measured}
+        # A node may answer with metrics of any name, which are not to take the place of these.
+        rows.append({**own, **metrics, **more, **own})
     return rows

@@ -213,7 +213,7 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
 def made_by() -> dict[str, Any]:
     """Return what made a result: versions, the machine, and the commit of a checkout's package."""
     here = {"versions": versions(), "machine": machine()}
-    commit = commit_of(Path(coprefl_flwr.__file__).parent)
+    commit = _commit_of(Path(coprefl_flwr.__file__).parents[1])
     return here | ({"commit": commit} if commit else {})
 
 
@@ -229,24 +229,24 @@ def machine() -> str:
 
 
 @functools.cache
-def commit_of(folder: Path) -> str:
-    """Return the commit that a folder under git is at, with "-dirty" if files of it differ.
+def _commit_of(checkout: Path) -> str:
+    """Return the commit of the package's own checkout, with "-dirty" if files of it differ.
 
-    "" where git does not know the folder's files, or is not there.
+    "" where the package does not lie in a checkout of its own, or git is not there. Git runs
+    commands that the configuration of a repository names, so it is never asked about another one:
+    the repository is named, for git looks for one in the folders above too.
     """
+    command = ["git", f"--git-dir={checkout / '.git'}", f"--work-tree={checkout}"]
+    command += ["-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (checkout / ".git").exists():
+        return ""
     try:
-        found = [
-            subprocess.run(
-                ["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10
-            ).stdout.strip()
-            for command in (
-                ["ls-files", "--", "."],
-                ["describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"],
-            )
-        ]
+        done = subprocess.run(
+            [*command, "--exclude", "*"], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found[1] if found[0] else ""
+    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:

@@ -292,7 +292,7 @@ def test_version(capsys):
     ("content", "problem"),
     [
         (b"title: Old\nsettings: {rounds: 1}\nmethods: [fedavg]\nlayout: 1\n", "unknown key 'lay"),
-        (b"title: Old\nsettings: {method-of-before: 1}\nmethods: [fedavg]\n", "unknown setting 'm"),
+        (b"settings: {rounds: 1}\nmethods: [fedavg]\n", "there is no 'title'"),
         (b"title: [\n", "not YAML"),
         (b"", "is empty"),
         (b"\xff\xfe", "is not a text in UTF-8"),

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -13,6 +14,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.kept import (
+    CHECKPOINT,
     RESULT,
     is_done,
     put_aside_damaged,
@@ -20,9 +22,11 @@ from coprefl_flwr.studies.kept import (
     read_result,
     write_result,
 )
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder, own_folder
 from tests.test_checksums import flip
+from tests.tiny_recipe import Killed
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
 
@@ -127,6 +131,26 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
         f"{folder}/starts/fedavg: damaged: model.safetensors",
         f"{folder}/tasks/0/fedavg: damaged: result.json",
     ]
+
+
+def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings, monkeypatch):
+    """No round was left that writes the result: it was put aside, and never made again."""
+    settings = replace(tiny_settings, method="fedavg", rounds=2, tasks=0)
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
+        with pytest.raises(Killed):
+            run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
+    before = (start / RESULT).read_bytes()
+    assert (start / CHECKPOINT).exists()
+    flip(start / RESULT, -3)
+    resumed = replace(settings, resume=True)
+    run_study(LocalGrid(app, 1, resumed.to_config()), resumed)
+    assert (start / RESULT).read_bytes() == before
 
 
 def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
