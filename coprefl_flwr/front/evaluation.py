@@ -14,6 +14,7 @@ from torch import nn
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.front.figures import written
 from coprefl_flwr.front.held import Tasks
 from coprefl_flwr.front.running import (
     folder_for,
@@ -79,11 +80,11 @@ class StartsResult:
 
         The ending of `path` says the format, .png for example.
         """
-        return _figure(figures.accuracy_figure(self._counted), path)
+        return written(figures.accuracy_figure(self._counted), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return accuracy and loss over the rounds of the tasks; also written to `path`."""
-        return _figure(figures.learning_figure(self.rounds), path)
+        return written(figures.learning_figure(self.rounds), path)
 
     def __str__(self) -> str:
         return plain(summary_table(self._counted))
@@ -93,12 +94,6 @@ class StartsResult:
     @property
     def _counted(self) -> pd.DataFrame:
         return self.rows.drop(columns="accuracy")
-
-
-def _figure(made: "Figure", path: str | Path | None) -> "Figure":
-    if path is not None:
-        figures.save(made, Path(path))
-    return made
 
 
 def evaluate_starts(

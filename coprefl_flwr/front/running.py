@@ -33,9 +33,7 @@ _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
 
-def run(
-    study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool, workers: int = 1
-) -> StudyFolder:
+def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
     study.root = store.base
@@ -43,9 +41,9 @@ def run(
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
     )
-    with grid_of(app, workers, workers) as grid, shown(stages, quiet) as progress:
+    with shown(stages, quiet) as progress:
         for stage in stages:
-            run_stage(stage, grid, store, progress)
+            run_stage(stage, LocalGrid(app, 1), store, progress)
     return store
 
 
