@@ -62,15 +62,17 @@ def _instead_of(name: str) -> str:
     return f"cp.{_HERE.get(name, near[0] + '()')}"
 
 
-def check_module(given: Any, what: str, usage: str = "") -> None:
-    """Raise a SettingsError unless what is called `what` is a network, and no class of such."""
+def check_module(given: Any, what: str, more: str = "") -> None:
+    """Raise a SettingsError unless what is called `what` is a network, and no class of such.
+
+    `more` ends the line.
+    """
     if isinstance(given, nn.Module):
         return
     if isinstance(given, type) and issubclass(given, nn.Module):
         name = given.__name__
         raise SettingsError(f"{what} is the class {name}: make a network of it, as in {name}()")
-    needed = f"needed is a network, an nn.Module{usage and f': {usage}'}"
-    raise SettingsError(f"{what} is {named(given)}; {needed}")
+    raise SettingsError(f"{what} is {named(given)}; needed is a network, an nn.Module{more}")
 
 
 def check_tasks(given: Any, usage: str) -> None:

@@ -32,7 +32,7 @@ from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import ROUNDS
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
-from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, made_phase
+from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import FOLDER
@@ -101,7 +101,7 @@ def pretrain(
         If the clients failed a round too often.
     """
     check_method(method, USAGE)
-    check_module(model, "model", USAGE)
+    check_module(model, "model", f": {USAGE}")
     if isinstance(clients, ClientApp):
         study, job = None, _of_app(method, model, clients, rounds, nodes, options)
     else:
@@ -248,7 +248,17 @@ class _Start(Pretraining):
     def made_phases(self, study: Starts, name: str) -> Sequence[Phase]:
         given, front = self.front.method, self.front
         if isinstance(given, RoundStrategy):
-            return [_phase(front, *part) for part in _parts(given, study.training.rounds)]
+            return [
+                phase_of(
+                    one,
+                    PRETRAINING,
+                    study.training,
+                    front.of_client,
+                    rounds=rounds,
+                    participants=one.participants or len(front.clients),
+                )
+                for one, rounds in _parts(given, study.training.rounds)
+            ]
         phases = super().made_phases(study, name)
         if not phases:
             raise SettingsError(f"method = {name!r}: it trains nothing; use the module as it is")
@@ -271,7 +281,7 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
             line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
             raise SettingsError(f"{line}; compare starts with evaluate_starts")
         for strategy, _ in _parts(method, 1):
-            used = _method(strategy)
+            used = method_of(strategy)
             if PRETRAINING not in used.roles:
                 roles = " and ".join(used.roles)
                 raise SettingsError(f"{used.label} is a method of the role {roles}: no start")
@@ -293,7 +303,7 @@ def _parts(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, in
     return [(one, number) for one, number in strategy.phases]
 
 
-def _method(strategy: RoundStrategy) -> Method:
+def method_of(strategy: RoundStrategy) -> Method:
     """Return a strategy's class as a method, whose client is asked for."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     return Method(inner.name or type(inner).__name__, type(inner))
@@ -301,20 +311,28 @@ def _method(strategy: RoundStrategy) -> Method:
 
 def _name(strategy: RoundStrategy) -> str:
     """Return what progress calls a strategy."""
-    return "+".join(_method(one).label for one, _ in _parts(strategy, 1))
+    return "+".join(method_of(one).label for one, _ in _parts(strategy, 1))
 
 
-def _phase(study: _Study, strategy: RoundStrategy, rounds: int) -> Phase:
-    """Return the phase of a strategy that is given."""
-    method = _method(strategy)
+def phase_of(
+    strategy: RoundStrategy,
+    role: str,
+    training: TrainingSettings,
+    options: Mapping[str, Any],
+    **more: int,
+) -> Phase:
+    """Return the phase of a strategy that is given, with the `options` of its client by key.
+
+    `more` are settings of its training.
+    """
+    method = method_of(strategy)
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     of_client = declared(method.client_class)
     given = {
         key: getattr(inner, one.name) for key, one in method.options.items() if key not in of_client
     }
-    given |= {key: one for key, one in study.of_client.items() if key in of_client}
-    given |= {"rounds": rounds, "participants": strategy.participants or len(study.clients)}
-    return made_phase(method, PRETRAINING, given, study.training, {})
+    given |= {key: one for key, one in options.items() if key in of_client}
+    return made_phase(method, role, {**given, **more}, training, {})
 
 
 def _of_study(study: _Study, nodes: int) -> _Job:

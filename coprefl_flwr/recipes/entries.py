@@ -11,9 +11,9 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Option, Value
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
-from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Better, Heading, is_column
+from coprefl_flwr.report.columns import COLUMNS, is_column
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.client_metrics import metric_at
+from coprefl_flwr.studies.client_metrics import own_metric
 from coprefl_flwr.studies.settings import STARTS, checked
 
 Choices = Mapping[str, tuple[Value, ...]]
@@ -54,14 +54,11 @@ def metric_of(entry: Located, what: str) -> str:
 
 
 def own_column(place: str, entry: Located) -> str:
-    """Return the column of a metric of the user's own, and remember how it is shown."""
+    """Return the column of a metric of the user's own."""
     try:
-        found = metric_at(place)
+        return f"{METRIC}{own_metric(place).name}"
     except SettingsError as error:
         raise entry.error(str(error)) from error
-    better: Better = "lower" if found.better == "lower" else "higher"
-    OWN_HEADINGS[f"{METRIC}{found.name}"] = Heading(found.title, better)
-    return f"{METRIC}{found.name}"
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
