@@ -1,15 +1,15 @@
 """What the clients of a pre-training and of tasks hold, from a dataset that the caller has."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.data import Dataset, ImageDataset, Samples, partition_with
+from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples, by_function, partition_with
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.data.items import Pick
 from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
@@ -25,6 +25,9 @@ from coprefl_flwr.studies.populations import (
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
+
+Scheme = Union[str, Callable[..., Any], "Partitioner"]
+"""How samples are spread over clients, as `partition` says."""
 
 ARGUMENTS = {
     "task-train-fraction": "train_fraction",
@@ -105,14 +108,13 @@ class Tasks:
 
 def partition(
     dataset: Any,
-    clients: int = 100,
-    scheme: str = "dirichlet",
+    clients: int | None = None,
+    scheme: "Scheme" = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
     min_samples: int = 10,
     server_reserve: float = 0.0,
-    partitioner: "Partitioner | None" = None,
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
@@ -126,19 +128,18 @@ def partition(
         Read once and kept in memory, so random augmentations are drawn once (see
         `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
         torchvision's ToTensor; other values stay as they are.
-    clients : int
-        How many clients.
-    scheme : str
+    clients : int, optional
+        How many clients; not set: 100, or as many as a ready-made partitioner makes.
+    scheme : str, function, or flwr_datasets.partitioner.Partitioner
         "iid", "dirichlet" (proportions of each class drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "natural" (a writer or speaker
         each), a class of flwr-datasets with its arguments, and others (see
-        `coprefl_flwr.data.partition`).
+        `coprefl_flwr.data.partition`); a function of (labels (n,), clients, rng) that returns a
+        list of positions for each client; or a partitioner of flwr-datasets that is ready made.
     min_samples : int
         Fewest samples a client may hold.
     server_reserve : float
         Part of the samples, drawn at random, that the server holds in the clients' place.
-    partitioner : flwr_datasets.partitioner.Partitioner, optional
-        In the place of `clients`, `scheme` and what that takes: one that is ready made.
     only : sequence of int or str, optional
         The classes that are used, by number or name; labels are then their positions in it,
         ascending. Not set: all.
@@ -157,15 +158,15 @@ def partition(
     """
     with _as_arguments():
         settings = DataSettings(
-            clients=clients,
-            partition=scheme,
+            clients=100 if clients is None else clients,
+            partition=_text(scheme),
             alpha=alpha,
             classes_per_client=classes_per_client,
             min_samples=min_samples,
             server_reserve=server_reserve,
         )
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, partitioner)
+        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, scheme, clients)
         made = Clients(spread, tuple(datasets.source.classes[n] for n in datasets.only))
         made.populations.population(PRETRAINING)
     return made
@@ -176,7 +177,7 @@ def tasks(
     number: int = 3,
     classes: int = 5,
     clients: int = 10,
-    scheme: str = "dirichlet",
+    scheme: "Scheme" = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
@@ -201,12 +202,12 @@ def tasks(
             tasks=number,
             task_classes=classes,
             task_clients=clients,
-            task_partition=scheme,
+            task_partition=_text(scheme),
             task_alpha=alpha,
             task_train_fraction=train_fraction,
         )
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        made = Tasks(Populations(settings, of_tasks, seed, datasets))
+        made = Tasks(_Spread(settings, of_tasks, seed, datasets, scheme, clients))
         for one in range(number):
             made.populations.population(task_name(one))
     return made
@@ -265,7 +266,10 @@ class _Given(Datasets):
 
 
 class _Spread(Populations):
-    """Clients among whom a partitioner of flwr-datasets, if one is given, spreads the samples."""
+    """Clients among whom a function or a partitioner, if one is given, spreads the samples.
+
+    `wanted` is the number of clients that was asked for, None for as many as it makes.
+    """
 
     def __init__(
         self,
@@ -273,25 +277,55 @@ class _Spread(Populations):
         tasks: TaskSettings,
         seed: int,
         datasets: Datasets,
-        partitioner: "Partitioner | None",
+        scheme: "Scheme",
+        wanted: int | None,
     ) -> None:
         super().__init__(data, tasks, seed, datasets)
-        self.partitioner = partitioner
+        self.scheme, self.wanted = scheme, wanted
 
     def spread(
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
     ) -> list[Samples]:
-        if self.partitioner is None:
+        own, key, fewest = self.scheme, (self.seed, name, "partition"), self.data.min_samples
+        if isinstance(own, str):
             return super().spread(samples, name, clients, scheme, alpha)
-        groups = samples.dataset.groups
-        parts = partition_with(
-            self.partitioner,
-            samples.labels,
-            seed_key=(self.seed, name, "partition"),
-            groups=None if groups is None else groups[samples.indices],
-            min_samples=self.data.min_samples,
-        )
+        if _is_partitioner(own):
+            groups = samples.dataset.groups
+            of_each = None if groups is None else groups[samples.indices]
+            parts = partition_with(
+                own, samples.labels, seed_key=key, groups=of_each, min_samples=fewest
+            )
+            if self.wanted not in (None, len(parts)):
+                made = f"{type(own).__name__} makes {len(parts)} clients"
+                raise SettingsError(f"scheme: {made}, and clients = {self.wanted}")
+        else:
+            what = getattr(own, "__name__", type(own).__name__)
+            parts = by_function(
+                what, own, samples.labels, clients, seed_key=key, min_samples=fewest
+            )
         return [samples.take(part) for part in parts]
+
+
+def _is_partitioner(given: Any) -> bool:
+    """Return whether something is a partitioner of flwr-datasets, or a class of such."""
+    return hasattr(given, "load_partition")
+
+
+def _text(scheme: "Scheme") -> str:
+    """Return a scheme that is a text; in the place of others "iid", which nothing is asked of.
+
+    Raises a SettingsError for what can be no scheme.
+    """
+    if isinstance(scheme, str):
+        return scheme
+    if isinstance(scheme, type):
+        name = scheme.__name__
+        how = f"make one of it, or write '{name}'" if _is_partitioner(scheme) else "call it"
+        raise SettingsError(f"scheme is the class {name}: {how}")
+    if not callable(scheme) and not _is_partitioner(scheme):
+        allowed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
+        raise SettingsError(f"scheme is of type {type(scheme).__name__}; needed is {allowed}")
+    return "iid"
 
 
 def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:

@@ -186,7 +186,7 @@ def test_subsets_and_a_dataset_for_each_client():
 
 def test_a_ready_made_partitioner():
     partitioner = ShardPartitioner(3, partition_by="label", shard_size=10, seed=1)
-    clients = cp.partition(images(), partitioner=partitioner)
+    clients = cp.partition(images(), scheme=partitioner)
     assert len(clients) == 3
     assert sum(map(len, clients)) == 240
 
