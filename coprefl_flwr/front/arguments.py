@@ -1,10 +1,10 @@
 """What the functions of the Python interface are given: what cannot be is told in one line."""
 
 import difflib
-from collections.abc import Callable
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from coprefl_flwr import strategies
 from coprefl_flwr.errors import SettingsError, one_line, short
@@ -68,6 +68,9 @@ def check_module(given: Any, what: str, more: str = "") -> None:
     `more` ends the line.
     """
     if isinstance(given, nn.Module):
+        if any(isinstance(one, UninitializedParameter) for one in given.parameters()):
+            problem = f"{what} has layers that do not know their size yet"
+            raise SettingsError(f"{problem}: call it once with a batch of samples")
         return
     if isinstance(given, type) and issubclass(given, nn.Module):
         name = given.__name__
@@ -82,7 +85,7 @@ def check_tasks(given: Any, usage: str) -> None:
         raise SettingsError(f"tasks are {named(given)}; {needed}: {usage}")
 
 
-def made_network(network: Callable[[int], nn.Module], classes: int) -> nn.Module:
+def made_network(network: Any, classes: int) -> nn.Module:
     """Return the network that the caller's function makes for so many classes."""
     if isinstance(network, nn.Module) or not callable(network):
         needed = "needed is a function of the number of classes, which makes a network"
@@ -93,4 +96,5 @@ def made_network(network: Callable[[int], nn.Module], classes: int) -> nn.Module
         problem = f"network({classes}) failed: {one_line(error)}"
         raise SettingsError(f"{problem}; it is called with the number of classes") from error
     check_module(made, f"what network({classes}) returns")
+    assert isinstance(made, nn.Module)
     return made

@@ -22,13 +22,14 @@ from coprefl_flwr.front.arguments import (
     named,
 )
 from coprefl_flwr.front.figures import written
-from coprefl_flwr.front.held import Tasks
+from coprefl_flwr.front.held import Tasks, as_arguments
 from coprefl_flwr.front.pretraining import method_of, phase_of
 from coprefl_flwr.front.running import (
     folder_for,
     hash_of_samples,
     outputs_of,
     run,
+    shown,
 )
 from coprefl_flwr.methods import METHODS, RANDOM, TASK
 from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
@@ -71,6 +72,13 @@ OPTIONS = {
     "precision": "precision",
 }
 """What else `evaluate_starts` takes, and the settings that these are."""
+
+ARGUMENTS = {key: name for name, key in OPTIONS.items()} | {
+    "task-rounds": "rounds",
+    "task-method": "method",
+    "client-metrics": "client_metrics",
+}
+"""What settings are called in `evaluate_starts`, in messages."""
 
 USAGE = "cp.evaluate_starts(starts, tasks)"
 
@@ -168,7 +176,8 @@ def evaluate_starts(
         Before any work, for what cannot be.
     """
     check_tasks(tasks, USAGE)
-    study = _Study(starts, tasks, rounds, method, head, network, client_metrics, options)
+    with shown([], quiet), as_arguments(ARGUMENTS):
+        study = _Study(starts, tasks, rounds, method, head, network, client_metrics, options)
     with folder_for(checkpoint, resume, study.about()) as folder:
         store = run(study, study.stages, folder, quiet=quiet)
         rows, found = gather(study, store)
@@ -221,6 +230,10 @@ class _Study(Starts):
         self.metrics = ClientMetrics(metrics)
         self.metrics.check(tasks.classes)
         check_precisions([self.task_phase])
+        if network is not None and not self.head and self.tasks.head != KEEP:
+            more = f"network({tasks.classes}) and network({tasks.classes + 1})"
+            problem = f"{more} are alike: the number of classes is to be that of its outputs"
+            raise SettingsError(f"{problem}; head='keep' leaves a network as it is")
         for start in self.starts.values():
             assert isinstance(start, _Start)
             start.check()
@@ -228,11 +241,20 @@ class _Study(Starts):
     def _base(self) -> nn.Module:
         """Return the architecture: what the function makes, or the first module that is given."""
         if self.factory is not None:
-            return made_network(self.factory, self.drawn.classes)
+            return self._made_by_caller()
         modules = [one for one in self.given.values() if isinstance(one, nn.Module)]
         if not modules:
             raise SettingsError("starts are files alone: give network=, which makes the module")
         return copy.deepcopy(modules[0]).cpu()
+
+    def _made_by_caller(self) -> nn.Module:
+        """Return what the caller's function makes, or raise a SettingsError if it is no use."""
+        classes, sample = self.drawn.classes, self.drawn[0].clients[0].train
+        made, what = made_network(self.factory, classes), f"what network({classes}) makes"
+        outputs = outputs_of(made, what, sample).shape[1]
+        if outputs < classes:
+            raise SettingsError(f"{what} gives {outputs} numbers for a sample, not {classes}")
+        return made
 
     def made_populations(self) -> of_studies.Populations:
         return self.drawn.populations

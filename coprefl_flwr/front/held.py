@@ -1,19 +1,22 @@
 """What the clients of a pre-training and of tasks hold, from a dataset that the caller has."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
 from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples, by_function, partition_with
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.data.items import Pick
 from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.options import declared
 from coprefl_flwr.studies.populations import (
     PRETRAINING,
     ClientData,
@@ -22,6 +25,7 @@ from coprefl_flwr.studies.populations import (
     TaskSettings,
     task_name,
 )
+from coprefl_flwr.studies.stage import RunSettings
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -39,6 +43,7 @@ ARGUMENTS = {
     "server-reserve": "server_reserve",
     "min-samples": "min_samples",
     "task-alpha": "alpha",
+    "tasks = ": "number = ",
 }
 """What settings are called in the functions of this room, in messages."""
 
@@ -156,7 +161,7 @@ def partition(
     SettingsError
         If the dataset is none, or the partition cannot be had.
     """
-    with _as_arguments():
+    with as_arguments(ARGUMENTS):
         settings = DataSettings(
             clients=100 if clients is None else clients,
             partition=_text(scheme),
@@ -196,7 +201,9 @@ def tasks(
 
     Raises a SettingsError if a task cannot be had so.
     """
-    with _as_arguments():
+    with as_arguments(ARGUMENTS):
+        if number == 0:
+            raise SettingsError("number = 0: at least one task is needed")
         settings = DataSettings(classes_per_client=classes_per_client, min_samples=min_samples)
         of_tasks = TaskSettings(
             tasks=number,
@@ -251,6 +258,7 @@ class _Given(Datasets):
         relabel: bool,
         batch: Pick | None,
     ) -> "_Given":
+        declared(RunSettings)["seed"].checked(seed, "seed")
         source = _in_memory(given, relabel, batch)
         return cls(settings, seed, source, _chosen(source.classes, only))
 
@@ -333,6 +341,18 @@ def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
 
     So a module that was trained here takes what the caller's own loaders give.
     """
+    if isinstance(given, str):
+        how = f"load it, as in cp.load_dataset({short(repr(given))})"
+        raise SettingsError(f"dataset is a text: {how}")
+    if isinstance(given, type):
+        raise SettingsError(f"dataset is the class {given.__name__}: make one of it")
+    if isinstance(given, Clients | Tasks | Samples):
+        problem = f"dataset is of type {type(given).__name__}, which was made of a dataset"
+        raise SettingsError(f"{problem}; give the dataset itself")
+    arrays = isinstance(given, tuple) and all(isinstance(one, Tensor | np.ndarray) for one in given)
+    if arrays or isinstance(given, Tensor | np.ndarray):
+        how = "torch.utils.data.TensorDataset(inputs, labels), both tensors"
+        raise SettingsError(f"dataset is of type {type(given).__name__}: write {how}")
     found = as_dataset("dataset", given, relabel, batch=batch)
     return found.unscaled() if isinstance(found, ImageDataset) and not is_ours(given) else found
 
@@ -341,8 +361,12 @@ def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int
     """Return numbers of classes, ascending; all if none are named."""
     if only is None:
         return tuple(range(len(names)))
+    if isinstance(only, str) or not isinstance(only, Iterable):
+        raise SettingsError(f"only = {short(repr(only))}: must be a list of numbers or names")
     found = set()
-    for one in only:
+    for one in [one.item() if isinstance(one, Tensor) else one for one in only]:
+        if not isinstance(one, str | Integral):
+            raise SettingsError(f"only: {short(repr(one))}: must be a whole number or a name")
         known = one in names if isinstance(one, str) else 0 <= one < len(names)
         if not known:
             line = unknown("class", one, names) if isinstance(one, str) else f"class {one}"
@@ -354,12 +378,12 @@ def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int
 
 
 @contextmanager
-def _as_arguments() -> Iterator[None]:
+def as_arguments(names: Mapping[str, str]) -> Iterator[None]:
     """Have errors call settings as the arguments are called."""
     try:
         yield
     except SettingsError as error:
         line = str(error)
-        for setting, argument in ARGUMENTS.items():
-            line = line.replace(setting, argument)
+        for setting, argument in sorted(names.items(), key=lambda one: -len(one[0])):
+            line = line.replace(setting, argument).replace(setting.replace("-", "_"), argument)
         raise SettingsError(line) from error

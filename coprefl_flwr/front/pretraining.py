@@ -16,7 +16,7 @@ from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.front.arguments import check_method, check_module
-from coprefl_flwr.front.held import Clients, clients_of
+from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
     folder_for,
     grid_of,
@@ -47,6 +47,9 @@ CHECKPOINT_EVERY = 5
 
 OF_RUN = ("rounds", "participants")
 """Settings of the training that `pretrain` and the strategy have arguments for."""
+
+ARGUMENTS = {key: key.replace("-", "_") for key in TRAINING_KEYS}
+"""What settings are called in `pretrain`, in messages."""
 
 
 def pretrain(
@@ -102,37 +105,38 @@ def pretrain(
     """
     check_method(method, USAGE)
     check_module(model, "model", f": {USAGE}")
-    if isinstance(clients, ClientApp):
-        study, job = None, _of_app(method, model, clients, rounds, nodes, options)
-    else:
-        study = _Study(method, model, clients_of(clients), rounds, options)
-        job = _of_study(study, workers)
-    with folder_for(checkpoint, resume, job.about) as folder, shown([], quiet) as progress:
-        if study:
-            study.root = folder
-        file = folder / CHECKPOINT
-        progress.add([(PRETRAINING_KIND, job.rounds)])
-        progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
-        try:
-            with grid_of(job.app, job.nodes, workers) as grid:
-                result = job.strategy.start(
-                    grid,
-                    to_record(job.first, copy=False),
-                    job.rounds,
-                    train_config=ConfigRecord(dict(job.told)),
-                    checkpoint=file if checkpoint else None,
-                    checkpoint_every=CHECKPOINT_EVERY,
-                    resume=file.exists(),
-                    hooks=[progress],
-                )
-        finally:  # Of a run that failed too: until then.
-            if isinstance(method, RoundStrategy):
-                method.history = job.strategy.history
-        arrays = from_record(result.arrays)
-        if study:
-            study.tell_trouble(job.strategy.history)
-        if checkpoint:
-            save_model(folder, arrays, {**job.made, "versions": versions()})
+    with shown([], quiet) as progress, as_arguments(ARGUMENTS):
+        if isinstance(clients, ClientApp):
+            study, job = None, _of_app(method, model, clients, rounds, nodes, options)
+        else:
+            study = _Study(method, model, clients_of(clients), rounds, options)
+            job = _of_study(study, workers)
+        with folder_for(checkpoint, resume, job.about) as folder:
+            if study:
+                study.root = folder
+            file = folder / CHECKPOINT
+            progress.add([(PRETRAINING_KIND, job.rounds)])
+            progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
+            try:
+                with grid_of(job.app, job.nodes, workers) as grid:
+                    result = job.strategy.start(
+                        grid,
+                        to_record(job.first, copy=False),
+                        job.rounds,
+                        train_config=ConfigRecord(dict(job.told)),
+                        checkpoint=file if checkpoint else None,
+                        checkpoint_every=CHECKPOINT_EVERY,
+                        resume=file.exists(),
+                        hooks=[progress],
+                    )
+            finally:  # Of a run that failed too: until then.
+                if isinstance(method, RoundStrategy):
+                    method.history = job.strategy.history
+            arrays = from_record(result.arrays)
+            if study:
+                study.tell_trouble(job.strategy.history)
+            if checkpoint:
+                save_model(folder, arrays, {**job.made, "versions": versions()})
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return made
@@ -212,6 +216,8 @@ class _Study(Starts):
 
     def _check_model(self) -> None:
         """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
+        if not any(one.requires_grad for one in self.given.parameters()):
+            raise SettingsError("model has no parameters that are trained (requires_grad)")
         outputs = outputs_of(self.given, "model", self.clients[0]).shape[1]
         classes = self.num_classes
         if outputs < classes:

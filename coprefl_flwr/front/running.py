@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -53,6 +53,8 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
     Raises a SettingsError for a number that cannot be.
     """
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise SettingsError(f"workers = {short(repr(workers))}: must be a whole number")
     if workers == 1:
         yield LocalGrid(app, nodes)
         return
@@ -64,7 +66,7 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
 @contextmanager
 def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
-    """Give the account of progress, which says nothing but warnings if it is to be quiet."""
+    """Give the account of progress; inside, nothing is logged but warnings if it is to be quiet."""
     without_colours()
     progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
     with contextlib.ExitStack() as silent:
@@ -85,6 +87,9 @@ def folder_for(
 
     Raises a SettingsError if the folder holds a run that is not resumed, or another one.
     """
+    if not isinstance(checkpoint, str | Path | None):
+        given = short(repr(checkpoint))
+        raise SettingsError(f"checkpoint = {given}: must be the path of a folder")
     if checkpoint is None:
         if resume:
             raise SettingsError("resume = True: needs the checkpoint folder of the run")
