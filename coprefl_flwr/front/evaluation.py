@@ -168,7 +168,7 @@ def evaluate_starts(
         Training of the tasks: `learning_rate`, `local_steps` or `local_epochs`, `batch_size`,
         `precision` ("float32", "bf16" or "tf32"); `evaluate_every` (rounds between evaluations,
         0: after the last only), `diagnostics`; and options of the client of a method that is given
-        as a strategy, such as MOON's `temperature`.
+        as a strategy.
 
     Raises
     ------

@@ -94,7 +94,7 @@ def pretrain(
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
         `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
-        the method's client, such as MOON's `temperature`.
+        the method's client, such as CoPreFL's `support_fraction`.
 
     Raises
     ------
