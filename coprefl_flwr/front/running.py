@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -33,9 +33,7 @@ _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
 
-def run(
-    study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool, workers: int = 1
-) -> StudyFolder:
+def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
     study.root = store.base
@@ -43,9 +41,9 @@ def run(
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
     )
-    with grid_of(app, workers, workers) as grid, shown(stages, quiet) as progress:
+    with shown(stages, quiet) as progress:
         for stage in stages:
-            run_stage(stage, grid, store, progress)
+            run_stage(stage, LocalGrid(app, 1), store, progress)
     return store
 
 
@@ -55,6 +53,8 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
     Raises a SettingsError for a number that cannot be.
     """
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise SettingsError(f"workers = {short(repr(workers))}: must be a whole number")
     if workers == 1:
         yield LocalGrid(app, nodes)
         return
@@ -66,7 +66,7 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
 @contextmanager
 def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
-    """Give the account of progress, which says nothing but warnings if it is to be quiet."""
+    """Give the account of progress; inside, nothing is logged but warnings if it is to be quiet."""
     without_colours()
     progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
     with contextlib.ExitStack() as silent:
@@ -87,6 +87,9 @@ def folder_for(
 
     Raises a SettingsError if the folder holds a run that is not resumed, or another one.
     """
+    if not isinstance(checkpoint, str | Path | None):
+        given = short(repr(checkpoint))
+        raise SettingsError(f"checkpoint = {given}: must be the path of a folder")
     if checkpoint is None:
         if resume:
             raise SettingsError("resume = True: needs the checkpoint folder of the run")

@@ -14,7 +14,6 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
@@ -294,8 +293,6 @@ class _Table:
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
-        for name in [name for name in rows if str(name).startswith(METRIC)]:
-            found[str(name)] = float(rows[name].astype(float).mean())
         for metric in self.recipe.metrics:
             if reached := TO_REACH.fullmatch(metric):
                 found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))

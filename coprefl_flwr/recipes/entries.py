@@ -16,7 +16,7 @@ from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.client_metrics import metric_at
+from coprefl_flwr.studies.client_metrics import own_metric
 from coprefl_flwr.studies.settings import STARTS, checked
 
 OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
@@ -63,7 +63,7 @@ def own_column(place: str, entry: Located) -> str:
     """Return the column of a metric of the user's own, and remember how it is shown."""
     if not is_without_code():
         try:
-            found = metric_at(place)
+            found = own_metric(place)
         except SettingsError as error:
             raise entry.error(str(error)) from error
         OWN_COLUMNS[place] = found.name, found.title, found.better

@@ -186,7 +186,7 @@ def test_subsets_and_a_dataset_for_each_client():
 
 def test_a_ready_made_partitioner():
     partitioner = ShardPartitioner(3, partition_by="label", shard_size=10, seed=1)
-    clients = cp.partition(images(), partitioner=partitioner)
+    clients = cp.partition(images(), scheme=partitioner)
     assert len(clients) == 3
     assert sum(map(len, clients)) == 240
 
@@ -371,7 +371,7 @@ def test_one_line_for_what_cannot_be():
     assert "did you mean 'iid'" in refusal(cp.partition, data, 4, "idd")
     assert "classes = 9: there are only 8" in refusal(small_tasks, data, classes=9)
     tasks = small_tasks(data)
-    assert "start 'x' is a int" in refusal(cp.evaluate_starts, {"x": 1}, tasks)
+    assert "start 'x' is of type int" in refusal(cp.evaluate_starts, {"x": 1}, tasks)
     other = {"one": model, "other": Perceptron(10)}
     assert "start 'other'" in refusal(cp.evaluate_starts, other, tasks)
     said = refusal(cp.evaluate_starts, {"one": model}, tasks, local_stesp=1)
