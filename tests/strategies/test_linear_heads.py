@@ -10,6 +10,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.strategies import NCM, Ridge
 from tests.refusals import refused
+from tests.simulation import ROOT
 from tests.strategies.by_hand import assert_equal, run_on
 from tests.tiny import CLASSES, HOSTINGS, Federation
 
@@ -135,6 +136,13 @@ def test_the_scale_multiplies_the_layer(federation, kind):
     double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
     for name in ("5.weight", "5.bias"):
         assert np.allclose(double[name], 2 * one[name], rtol=1e-12, atol=0)
+
+
+def test_the_page_says_where_the_papers_code_is_another():
+    page = (ROOT / "docs" / "methods" / "heads.md").read_text()
+    deviations = page[page.index("## Where they deviate") : page.index("## In this package")]
+    assert "FedNCM's code scales the rows" in deviations
+    assert "Fed3R's code appends a 1" in deviations
 
 
 def test_ncm_needs_a_bias(federation):
