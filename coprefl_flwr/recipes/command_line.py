@@ -32,13 +32,14 @@ from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.listing import (
+    FAILED,
     PLACE,
     RECIPE,
     RUNS,
     listing,
-    purposes,
     runs_in,
     store_of,
+    wanted_of,
 )
 from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.plan_command import add_plan, totals
@@ -58,7 +59,7 @@ from coprefl_flwr.studies.study import Track, check_place, commit_of, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-FAILED, COMMIT, LOCK = "failed.json", "commit.txt", ".lock"
+COMMIT, LOCK = "commit.txt", ".lock"
 INTERRUPTED = 130
 WORKERS_HELP = (
     "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
@@ -181,7 +182,8 @@ def _run_into(
         remove_unfinished(folder, below=folder != out)
     write_atomically(out / RECIPE, recipe.to_yaml().encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
-    write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
+    (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
+    write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     store = ModelStore(models.resolve())
     remove_unfinished(store.root, shared=True)
     commit = commit_of(given.recipe.resolve().parent)
