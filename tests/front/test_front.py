@@ -426,10 +426,11 @@ SmallerQueries.client = Shrinking
 def test_a_client_of_coprefls_has_options_of_its_own_and_its_bases():
     """Its base's constructor asked for an attribute that was not there yet."""
     clients = cp.partition(images(), clients=4, scheme="iid")
+    cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
     made = cp.pretrain(
         SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.25, support_fraction=0.6
     )
-    assert set(Shrinking.seen) == {(0.25, 0.6)}
+    assert set(Shrinking.seen) == {(0.75, 0.8), (0.25, 0.6)}
     assert model_arrays(made).keys() == model_arrays(network(CLASSES)).keys()
     line = refusal(cp.pretrain, SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=2.0)
     assert "shrink = 2.0: must be at most 1" in line
