@@ -46,29 +46,22 @@ class LinearHead(RoundStrategy):
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
             zeros["products"] = np.zeros((size, size))
-        found = self.kept_arrays("sums", zeros)
-        nobody = {"clients": np.zeros(0, np.uint64)}
-        counted = set(self.kept_arrays("counted", nobody)["clients"].tolist())
-        new = [client for client in self.sample(server_round) if client not in counted]
-        metrics: dict[str, float] = {}
+        found, metrics = self.kept_arrays("sums", zeros), dict[str, float]()
+        counted = self.kept_arrays("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
+        new = sorted({*self.sample(server_round)} - {*counted.tolist()})
         if new:
             replies = yield Exchange(
-                "train",
-                zeros,
-                new,
-                Total(),
-                extra={"model": arrays},
+                *("train", zeros, new, Total(), {"model": arrays}),
                 config={"head-layer": self.head.module},
                 needed=min(self.min_replies, len(new)),
                 counts=("counts",),
             )
-            found = {name: found[name] + more for name, more in replies.sums["sum"].items()}
+            found = {name: found[name] + one for name, one in replies.sums["sum"].items()}
             metrics = replies.mean_metrics()
-            counted |= set(replies.clients)
+            answered = np.array(replies.clients, np.uint64)
             self.state["sums"] = found
-            self.state["counted"] = {"clients": np.array(sorted(counted), np.uint64)}
-        weight, bias = self.layer(found)
-        seen = found["counts"] > 0
+            self.state["counted"] = {"clients": np.union1d(counted, answered)}
+        (weight, bias), seen = self.layer(found), found["counts"] > 0
         before, scale = arrays[self.head.weight], self.logit_scale
         layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
