@@ -79,8 +79,11 @@ def norm(records: Iterable[Arrays]) -> float:
 
 
 def zeros_like(arrays: Arrays) -> Arrays:
-    """Return zeros in the names, shapes and dtypes of `arrays`."""
-    return {name: np.zeros_like(array) for name, array in arrays.items()}
+    """Return zeros in the names and shapes of `arrays`, in their dtypes or float32 for float16.
+
+    What is added up from round to round begins as these: in float16 it would soon stand still.
+    """
+    return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 
 
 def behind(arrays: Arrays, label: str, more: Arrays) -> Arrays:

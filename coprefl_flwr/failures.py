@@ -8,6 +8,7 @@ and in a deployment the exception alone, without its place.
 import re
 import sysconfig
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,6 +37,9 @@ PROGRAM_ERRORS = frozenset(
 
 NOT_REGISTERED = r"No \w+ function registered"
 """What Flower's ClientApp says of a message that it has no function for."""
+
+DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
+"""What is said of a client whose training left the numbers that a float holds."""
 
 OLD_STYLE = {
     "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
@@ -107,6 +111,14 @@ def program_error(reasons: Iterable[str]) -> str:
     lines = list(reasons)
     kinds = {_kind(line) for line in lines}
     return lines[0] if len(kinds) == 1 and kinds != {""} else ""
+
+
+def most_often(reasons: Iterable[str]) -> str:
+    """Return the clients' most frequent reason, with a hint where training diverged; or ""."""
+    for line, number in Counter(reasons).most_common(1):
+        hint = ": a smaller learning rate?" if re.search(DIVERGED, line) else ""
+        return f"{number} failed: {line}{hint}"
+    return ""
 
 
 def _kind(line: str) -> str:

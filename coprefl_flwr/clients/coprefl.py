@@ -66,7 +66,9 @@ class CoPreFLClient(TorchClient):
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
         """Refuse clients whose support or query set would be empty."""
-        fraction = options.get("support_fraction", cls.options["support_fraction"].default)
+        fraction = options.get(
+            "support_fraction", CoPreFLClient.options["support_fraction"].default
+        )
         with concerning("support-fraction"):
             split_in_two(fewest, fraction, np.random.default_rng(0))
         cls._check_noise(options)

@@ -128,7 +128,9 @@ class _Table:
             metrics=recipe.metrics,
             units=units,
             measured=[
-                self._measured(row, one, runs) if one else Measured(row.entrant.label, "", missing)
+                self._measured(row, one, runs)
+                if one
+                else Measured(row.entrant.label, "", missing, unfinished=self._of_seeds(runs))
                 for row, one, runs in self._rows
             ],
             reference=recipe.reference,
@@ -259,8 +261,14 @@ class _Table:
             noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
             similarity=self._similarity(contest, chosen),
             gamma=_gamma(runs[0].main),
+            unfinished=self._of_seeds(runs),
             troubles=notes.troubles(self.store, runs),
         )
+
+    def _of_seeds(self, runs: Sequence[Run]) -> str:
+        """Return how many seeds of a row are there, "" for all."""
+        done, seeds = sum(map(self.store.done, runs)), len(self.recipe.seeds)
+        return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
     def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:
         """Return the rows or the rounds of all tasks, which are numbered on from seed to seed."""

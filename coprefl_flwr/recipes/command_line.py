@@ -35,13 +35,14 @@ from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
 from coprefl_flwr.recipes.listing import (
+    FAILED,
     PLACE,
     RECIPE,
     RUNS,
     listing,
-    purposes,
     runs_in,
     store_of,
+    wanted_of,
 )
 from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.plan_command import add_plan, totals
@@ -61,7 +62,7 @@ from coprefl_flwr.studies.study import Track, check_place, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-FAILED, TEXT, LOCK = "failed.json", "recipe.sha256", ".lock"
+TEXT, LOCK = "recipe.sha256", ".lock"
 COLUMNS = "columns.json"
 INTERRUPTED = 130
 WORKERS_HELP = (
@@ -186,7 +187,8 @@ def _run_into(
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
     write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
-    write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
+    (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
+    write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if own := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(own, indent=1).encode())
     store = ModelStore(models.resolve())

@@ -23,6 +23,9 @@ logger = logging.getLogger("flwr.coprefl")
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
 
+FAILED = "failed.json"
+"""Which runs failed, and why; there once `coprefl run` has come to its end."""
+
 REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
 
@@ -38,6 +41,12 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     whole = {run.key for row, one in tried for run in row.deciding(one)}
     trials = {run.key for row, one in tried for run in row.trials(one)}
     return found | dict.fromkeys(trials - whole, TRIAL)
+
+
+def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what `RUNS` holds: of each run its key, what it is for, and its stages' folders."""
+    known = purposes(recipe, runs)
+    return [{"run": one.key, "for": known[one.key], "stages": list(one.keys)} for one in runs]
 
 
 def store_of(folder: Path) -> ModelStore:
@@ -96,8 +105,8 @@ def listing(outputs: Path) -> str:
 
 def _recipe(folder: Path) -> list[str]:
     """Return a line of the recipes: folder, state, title."""
-    state = "reported" if (folder / "report" / "index.html").exists() else "under way"
     try:
+        state = _state(folder)
         # Not read as a recipe: for that the code would be run that it names.
         title = read_yaml(folder / RECIPE).mapping("a recipe", KEYS)["title"].text("title")
         return [str(folder), state, title]
@@ -107,13 +116,28 @@ def _recipe(folder: Path) -> list[str]:
         return [str(folder), "cannot be read", str(error)]
 
 
+def _state(folder: Path) -> str:
+    """Return "reported" of a recipe that was run to its end, else how many runs are there.
+
+    That a search need not make all of its runs is known only at its end.
+    """
+    if not (folder / RUNS).exists():
+        return "not begun"
+    ended = (folder / FAILED).exists() and not read_json(folder / FAILED)
+    if ended and (folder / "report" / "index.html").exists():
+        return "reported"
+    store, runs = store_of(folder).root, read_json(folder / RUNS)
+    made = [all((store / key / RESULT).exists() for key in one["stages"]) for one in runs]
+    return f"{sum(made)} of {len(made)} run{'s' * (len(made) != 1)}"
+
+
 def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     """Return the recipes of each run of a store, by its key: "NAME", or "NAME (validation)"."""
     users: dict[str, list[str]] = {}
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        for key, purpose in read_json(folder / RUNS).items():
+        for key, purpose in {one["run"]: one["for"] for one in read_json(folder / RUNS)}.items():
             name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
             users.setdefault(key, []).append(name)
     return users

@@ -1,14 +1,23 @@
 """The options that every strategy has, and what is checked of them before any work."""
 
+import inspect
 import re
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.options import check_declared, declared, option, without_added
 from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
 from coprefl_flwr.rounds.roster import HOSTINGS
+
+OF_FLOWER = {
+    "fraction_evaluate": "evaluate_every, the rounds between evaluations on all clients",
+    "min_evaluate_nodes": "evaluate_every, the rounds between evaluations on all clients",
+    "min_train_nodes": "participants, the clients of a round",
+    "min_available_nodes": "min_nodes, the nodes to wait for",
+}
+"""What arguments of Flower's strategies are called here."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -64,6 +73,18 @@ class RoundOptions:
         added=True,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse an argument that the class does not have, and say what Flower's is called here."""
+        taken = inspect.signature(cls.__init__).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            return super().__new__(cls)
+        for name in given.keys() - taken.keys():
+            line = unknown("option", name, [one for one in taken if one != "self"])
+            if name in OF_FLOWER:
+                line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
+            raise SettingsError(f"{cls.__name__}: {line}", name)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the options."""

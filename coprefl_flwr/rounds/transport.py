@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
-from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
+from coprefl_flwr.failures import NOT_REGISTERED, most_often, program_error, reason
 from coprefl_flwr.flower import end_with_simulation, plain_log
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
@@ -232,7 +232,8 @@ class Transport:
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            raise RoundFailedError(f"{found}, needed are {needed}")
+            why = most_often(self.failed[exchange.action].values())
+            raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
     def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:

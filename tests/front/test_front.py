@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -392,3 +393,52 @@ def test_every_name_is_there_and_importing_the_package_loads_none():
         _ = cp.pretrian
     program = "import sys, coprefl_flwr; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# ---- parts of one's own, and what is shown ------------------------------------------------------
+
+
+class SmallerQueries(strategies.CoPreFL):
+    """CoPreFL whose clients shrink their query gradient."""
+
+    name = ""
+
+
+class Shrinking(cp.clients.CoPreFLClient):
+    """Sets its own option after its base's constructor, as the how-to has it."""
+
+    options: ClassVar = {"shrink": option(0.5, "factor on the query gradient", maximum=1)}
+    seen: ClassVar = []
+
+    def __init__(self, model, train, *, shrink, **more):
+        super().__init__(model, train, **more)
+        self.shrink = shrink
+
+    def query(self, parameters, config):
+        self.seen.append((self.shrink, self.support_fraction))
+        gradient, n, metrics = super().query(parameters, config)
+        return {name: self.shrink * one for name, one in gradient.items()}, n, metrics
+
+
+SmallerQueries.client = Shrinking
+
+
+def test_a_client_of_coprefls_has_options_of_its_own_and_its_bases():
+    """Its base's constructor asked for an attribute that was not there yet."""
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
+    made = cp.pretrain(
+        SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.25, support_fraction=0.6
+    )
+    assert set(Shrinking.seen) == {(0.75, 0.8), (0.25, 0.6)}
+    assert model_arrays(made).keys() == model_arrays(network(CLASSES)).keys()
+    line = refusal(cp.pretrain, SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=2.0)
+    assert "shrink = 2.0: must be at most 1" in line
+
+
+def test_what_is_shown_of_tasks_is_a_line():
+    made = small_tasks(images())
+    shown = [repr(one) for one in (made, made[0], made[0].clients[0], made[0].clients[0].train)]
+    assert not any("\n" in one or len(one) > 100 for one in shown), shown
+    assert shown[1].startswith("<task-0: 2 clients, ")
+    assert shown[1].endswith(" samples each, 3 classes>")

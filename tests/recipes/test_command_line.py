@@ -198,10 +198,13 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
         "coprefl: stopped; the same command goes on from here\n"
     )
     assert main(["list", str(tmp_path)]) == 0
-    assert f"{out}  under way  A tiny comparison\n" in capsys.readouterr().out
+    assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
     assert main(["report", str(out)]) == 0
     page = (out / "report" / "index.html").read_text()
     assert "fedavg:rounds=1, seed 0: not run yet" in page
+    capsys.readouterr()
+    assert main(["list", str(tmp_path)]) == 0  # It said "reported".
+    assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
 
 
 def test_list(done, capsys):
@@ -221,8 +224,8 @@ def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, cap
     """All were lines alike, without a seed, and a folder of `flwr run` was not shown at all."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     known = json.loads((outputs / "tiny" / "runs.json").read_text())
-    name = next(key for key in known if key.startswith("fedavg"))
-    (outputs / "tiny" / "runs.json").write_text(json.dumps({name: "validation"}))
+    fedavg = next(one for one in known if one["run"].startswith("fedavg"))
+    (outputs / "tiny" / "runs.json").write_text(json.dumps([fedavg | {"for": "validation"}]))
     for run, finished in (("one", True), ("two", False)):
         (outputs / run).mkdir()
         (outputs / run / "settings.yaml").write_text("{seed: 7, method: random fedavg}")

@@ -238,8 +238,41 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
     assert strategy.evaluation.clients == (2,)
-    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1"
-    assert line in [record.getMessage() for record in caplog.records]
+    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1; 4 failed: Ari"
+    assert any(record.getMessage().startswith(line) for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (
+            lambda client, config, returned: (returned, 1, {"loss": float("nan")}),
+            "3 failed: metric 'loss' is nan: a smaller learning rate?",
+        ),
+        (
+            lambda client, config, returned: (
+                [returned[0] / np.float32(0), returned[1]],
+                1,
+                {"loss": 1.0},
+            ),
+            "3 failed: array 'w' holds a NaN or an infinity: a smaller learning rate?",
+        ),
+        (
+            lambda client, config, returned: (
+                [returned[0][: 2 - (client < 2)], returned[1]],
+                1,
+                {"loss": 1.0},
+            ),
+            "2 failed: array 'w' has shape (1,), sent was (2,)",
+        ),
+    ],
+)
+def test_the_last_line_says_why_no_reply_was_good(fault, why):
+    """It said "0 good replies of 3" alone, and warnings far above why."""
+    grid = counting_grid(clients=3, fault=fault)
+    with pytest.raises(RunFailedError) as caught, np.errstate(divide="ignore", invalid="ignore"):
+        FedAvg(min_replies=2, max_failed_rounds=1).start(grid, to_record(START), 1)
+    assert str(caught.value).endswith(f", needed are 2; {why}")
 
 
 WRAPPED = [
