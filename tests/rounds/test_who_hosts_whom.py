@@ -62,8 +62,8 @@ def run(grid, rounds=1, strategy=None, **more):
 def test_a_claim_to_anothers_client_costs_that_client_alone():
     """Three claims silenced the nine clients of three nodes. Nobody came first: nobody has them."""
     grid = Grid(4, {FIRST + 3: [0, 3, 6]}, three)
-    bounds = Bounds(clients_per_node=3)
-    drawn, lines = run(grid, 3, FedAvg(min_nodes=4, bounds=bounds))
+    grid.own_nodes = True  # Any number of clients a node.
+    drawn, lines = run(grid, 3, FedAvg(min_nodes=4))
     assert drawn == [[1, 2, 4, 5, 7, 8]] * 3
     assert [line.split(":")[0] for line in lines] == [
         f"client {client} is named by 2 nodes ({node}, 5)"
@@ -83,15 +83,10 @@ def test_claims_before_the_first_draw_count_as_made_at_once():
 
 def test_a_later_claim_is_lost_by_itself_with_one_line():
     grid = Grid(4, {FIRST + 3: [0, 1, 50]}, three)
-    grid.offline = {FIRST + 3}
-    bounds = Bounds(clients_per_node=3)
+    grid.offline, grid.own_nodes = {FIRST + 3}, True
     honest = list(range(9))
-    drawn, lines = run(
-        grid,
-        4,
-        FedAvg(min_nodes=3, bounds=bounds),
-        hooks=[lambda report: grid.offline.clear()],
-    )
+    hooks = [lambda report: grid.offline.clear()]
+    drawn, lines = run(grid, 4, FedAvg(min_nodes=3), hooks=hooks)
     assert drawn == [honest, *[[*honest, 50]] * 3]
     assert grid.worked == {client: FIRST + client // 3 for client in honest} | {50: FIRST + 3}
     assert [line.partition(":")[0] for line in lines] == [
