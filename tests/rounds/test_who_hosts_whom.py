@@ -61,13 +61,13 @@ def run(grid, rounds=1, strategy=None, **more):
 
 def test_a_claim_to_anothers_client_costs_that_client_alone():
     """Three claims silenced the nine clients of three nodes. Nobody came first: nobody has them."""
-    grid = Grid(4, {FIRST + 3: [0, 3, 6]}, three)
+    grid = Grid(4, {FIRST: [3, 6, 9]}, three)
     grid.own_nodes = True  # Any number of clients a node.
     drawn, lines = run(grid, 3, FedAvg(min_nodes=4))
-    assert drawn == [[1, 2, 4, 5, 7, 8]] * 3
+    assert drawn == [[4, 5, 7, 8, 10, 11]] * 3
     assert [line.split(":")[0] for line in lines] == [
-        f"client {client} is named by 2 nodes ({node}, 5)"
-        for client, node in ((0, 2), (3, 3), (6, 4))
+        f"client {client} is named by 2 nodes (2, {node})"
+        for client, node in ((3, 3), (6, 4), (9, 5))
     ]
 
 
