@@ -1,5 +1,6 @@
 """The client side of a message: run the clients it names and add up their results."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,8 +18,10 @@ from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
-from coprefl_flwr.rounds.outliers import OTHER_NAMES, most_named
+from coprefl_flwr.rounds.outliers import OTHER_NAMES, leave_out_rare_metrics, most_named
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
+
+logger = logging.getLogger("flwr.coprefl")
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
@@ -127,6 +130,8 @@ def run_all(
     for other in groups.values():
         reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
     reply.metrics = chosen.metrics
+    if line := leave_out_rare_metrics([reply], limits.most_names):
+        logger.warning("%s", line)
     if rule.sums:
         alone = len(reply.metrics) == 1
         if chained:

@@ -30,6 +30,8 @@ class LocalGrid(Grid):
     """
 
     run: Any = None
+    own_nodes = True
+    """The nodes are this program's own, which may say that they host any number of clients."""
 
     def __init__(
         self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None

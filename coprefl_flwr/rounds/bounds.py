@@ -53,13 +53,24 @@ class Bounds:
         "where the server sees each client's own; not set: any length",
         minimum=1,
     )
-    most_metrics: int = option(1000, "metrics that a reply may have", minimum=1)
+    most_metrics: int = option(
+        128,
+        "metrics that a client's reply may have; all replies to one question have at most twice as "
+        "many different names",
+        minimum=1,
+    )
     most_bytes: int | None = option(
         None,
         "bytes of arrays that a reply may have; not set: what those that were sent take in float64",
         minimum=1,
     )
     most_clients: int = option(10**7, "clients that nodes may say there are", minimum=1)
+    clients_per_node: int | None = option(
+        None,
+        "clients that a node may name as its own; not set: one in a deployment, any number in a "
+        "simulation or on a local grid, whose nodes are this program's own",
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         """Check each bound."""
@@ -103,6 +114,11 @@ class Limits:
     positive: Names = ()
     counts: Names = ()
     trainable: Names | None = None
+
+    @property
+    def most_names(self) -> int:
+        """How many different names the metrics of several clients may have together."""
+        return 2 * self.most_metrics
 
     @classmethod
     def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
@@ -274,9 +290,10 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int, bounds: Bo
     records += records_of(content, MetricRecord).values()
     records += records_of(content, ConfigRecord).values()
     for record in records:
-        if len(record) > bounds.most_metrics + 2:  # And the list `clients` and the norm.
-            found = f"{len(record)} metrics in the reply"
-            raise ValueError(f"{found}, at most {bounds.most_metrics} are read")
+        several = isinstance(record.get("clients"), list)
+        most = (1 + several) * bounds.most_metrics
+        if len(record) > most + several + 1:  # And the list itself, and the norm.
+            raise ValueError(f"{len(record)} metrics in the reply, at most {most} are read")
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)
         if longest > clients and "clients" in record:
             raise ValueError(f"results of {longest} clients in the reply, asked were {clients}")

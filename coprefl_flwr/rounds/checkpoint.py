@@ -117,7 +117,11 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to go on after `round`; `versions` are the clients' committed states."""
+    """What a run needs to go on after `round`.
+
+    `versions` are the clients' committed states, and `bound` has the node that each client is bound
+    to, where nodes name their clients.
+    """
 
     round: int
     arrays: Arrays
@@ -125,6 +129,7 @@ class Checkpoint:
     history: History
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
+    bound: dict[int, int] = field(default_factory=dict)
 
 
 def continue_from(
@@ -199,6 +204,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
+        "bound": checkpoint.bound,
     }
     text = json.dumps(about)
     write_atomically(path, save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
@@ -223,6 +229,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             history=_history(about, tensors),
             options=about["options"],
             versions={int(client): version for client, version in about["versions"].items()},
+            bound={int(client): int(node) for client, node in about["bound"].items()},
         )
     except (
         SafetensorError,

@@ -88,9 +88,15 @@ class Replies:
 
 
 def joined(parts: Sequence[Replies]) -> Replies:
-    """Return the replies of several exchanges with other clients each, without their arrays."""
-    metrics = {}
-    for name in sorted({name for part in parts for name in part.metrics}):
-        values = [part.metrics.get(name, np.full(len(part.clients), np.nan)) for part in parts]
-        metrics[name] = np.concatenate(values)
+    """Return the replies of several exchanges with other clients each, without their arrays.
+
+    Their metrics are those that each of the exchanges has: with more, there could be as many names
+    as there are exchanges, each with as many gaps.
+    """
+    parts = [part for part in parts if part.clients]
+    named = [set(part.metrics) for part in parts]
+    metrics = {
+        name: np.concatenate([part.metrics[name] for part in parts])
+        for name in sorted(set.intersection(*named) if named else ())
+    }
     return Replies(tuple(client for part in parts for client in part.clients), metrics)

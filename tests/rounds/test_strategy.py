@@ -382,15 +382,17 @@ def test_a_client_that_has_its_nodes_id():
     assert [client for client, _ in seen] == [3]
 
 
-def test_of_two_nodes_with_one_client_the_second_is_left_out(caplog):
-    """It cannot end the run: that would be up to every node."""
+def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
+    """Who has no client of its own waits for others, and then names the reason."""
     app = client_app(lambda _, i: Counter(i), clients=[3])
-    FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1)
-    (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert line == (
-        "node 3 is left out: client 3 is named by two nodes, 2 and 3: give each node its own "
-        "partition-id"
+    line = (
+        "client 3 is named by 2 nodes (2, 3): it is left out, as none of them named it first; give "
+        "each node its own partition-id"
     )
+    with pytest.raises(RunFailedError) as caught:
+        FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=0.01)
+    assert str(caught.value).endswith(f"waited 0.01 s; {line}")
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [line]
 
 
 class Deaf(LocalGrid):
