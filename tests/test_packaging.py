@@ -110,3 +110,23 @@ def test_no_torch_is_allowed_that_runs_code_from_weights_alone():
     versions = {name: tuple(map(int, version.split("."))) for name, version in lowest.items()}
     assert versions["torch"] >= (2, 6)
     assert versions["torchvision"] >= (0, 21)
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "jobs"),
+    [(30_000_000, 4), (13_000_000, 3), (5_000_000, 1), (500_000, 1), (None, 4)],
+)
+def test_fewer_jobs_of_tests_run_at_once_where_memory_is_short(kilobytes, jobs, tmp_path):
+    """Four jobs ran on any machine; where memory was short, Ray killed workers of two tests."""
+    file = tmp_path / "meminfo"
+    if kilobytes is not None:
+        file.write_text(f"MemTotal: 32000000 kB\nMemAvailable: {kilobytes} kB\n")
+    shown = subprocess.run(
+        ["make", "--dry-run", "tests", f"MEMINFO={file}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"--jobs={jobs} " in shown.stdout
