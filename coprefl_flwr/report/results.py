@@ -127,9 +127,14 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
+def csv(found: pd.DataFrame) -> str:
+    """Return a DataFrame as CSV; what is missing is left empty."""
+    return found.to_csv(index=False, lineterminator="\n")
+
+
 def write_csv(path: str | Path, found: pd.DataFrame) -> None:
-    """Write a DataFrame as CSV, atomically; what is missing is left empty."""
-    write_atomically(path, found.to_csv(index=False, lineterminator="\n").encode())
+    """Write a DataFrame as CSV, atomically."""
+    write_atomically(path, csv(found).encode())
 
 
 def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:

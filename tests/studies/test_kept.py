@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.files import MARK
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
@@ -133,13 +134,13 @@ def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=0)
     with own_folder(settings) as folder:
         line = f"run-name = tiny: {folder} is being written by another process"
-        (folder / ".x.json.7.part").touch()
+        (folder / ".x.json.7.coprefl-part").touch()
         (folder / "settings.yaml").rename(folder / "moved.yaml")  # As if both came at once.
         with pytest.raises(SettingsError, match=line), own_folder(settings):
             pass
         (folder / "moved.yaml").rename(folder / "settings.yaml")
     with own_folder(replace(settings, resume=True)):
-        assert [path.name for path in folder.iterdir()] == ["settings.yaml"]
+        assert {path.name for path in folder.iterdir()} == {MARK, "settings.yaml"}
 
 
 def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
