@@ -28,6 +28,7 @@ from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, unknown
 from coprefl_flwr.files import (
     LOCK,
+    LOCKS,
     alone,
     check_links,
     check_own,
@@ -174,6 +175,7 @@ def _run(given: argparse.Namespace) -> int:
     _check_not_another(out, recipe)
     tracker = _tracker(given, out)
     runs, store = check_runs(recipe), ModelStore(models.resolve())
+    check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
         return _run_into(out, store, given, recipe, runs, tracker)

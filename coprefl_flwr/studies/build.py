@@ -50,9 +50,9 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     settings = with_run_name(settings)
     study = build(settings)
     study.check()
-    with own_folder(settings) as folder:
-        store = StudyFolder(folder)
-        check_folders(study.stages, store)
+    store = StudyFolder(study.root / settings.run_name)
+    check_folders(study.stages, store)
+    with own_folder(settings):
         logger.info("results go to %s", store.root)
         progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
         with quiet_flower():
