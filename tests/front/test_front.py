@@ -270,7 +270,7 @@ def test_a_checkpoint_is_not_kept_among_other_files(resume, tmp_path):
         cp.pretrain,
         "fedavg",
         Perceptron(),
-        cp.partition(images(), "iid", clients=4),
+        cp.partition(images(), clients=4, scheme="iid"),
         rounds=1,
         checkpoint=tmp_path,
         resume=resume,
