@@ -2,6 +2,7 @@
 
 Its folder, OUTPUT-DIR/RUN-NAME:
 
+    .coprefl                           says that the folder is the package's (see `files`)
     settings.yaml                      the settings as used
     texts.json                         hashes of the user's own files that they name, if any
     starts/START/model.safetensors     a starting model, and model.json: how it was made
