@@ -18,12 +18,19 @@ from torch import Tensor, nn
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, short
-from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import (
+    check_own,
+    expanded,
+    own,
+    read_json,
+    remove_unfinished,
+    write_atomically,
+)
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.models import as_array, computing
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
-from coprefl_flwr.studies.stage import Stage, run_stage
+from coprefl_flwr.studies.stage import Stage, check_folders, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder, check_place
 
 ABOUT = "run.json"
@@ -37,6 +44,7 @@ def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> 
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
     study.root = store.base
+    check_folders(stages, store)
     app = client_app(
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
@@ -98,6 +106,7 @@ def folder_for(
         return
     folder = expanded(checkpoint).resolve()
     check_place("checkpoint", folder)
+    check_own(folder, f"checkpoint = {checkpoint}")
     kept, text = folder / ABOUT, json.dumps(about, indent=1, sort_keys=True)
     if kept.exists() and not resume:
         line = f"checkpoint = {checkpoint}: the folder holds a run"
@@ -108,6 +117,7 @@ def folder_for(
         if other:
             line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"
             raise SettingsError(f"{line}; name another folder, or give what it had")
+    own(folder, f"checkpoint = {checkpoint}")
     remove_unfinished(folder)
     write_atomically(kept, text.encode())
     yield folder

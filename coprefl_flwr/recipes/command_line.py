@@ -28,7 +28,17 @@ from coprefl_flwr.allowed import without_code
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
-from coprefl_flwr.files import alone, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import (
+    LOCK,
+    LOCKS,
+    alone,
+    check_links,
+    check_own,
+    own,
+    read_json,
+    remove_unfinished,
+    write_atomically,
+)
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
@@ -57,13 +67,12 @@ from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import RESULT, read_result
+from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.study import Track, check_place, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-TEXT, LOCK = "recipe.sha256", ".lock"
-COLUMNS = "columns.json"
+TEXT, COLUMNS, REPORT = "recipe.sha256", "columns.json", "report"
 INTERRUPTED = 130
 WORKERS_HELP = (
     "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
@@ -166,37 +175,40 @@ def _run(given: argparse.Namespace) -> int:
     wanted_workers(given.workers)
     check_place("--out", out)
     check_place("--models", models)
+    _check_folder(out)
     _check_not_another(out, recipe)
     tracker = _tracker(given, out)
-    runs = check_runs(recipe)
+    runs, store = check_runs(recipe), ModelStore(models.resolve())
+    check_links(store.root, store.root / LOCKS)
+    check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
-        return _run_into(out, models, given, recipe, runs, tracker)
+        return _run_into(out, store, given, recipe, runs, tracker)
 
 
 def _run_into(
     out: Path,
-    models: Path,
+    store: ModelStore,
     given: argparse.Namespace,
     recipe: Recipe,
     runs: Sequence[Run],
     tracker: Track | None,
 ) -> int:
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
-    for folder in (out, out / "report"):
+    own(out, "--out")
+    for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
-    write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
+    write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
     (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
-    if own := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
-        write_atomically(out / COLUMNS, json.dumps(own, indent=1).encode())
-    store = ModelStore(models.resolve())
+    if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
+        write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
     remove_unfinished(store.root, shared=True)
     # That of its results: a recipe that was run to the end has no others by being run again.
     if not ((out / TEXT).exists() and all(map(store.done, runs))):
         write_atomically(out / TEXT, f"{of_file(given.recipe)}\n".encode())
-    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), models)
+    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
     with workshop(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
@@ -223,6 +235,14 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
 
 
+def _check_folder(out: Path) -> None:
+    """Raise a SettingsError if the folder, or that of its report, is not to be written into."""
+    check_own(out, "--out")
+    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, TEXT, COLUMNS)
+    check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
+    check_own(out / REPORT, "--out")
+
+
 def _check_not_another(out: Path, recipe: Recipe) -> None:
     """Raise a SettingsError if the folder is of another recipe."""
     if not (out / RECIPE).exists():
@@ -247,6 +267,8 @@ def _report(given: argparse.Namespace) -> int:
     if not (out / RECIPE).exists():
         known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
         raise SettingsError(unknown("recipe's folder", str(out), known))
+    check_links(out, out / REPORT)
+    check_own(out / REPORT, "report")
     with without_code("coprefl report"):
         known_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
@@ -259,7 +281,7 @@ def _report(given: argparse.Namespace) -> int:
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
     kept = out / TEXT
     report = collect(recipe, store, failed, kept.read_text().strip() if kept.exists() else "")
-    page = write_report(report, out / "report")
+    page = write_report(report, out / REPORT)
     for line in report.warnings:
         logger.warning("%s", line)
     for comparison in report.comparisons:

@@ -137,13 +137,17 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def write_csv(path: str | Path, found: pd.DataFrame) -> None:
-    """Write a DataFrame as CSV, atomically; what is missing is left empty.
+def csv(found: pd.DataFrame) -> str:
+    """Return a DataFrame as CSV; what is missing is left empty.
 
     A text that a spreadsheet would take for a formula has a ' before it.
     """
-    text = found.map(_no_formula).to_csv(index=False, lineterminator="\n")
-    write_atomically(path, text.encode())
+    return found.map(_no_formula).to_csv(index=False, lineterminator="\n")
+
+
+def write_csv(path: str | Path, found: pd.DataFrame) -> None:
+    """Write a DataFrame as CSV, atomically."""
+    write_atomically(path, csv(found).encode())
 
 
 def _no_formula(cell: Any) -> Any:

@@ -2,6 +2,7 @@
 
 Its folder, OUTPUT-DIR/RUN-NAME:
 
+    .coprefl                           says that the folder is the package's (see `files`)
     settings.yaml                      the settings as used
     texts.json                         hashes of the user's own files that they name, if any
     starts/START/model.safetensors     a starting model, and model.json: how it was made
@@ -39,9 +40,13 @@ import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import (
+    LOCKS,
     alone,
+    check_links,
+    check_own,
     expanded,
     inside,
+    own,
     read_json,
     remove_unfinished,
     write_atomically,
@@ -58,7 +63,7 @@ from coprefl_flwr.studies.stage import FOLDER, RunSettings, Stage
 FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
 """Settings that a resumed run may change: they do not enter its numbers."""
 
-SETTINGS, TEXTS, LOCKS = "settings.yaml", "texts.json", ".locks"
+SETTINGS, TEXTS = "settings.yaml", "texts.json"
 
 Track = Callable[[Stage], Sequence[Hook]]
 """Gives the hooks that follow a stage."""
@@ -96,7 +101,9 @@ class Study(ABC):
 
     def folder_of(self, config: Mapping[str, Any], key: str = FOLDER) -> Path:
         """Return a folder that a message names, below the one of this process."""
-        return inside(self.root, str(config.get(key, "")))
+        folder = inside(self.root, str(config.get(key, "")))
+        check_links(self.root, folder)
+        return folder
 
     @abstractmethod
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
@@ -142,6 +149,7 @@ def make_folder(settings: Settings) -> Path:
     folder = _folder(settings)
     _check_folder(settings, folder)
     texts = texts_of(settings.to_config())
+    own(folder, _option(settings))
     remove_unfinished(folder)
     if texts:
         write_atomically(folder / TEXTS, json.dumps(texts).encode())
@@ -154,8 +162,10 @@ def own_folder(settings: Settings) -> Iterator[Path]:
     """Make the run's folder as `make_folder` does, for this process alone."""
     folder = _folder(settings)
     _check_folder(settings, folder)  # Before anything is written.
-    problem = f"run-name = {settings.run_name}: {folder} is being written by another process"
-    with alone(folder.parent / LOCKS / settings.run_name, problem):
+    problem = f"{_option(settings)}: {folder} is being written by another process"
+    lock = folder.parent / LOCKS / settings.run_name
+    check_links(folder.parent, lock)
+    with alone(lock, problem):
         yield make_folder(settings)
 
 
@@ -163,17 +173,23 @@ def _folder(settings: Settings) -> Path:
     return expanded(settings.output_dir).resolve() / settings.run_name
 
 
+def _option(settings: Settings) -> str:
+    return f"run-name = {settings.run_name}"
+
+
 def _check_folder(settings: Settings, folder: Path) -> None:
     """Raise a SettingsError if the run cannot begin, or go on, in this folder."""
     kept, texts, config = folder / SETTINGS, folder / TEXTS, settings.to_config()
     check_place("output-dir", folder)
+    check_links(folder.parent, folder)
+    check_own(folder, _option(settings))
     if settings.resume:
         _check_resumed(kept, config)
         if texts.exists() and read_json(texts) != list(texts_of(config)):
             raise SettingsError("resume = true: files of your own have changed since the run began")
     elif kept.exists():
         raise SettingsError(
-            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
+            f"{_option(settings)}: {folder} holds a run already; set resume=true to go "
             "on with it, or another run-name"
         )
 
@@ -183,6 +199,8 @@ def check_place(option: str, folder: Path) -> None:
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise SettingsError(f"{option}: {place} is a file, not a folder")
+        if place.is_symlink() and not place.exists():
+            raise SettingsError(f"{option}: {place} is a link to nothing")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{option}: {there} cannot be written to")

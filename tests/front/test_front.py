@@ -261,6 +261,26 @@ def test_a_run_that_stopped_goes_on_with_the_same_numbers(tmp_path, monkeypatch)
     assert "needs the checkpoint" in refusal(cp.pretrain, *arguments, resume=True)
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_checkpoint_is_not_kept_among_other_files(resume, tmp_path):
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    mine = [tmp_path / "data" / "sub" / "big.gguf.partial", tmp_path / ".mine.part"]
+    for file in mine:
+        file.touch()
+    line = refusal(
+        cp.pretrain,
+        "fedavg",
+        Perceptron(),
+        cp.partition(images(), clients=4, scheme="iid"),
+        rounds=1,
+        checkpoint=tmp_path,
+        resume=resume,
+        **SMALL,
+    )
+    assert f"{tmp_path} holds files that coprefl did not write" in line
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(mine)
+
+
 def test_an_evaluation_that_is_done_is_found_again(tmp_path):
     tasks, starts = small_tasks(images()), {"random": Perceptron()}
     kept = {"checkpoint": tmp_path, "resume": True, "quiet": True, **SMALL}

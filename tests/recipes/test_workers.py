@@ -176,7 +176,7 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     assert InProcess(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
-    for left in (".checkpoint.safetensors.1.part", "checkpoint.safetensors"):
+    for left in (".checkpoint.safetensors.1.coprefl-part", "checkpoint.safetensors"):
         (task / left).touch()
     (start / "client-state/a").mkdir(parents=True)
     with workshop(store, None) as make:
@@ -197,7 +197,7 @@ def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
     store = ModelStore(tmp_path / "models")
     assert InProcess(store)(runs) == {}
     stage = runs[0].study.stages[1]
-    half = store.folder(stage) / ".result.json.1.part"
+    half = store.folder(stage) / ".result.json.1.coprefl-part"
     with store.held(stage):
         half.touch()
         Work(runs, store)
