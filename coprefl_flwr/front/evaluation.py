@@ -22,7 +22,7 @@ from coprefl_flwr.front.running import (
     run,
 )
 from coprefl_flwr.methods import RANDOM
-from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
+from coprefl_flwr.models import check_weights, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import Network, last_linear
 from coprefl_flwr.models.origin import FILE, arrays_from
@@ -318,6 +318,8 @@ def _check_starts(starts: Mapping[str, Any]) -> None:
         if not isinstance(given, nn.Module | str | Path):
             kind = type(given).__name__
             raise SettingsError(f"start {name!r} is a {kind}; a module or a path is needed")
+        if isinstance(given, nn.Module):
+            check_weights(given, f"start {name!r}")
     folders = [folder_of(name) for name in starts]
     for name, folder in zip(starts, folders, strict=True):
         if not folder.strip("-") or folders.count(folder) > 1:

@@ -21,7 +21,13 @@ from coprefl_flwr.front.running import (
     shown,
 )
 from coprefl_flwr.methods import PRETRAINING, Method
-from coprefl_flwr.models import load_arrays, load_saved_model, model_arrays, save_model
+from coprefl_flwr.models import (
+    check_weights,
+    load_arrays,
+    load_saved_model,
+    model_arrays,
+    save_model,
+)
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
@@ -83,6 +89,7 @@ def pretrain(
     RunFailedError
         If the clients failed a round too often.
     """
+    check_weights(model, "model")
     if isinstance(clients, ClientApp):
         spread = nodes, workers
         arrays = _with_app(

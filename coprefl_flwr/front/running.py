@@ -100,7 +100,7 @@ def folder_for(
         line = f"checkpoint = {checkpoint}: the folder holds a run"
         raise SettingsError(f"{line}; set resume=True to go on with it, or name another folder")
     if kept.exists():
-        before = read_json(kept)
+        before = read_json(kept, dict)
         other = [key for key in about if json.loads(text)[key] != before.get(key)]
         if other:
             line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"

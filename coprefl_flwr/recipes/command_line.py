@@ -26,7 +26,7 @@ from pathlib import Path
 from coprefl_flwr import places
 from coprefl_flwr.checking.command import check_methods
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, unknown
-from coprefl_flwr.files import alone, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import alone, read_json, read_text, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
@@ -242,13 +242,13 @@ def _report(given: argparse.Namespace) -> int:
     recipe, store = read_recipe(out / RECIPE), store_of(out)
     if not store.root.is_dir():
         raise SettingsError(f"{out}: its results are not at {store.root}")
-    _write(recipe, store, read_json(failed) if failed.exists() else {}, out)
+    _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
     return 0
 
 
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
     kept = out / COMMIT
-    report = collect(recipe, store, failed, kept.read_text().strip() if kept.exists() else "")
+    report = collect(recipe, store, failed, read_text(kept).strip() if kept.exists() else "")
     page = write_report(report, out / "report")
     for line in report.warnings:
         logger.warning("%s", line)

@@ -5,10 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import read_json
+from coprefl_flwr.files import read_json, read_text
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -16,6 +14,7 @@ from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.study import read_settings
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -45,8 +44,8 @@ def store_of(folder: Path) -> ModelStore:
     if not place.exists():
         return ModelStore(folder / "models")
     try:
-        named = place.read_text().strip()
-    except UnicodeDecodeError:
+        named = read_text(place).strip()
+    except SettingsError:
         named = ""
     if not named.isprintable() or not named:
         raise SettingsError(f"{place} is damaged: it names no folder; run the recipe again")
@@ -108,7 +107,7 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        for key, purpose in read_json(folder / RUNS).items():
+        for key, purpose in read_json(folder / RUNS, dict).items():
             name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
             users.setdefault(key, []).append(name)
     return users
@@ -135,9 +134,9 @@ def _studies(outputs: Path) -> list[list[str]]:
     found = []
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
-            settings = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+            settings = read_settings(file)
             about = [str(settings["seed"]), shown(str(settings["method"]))]
-        except (yaml.YAMLError, ValueError, TypeError, KeyError):
+        except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
         found.append([str(file.parent), state, *about])

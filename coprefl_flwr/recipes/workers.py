@@ -20,7 +20,7 @@ import torch
 
 from coprefl_flwr import places
 from coprefl_flwr.cores import cores
-from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
+from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -34,6 +34,9 @@ logger = logging.getLogger("flwr.coprefl")
 
 WORKERS = "COPREFL_WORKERS"
 """The environment variable that says how many workers there are where the command does not."""
+
+MOST_WORKERS = 10_000
+"""More than the largest cluster runs at once."""
 
 FEW = 300
 """Rounds of a client up to which starting workers takes longer than it saves."""
@@ -52,10 +55,11 @@ def wanted_workers(given: int | None) -> tuple[int, bool]:
     if given is None and not said:
         gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
         return gpus or cores(), False
-    if given is None and said.isdecimal():
+    if given is None and said.isdecimal() and len(said) < 20:
         value = int(said)
-    if not value or value < 1:
-        raise SettingsError(f"{name}: must be a whole number, at least 1")
+    if not 1 <= value <= MOST_WORKERS:
+        allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
+        raise SettingsError(f"{short(name)}: {allowed}")
     return value, True
 
 
