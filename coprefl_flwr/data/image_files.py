@@ -79,7 +79,8 @@ def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
         with Image.open(file, formats=FORMATS) as image:
             yield image
     except Exception as error:
-        raise SettingsError(f"{file}: not a readable image ({one_line(error)})") from error
+        why = f"{one_line(error)}; allowed are {', '.join(FORMATS)}"
+        raise SettingsError(f"{file}: not a readable image ({why})") from error
 
 
 def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int, int], bool]:

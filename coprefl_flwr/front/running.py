@@ -16,8 +16,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.data import Samples
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
@@ -58,8 +59,9 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
     if workers == 1:
         yield LocalGrid(app, nodes)
         return
-    if workers < 1:
-        raise SettingsError(f"workers = {workers}: must be at least 1")
+    if not 1 <= workers <= MOST_WORKERS:
+        allowed = f"must be at least 1 and at most {MOST_WORKERS}"
+        raise SettingsError(f"workers = {short(workers)}: {allowed}")
     with RayGrid(app, nodes, workers=workers) as grid:
         yield grid
 

@@ -40,7 +40,7 @@ def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
     """
     check_plain(tensor, name)
     tensor = tensor.detach().cpu()
-    if tensor.dtype.is_complex or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
+    if tensor.is_floating_point() and tensor.dtype not in _CARRIED:
         told = ", ".join(_short(dtype) for dtype in _CARRIED)
         raise SettingsError(f"{name!r} is {_short(tensor.dtype)}; allowed are weights of {told}")
     found: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
@@ -57,9 +57,12 @@ def check_plain(tensor: object, name: str) -> None:
         kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
     elif tensor.is_meta:
         kind = "on the meta device, so without numbers"
+    elif tensor.is_complex():
+        kind = _short(tensor.dtype)
     else:
         return
-    raise SettingsError(f"{name!r} is {kind}; allowed are dense tensors, as tensor.float() is one")
+    types = ", ".join(_short(dtype) for dtype in _CARRIED)
+    raise SettingsError(f"{name!r} is {kind}; allowed are dense weights of {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:

@@ -205,6 +205,9 @@ def _from_file(name: str, architecture: str, file: str) -> nn.Module:
     head = f"{linear[-1]}.weight"
     if head not in tensors:
         raise _refused(name, f"the file has no array '{head}'")
+    # An expanded one says more rows than the file has numbers for.
+    if tensors[head].ndim != 2 or 0 in tensors[head].stride():
+        raise _refused(name, f"the file's array '{head}' is no matrix (classes, features)")
     network: nn.Module = models.get_model(
         architecture, weights=None, num_classes=len(tensors[head])
     )

@@ -1,7 +1,7 @@
 """Weights that were made elsewhere: a file, torchvision's, a former run's, or a function's."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,6 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
         found = _of_file(text, path)
     else:
         found = _of_function(text, network, seed)
-    _check_plain(text, found)
     return _fitted(text, network, _unwrapped(found), needs_head)
 
 
@@ -84,26 +83,18 @@ def _of_file(text: str, path: Path) -> Mapping[str, Any]:
         found = found["state_dict"]
     if not isinstance(found, dict):
         kind = type(found).__name__
-        raise SettingsError(
-            f"method, {text}: the file holds no state_dict, {{name: tensor}}, but a {kind}"
-        )
-    return found
-
-
-def _check_plain(text: str, found: Mapping[Any, Any]) -> None:
-    """Raise a SettingsError, with the first key, for what is no {name: tensor of numbers}."""
+        raise SettingsError(f"method, {text}: the file holds no state_dict, but a {kind}")
     for name, one in found.items():
-        kind = type(name if isinstance(one, Tensor) else one).__name__
         if not isinstance(name, str) or not isinstance(one, Tensor):
-            what = "has a value that is" if isinstance(name, str) else "is a key that is"
-            raise SettingsError(
-                f"method, {text}: this is no state_dict, {{name: tensor}}: {short(repr(name))} "
-                f"{what} a {kind}"
-            )
+            what = "the key" if not isinstance(name, str) else "what stands under"
+            kind = type(one if isinstance(name, str) else name).__name__
+            why = f"{what} {short(repr(name))} is of the type {kind}"
+            raise SettingsError(f"method, {text}: the file holds no state_dict: {why}")
         try:
             check_plain(one, name)
         except SettingsError as error:
             raise SettingsError(f"method, {text}: {error}") from error
+    return found
 
 
 def _of_torchvision(text: str) -> Mapping[str, Any]:
@@ -147,8 +138,9 @@ def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head
     wanted = network.arrays
     body = [name for name in wanted if needs_head or name not in network.head]
     shapes = {name: tuple(one.shape) for name, one in found.items()}
-    missing = [repr(name) for name in body if name not in shapes]
-    extra = [_with_nearest(name, wanted) for name in shapes if name not in wanted]
+    absent = [name for name in body if name not in shapes]
+    missing = list(map(repr, absent))
+    extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
     misshapen = [
         f"{name!r} is {shapes[name]} for {wanted[name].shape}"
         for name in body
@@ -168,8 +160,8 @@ def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head
     return arrays
 
 
-def _with_nearest(name: str, wanted: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, wanted, n=1)
+def _with_nearest(name: str, wanted: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.8)
     return f"{name!r} (nearest: {near[0]!r})" if near else repr(name)
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from coprefl_flwr import places
-from coprefl_flwr.cores import cores
+from coprefl_flwr.cores import MOST_WORKERS, cores
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
@@ -34,9 +34,6 @@ logger = logging.getLogger("flwr.coprefl")
 
 WORKERS = "COPREFL_WORKERS"
 """The environment variable that says how many workers there are where the command does not."""
-
-MOST_WORKERS = 10_000
-"""More than the largest cluster runs at once."""
 
 FEW = 300
 """Rounds of a client up to which starting workers takes longer than it saves."""

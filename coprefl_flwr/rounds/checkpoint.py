@@ -227,7 +227,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
             history=_history(about, tensors),
-            options=about["options"],
+            options=dict(about["options"]),
             versions={int(client): version for client, version in about["versions"].items()},
         )
     except (
@@ -237,6 +237,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ValueError,
         TypeError,
         AttributeError,
+        OverflowError,
         OSError,
     ) as error:
         why = f"{path} is not a checkpoint of this package: {one_line(error)}"
