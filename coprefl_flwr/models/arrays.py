@@ -62,7 +62,7 @@ def check_plain(tensor: object, name: str) -> None:
     else:
         return
     types = ", ".join(_short(dtype) for dtype in _CARRIED)
-    raise SettingsError(f"{name!r} is {kind}; allowed are dense weights of {types}")
+    raise SettingsError(f"{name!r} is {kind}; allowed are weights of {types}")
 
 
 def check_weights(model: nn.Module, what: str) -> None:

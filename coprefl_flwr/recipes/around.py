@@ -38,7 +38,7 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
     if file.exists():
         kept = _kept(file, "steps", "losses")
         steps, losses = kept["steps"], kept["losses"]
-        if steps.ndim != 1 or losses.shape != steps.shape * 2:
+        if steps.ndim != 1 or len(steps) < 2 or losses.shape != steps.shape * 2:
             raise _damaged(file, f"it has losses of shape {losses.shape}")
         return Landscape(steps, losses)
     logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
@@ -72,7 +72,10 @@ def image_with_noise(store: ModelStore, run: Run) -> Noised | None:
 
 def _kept(file: Path, *names: str) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of numbers that a file must have."""
-    found = arrays_in(file)
+    try:
+        found = arrays_in(file)
+    except SettingsError as error:
+        raise SettingsError(f"{error}; it is damaged: remove it, and it is made again") from error
     for name in names:
         if name not in found or found[name].dtype.kind not in "iuf":
             raise _damaged(file, f"it has no numbers {name!r}")

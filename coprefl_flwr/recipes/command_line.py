@@ -276,7 +276,7 @@ def _show(given: argparse.Namespace) -> int:
         print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     settings, trained = about["settings"], f"backbones {about['settings']['backbones']}"
     if settings["study"] == STARTS:
-        trained = f"{settings['model']}, {about['num-classes']} classes"
+        trained = f"{settings['model']}, {about.get('num-classes', '?')} classes"
     print(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
     return 0
@@ -287,12 +287,12 @@ def _show_results(folder: Path) -> None:
     result = read_result(folder)
     if result["rounds"]:
         last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
-        print(f"  after round {last.pop('round')}:")
+        print(f"  after round {last.pop('round', '?')}:")
         for key, value in last.items():
             print(f"    {key} = {value:.6g}")
-    for row in result["rows"]:
+    for _, row in accuracies(frame(result["rows"])).iterrows() if result["rows"] else ():
         name = f", {row['domain']}" if "domain" in row else ""
-        print(f"  client {row['client']}{name}: {100 * row['correct'] / row['n']:.1f} %")
+        print(f"  client {row['client']}{name}: {row['accuracy']:.1f} %")
     for file in sorted(folder.glob(f"tasks/*/{RESULT}")):
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()

@@ -59,7 +59,12 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     for file in filter(Path.exists, made):
         try:
             about = read_about(file.parent, settings=dict, phases=list)
-            if not {"study", "seed", "method"} <= about["settings"].keys():
+            texts = [
+                about["settings"].get(key) for key in ("study", "method", "model", "backbones")
+            ]
+            texts += [one.get("method") for one in about["phases"] if isinstance(one, dict)]
+            whole = len(texts) == 4 + len(about["phases"]) and "seed" in about["settings"]
+            if not whole or not all(isinstance(one, str) for one in texts):
                 raise SettingsError(f"{file} is damaged: its settings are not whole")
             found[file.parent] = about
         except SettingsError as error:  # The others are shown.

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.statistics import (
@@ -171,6 +171,15 @@ def _read(
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: {error}") from error
     return rows
+
+
+def checked_round(row: Mapping[str, Any]) -> None:
+    """Raise a SettingsError for a row of a round that cannot be right."""
+    for key, value in row.items():
+        kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
+        kinds = (int,) if key == "round" else kinds
+        if not isinstance(value, kinds):
+            raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,7 @@ class Pretraining(Stage):
             return None
         last = self.phases[-1].method.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
-        rounds = [row for row in read_result(folder)["rounds"] if row["round"] > before]
+        rounds = [row for row in read_result(folder)["rounds"] if row.get("round", 0) > before]
         return trouble_of(
             [row["loss"] for row in rounds if "loss" in row],
             read_about(folder, num_classes=int)["num-classes"],
