@@ -159,7 +159,8 @@ def _located(
         return Located(node.value, place)
     refused = SettingsError(f"{place}: {short(node.value)!r} is no {kind}")
     if len(node.value) > LONGEST_NUMBER:
-        raise refused
+        what = f"a {kind} has at most {LONGEST_NUMBER} characters"
+        raise SettingsError(f"{place}: {short(node.value)!r}: {what}")
     try:
         value = float(node.value) if kind == "str" else yaml.SafeLoader("").construct_object(node)
     except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
