@@ -49,7 +49,7 @@ class ClientState:
             with safe_open(str(file), framework="numpy") as opened:
                 header = opened.metadata() or {}
                 found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
+        except (OSError, SafetensorError, TypeError, AttributeError) as error:
             raise SettingsError(f"{lost}: {file}") from error
         written = header.get(IN_HEADER)
         # States of before do not say whose they are, or have no checksum either.

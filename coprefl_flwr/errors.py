@@ -112,11 +112,20 @@ def _without_middle(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
 
+_DEVICE = ("device", "devices", "cuda", "gpu", "gpus", "num-gpus")
+_HOW_DEVICE = (
+    "a process computes on the GPU that it sees, or on the CPU where it sees none; the environment "
+    "variable CUDA_VISIBLE_DEVICES says which it sees"
+)
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values()) or "none"
+    if what in ("setting", "option") and name.lower() in _DEVICE:
+        return f"unknown {what} '{name}': {_HOW_DEVICE}"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
     return f"unknown {what} '{short(name, 200)}': {hint}"
 

@@ -8,20 +8,29 @@ that the user named.
 
 import contextlib
 import json
+import math
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import filelock
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import SettingsError, one_line, short
 
 LONGEST_NAME = 255
 """Bytes that file systems allow the name of a file."""
+
+LARGEST_TEXT = 4 * 2**20
+"""Bytes of a text that people write, of which the longest recipes have 10,000."""
+LARGEST_RESULT = 2**30
+"""Bytes of what this package writes; a task of the most clients has a fifth of it."""
+LARGEST_INTEGER = 2**63 - 1
+"""The largest whole number that a message can hold, and arrays and tables can."""
 
 MARK = ".coprefl"
 """What a folder of this package has in it; all other files of ours with general names begin so."""
@@ -155,17 +164,77 @@ def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> N
     _mark(folder, set(contents))
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file of this package holds.
+def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
+    """Return the content of a regular file of at most so many bytes.
+
+    Raises a SettingsError with the file's name if it is not there, larger, or a device or a pipe,
+    which may have no end.
+    """
+    try:
+        kind = path.stat().st_mode
+        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+            raise SettingsError(f"{path} cannot be read: it is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > most:
+        raise SettingsError(f"{path}: has more than {most} bytes")
+    return content
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Return the text in UTF-8 that a file holds; raises as `read_bytes` does, or if it is none."""
+    try:
+        return read_bytes(path, most).decode()
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not a text in UTF-8") from error
+
+
+def parse_json(text: str | bytes, *, infinite: bool = False) -> Any:
+    """Return what a JSON text holds; where numbers may be `infinite`, also NaN and Infinity.
+
+    Raises a ValueError for what is no JSON, has brackets within brackets thousands deep, or holds a
+    number that no int64 or float64 can hold.
+    """
+    constant = float if infinite else _refused_number
+    try:
+        return json.loads(text, parse_int=_integer, parse_float=_number, parse_constant=constant)
+    except RecursionError:
+        raise ValueError("brackets within brackets, too deep") from None
+
+
+def _integer(text: str) -> int:
+    if len(text) > len(str(LARGEST_INTEGER)) + 1 or abs(int(text)) > LARGEST_INTEGER:
+        _refused_number(text)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    found = float(text)
+    return found if math.isfinite(found) else _refused_number(text)
+
+
+def _refused_number(text: str) -> NoReturn:
+    raise ValueError(f"the number {short(text)} is not finite, or too large")
+
+
+def read_json(path: Path, kind: type = object) -> Any:
+    """Return what a JSON file of this package holds, of a type such as dict.
 
     Raises a SettingsError with the file's name if it is not there, or damaged.
     """
     try:
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # Brackets within brackets, thousands deep.
+        found = parse_json(read_bytes(path))
+    except SettingsError:
+        raise
+    except ValueError as error:
         raise SettingsError(f"{path} is damaged: {one_line(error)}") from error
+    if not isinstance(found, kind):
+        raise SettingsError(
+            f"{path} is damaged: it holds a {type(found).__name__}, and not a {kind.__name__}"
+        )
+    return found
 
 
 def inside(root: Path, name: str) -> Path:

@@ -16,16 +16,13 @@ from typing import Any
 
 from coprefl_flwr import places
 from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.files import LARGEST_INTEGER
 from coprefl_flwr.places import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 """What a text may be given as besides: a whole number, a list of such, or a list of texts."""
-
-
-LARGEST_INTEGER = 2**63 - 1
-"""The largest whole number that a message can hold."""
 
 
 def option(

@@ -32,7 +32,7 @@ from coprefl_flwr.front.running import (
     shown,
 )
 from coprefl_flwr.methods import METHODS, RANDOM, TASK
-from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
+from coprefl_flwr.models import check_weights, model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import Network, last_linear
 from coprefl_flwr.models.origin import FILE, arrays_from
@@ -425,6 +425,7 @@ def _check_starts(starts: Mapping[str, Any]) -> None:
             raise SettingsError(f"start {short(repr(name))}: the name of a start must be a text")
         if not isinstance(given, str | Path):
             check_module(given, f"start {name!r}", ", or the path of a file or folder")
+            check_weights(given, f"start {name!r}")
     folders = [folder_of(name) for name in starts]
     for name, folder in zip(starts, folders, strict=True):
         if not folder.strip("-") or folders.count(folder) > 1:

@@ -25,7 +25,7 @@ from coprefl_flwr.front.running import (
     shown,
 )
 from coprefl_flwr.methods import PRETRAINING, Method
-from coprefl_flwr.models import load_arrays, model_arrays, save_model
+from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds.checkpoint import History
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
@@ -105,6 +105,7 @@ def pretrain(
     """
     check_method(method, USAGE)
     check_module(model, "model", f": {USAGE}")
+    check_weights(model, "model")
     with shown([], quiet) as progress, as_arguments(ARGUMENTS):
         if isinstance(clients, ClientApp):
             study, job = None, _of_app(method, model, clients, rounds, nodes, options)

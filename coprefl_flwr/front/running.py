@@ -16,6 +16,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.files import (
@@ -66,8 +67,9 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
     if workers == 1:
         yield LocalGrid(app, nodes)
         return
-    if workers < 1:
-        raise SettingsError(f"workers = {workers}: must be at least 1")
+    if not 1 <= workers <= MOST_WORKERS:
+        allowed = f"must be at least 1 and at most {MOST_WORKERS}"
+        raise SettingsError(f"workers = {short(workers)}: {allowed}")
     with RayGrid(app, nodes, workers=workers) as grid:
         yield grid
 
@@ -112,7 +114,7 @@ def folder_for(
         line = f"checkpoint = {checkpoint}: the folder holds a run"
         raise SettingsError(f"{line}; set resume=True to go on with it, or name another folder")
     if kept.exists():
-        before = read_json(kept)
+        before = read_json(kept, dict)
         other = [key for key in about if json.loads(text)[key] != before.get(key)]
         if other:
             line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"

@@ -10,8 +10,8 @@ import safetensors
 import safetensors.numpy
 
 from coprefl_flwr.checksums import SUMS, damaged
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import written_beside
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import parse_json, read_text, written_beside
 
 WEIGHTS = "model.safetensors"
 ABOUT = "model.json"
@@ -52,12 +52,21 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         told = f"{SUMS} says another content of {wrong[0]}"
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
     try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
         if not isinstance(about, dict):
             raise ValueError(f"{ABOUT} holds no {{key: value}}")
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
-            order = json.loads((weights.metadata() or {}).get("order", "null"))
-            arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
-    except (ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {error}") from error
+            order = parse_json((weights.metadata() or {}).get("order", "null"))
+            names = list(weights.keys())
+            if order is not None and (not isinstance(order, list) or not _same(order, names)):
+                raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
+            arrays = {name: weights.get_tensor(name) for name in order or names}
+    # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
+    except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        why = one_line(error)
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
     return arrays, about
+
+
+def _same(order: list[Any], names: list[str]) -> bool:
+    return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, say
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import read_text, write_atomically
 from coprefl_flwr.recipes.claims import Asked, Claim, Side
 from coprefl_flwr.recipes.gathering import (
     AS_SET,
@@ -104,7 +104,7 @@ def _protocols(path: Path) -> dict[str, str]:
 def _note(path: Path) -> str:
     """Return what a recipe's file begins with as a comment."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").strip())

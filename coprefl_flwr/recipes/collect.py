@@ -245,7 +245,7 @@ class _Table:
         label = contest.entrant.label
         asked = self.recipe.figures if self.store.done(runs[0]) else ()
         rounds = [
-            {**row, "seed": run.settings.seed, CHAINED: _chained(run.main, row["round"])}
+            {**row, "seed": run.settings.seed, CHAINED: _chained(run.main, row.get("round", 0))}
             for run in runs
             for row in self.store.result(run.main)["rounds"]
         ]

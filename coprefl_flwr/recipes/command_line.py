@@ -36,6 +36,7 @@ from coprefl_flwr.files import (
     check_own,
     own,
     read_json,
+    read_text,
     remove_unfinished,
     write_atomically,
 )
@@ -274,13 +275,13 @@ def _report(given: argparse.Namespace) -> int:
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: its results are not at {store.root}")
-        _write(recipe, store, read_json(failed) if failed.exists() else {}, out)
+        _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
     return 0
 
 
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
     kept = out / TEXT
-    report = collect(recipe, store, failed, kept.read_text().strip() if kept.exists() else "")
+    report = collect(recipe, store, failed, read_text(kept).strip() if kept.exists() else "")
     page = write_report(report, out / REPORT)
     for line in report.warnings:
         logger.warning("%s", line)
@@ -308,7 +309,7 @@ def _show(given: argparse.Namespace) -> int:
         say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     settings, trained = about["settings"], f"backbones {about['settings']['backbones']}"
     if settings["study"] == STARTS:
-        trained = f"{settings['model']}, {about['num-classes']} classes"
+        trained = f"{settings['model']}, {about.get('num-classes', '?')} classes"
     say(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
     return 0
@@ -319,12 +320,12 @@ def _show_results(folder: Path) -> None:
     result = read_result(folder)
     if result["rounds"]:
         last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
-        say(f"  after round {last.pop('round')}:")
+        say(f"  after round {last.pop('round', '?')}:")
         for key, value in last.items():
             say(f"    {key} = {value:.6g}")
-    for row in result["rows"]:
+    for _, row in accuracies(frame(result["rows"])).iterrows() if result["rows"] else ():
         name = f", {row['domain']}" if "domain" in row else ""
-        say(f"  client {row['client']}{name}: {100 * row['correct'] / row['n']:.1f} %")
+        say(f"  client {row['client']}{name}: {row['accuracy']:.1f} %")
     for file in sorted(folder.glob(f"tasks/*/{RESULT}")):
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()

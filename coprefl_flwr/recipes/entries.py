@@ -22,6 +22,9 @@ from coprefl_flwr.studies.settings import STARTS, checked
 OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
 """Name, title and better way of metrics of the user's own, by the places that a recipe names."""
 
+MOST_VALUES = 1000
+"""Values of a setting that are compared or searched."""
+
 Choices = Mapping[str, tuple[Value, ...]]
 """Settings, each with its values: one, or several that are compared or searched."""
 
@@ -38,6 +41,8 @@ def values_of(
 ) -> tuple[Value, ...]:
     """Read a setting's value, or the list of them; `own` are options of a user's own methods."""
     found: list[Value] = []
+    if len(entry.listed(key)) > MOST_VALUES:
+        raise entry.error(f"{key}: more than {MOST_VALUES} values")
     for value in entry.listed(key):
         if isinstance(value.value, dict | list) or value.value is None:
             raise value.error(f"{key}: must be a plain value")

@@ -12,6 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.listing import store_of
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -94,15 +95,10 @@ def gathered(path: Path, metrics: Sequence[str], files: Iterable[Path]) -> pd.Da
             logger.warning("%s is left out: %s", file.parent, other)
             continue
         about = {"recipe": path.stem, "protocol": kept.protocol or AS_SET}
-        found += [about | row for row in _rows(kept, _store(file.parent), metrics)]
+        found += [about | row for row in _rows(kept, store_of(file.parent), metrics)]
     table = pd.DataFrame(found, columns=list(COLUMNS))
     # The same seed may lie in two folders.
     return table.drop_duplicates([name for name in COLUMNS if name not in ("value", "tasks")])
-
-
-def _store(out: Path) -> ModelStore:
-    place = out / "models.txt"
-    return ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
 
 
 def _other(kept: Recipe, recipe: Recipe) -> str:

@@ -24,6 +24,7 @@ from typing import Any
 
 import filelock
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import LOCKS, check_links, read_json, remove_unfinished
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.options import Value
@@ -140,7 +141,9 @@ class ModelStore:
         The first round of its last process is left out: there features are made.
         """
         file = self.folder(stage) / SECONDS
-        taken = read_json(file) if file.exists() else []
+        taken = read_json(file, list) if file.exists() else []
+        if not all(type(one) in (int, float) for one in taken):
+            raise SettingsError(f"{file} is damaged: it holds no list of seconds; remove it")
         return statistics.median(taken[1:]) if len(taken) > 1 else math.nan
 
     @contextlib.contextmanager

@@ -16,8 +16,8 @@ from typing import Any
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.statistics import (
     BEYOND,
@@ -189,16 +189,25 @@ def _read(
         nearest = f"; nearest: {path.with_name(near[0])}" if near else ""
         raise SettingsError(f"no file of {what} at {path}{nearest}")
     rows = []
-    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+    for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
         try:
             if line.strip():
-                row = json.loads(line)
+                row = parse_json(line)
                 if not isinstance(row, dict):
                     raise SettingsError(f"a row is {row!r}; allowed: an object")
                 rows.append(checked(row))
         except ValueError as error:
             raise SettingsError(f"{path}, line {number}: {error}") from error
     return rows
+
+
+def checked_round(row: Mapping[str, Any]) -> None:
+    """Raise a SettingsError for a row of a round that cannot be right."""
+    for key, value in row.items():
+        kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
+        kinds = (int,) if key == "round" else kinds
+        if not isinstance(value, kinds):
+            raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:

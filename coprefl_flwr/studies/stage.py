@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
@@ -247,7 +249,7 @@ def _train(
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            found = report.evaluation.metrics
+            found = _of_evaluation(stage, report.evaluation)
             mean = float((100 * found["correct"] / found["num-examples"]).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
@@ -292,7 +294,7 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
     missing = sorted(set(range(len(stage.clients()))) - set(found))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
-    metrics, domains = evaluation.metrics, stage.clients()
+    metrics, domains = _of_evaluation(stage, evaluation), stage.clients()
     return [
         {
             "start": stage.start,
@@ -306,6 +308,16 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
         | ({"domain": domains[client]} if domains[client] else {})
         for position, client in enumerate(evaluation.clients)
     ]
+
+
+def _of_evaluation(stage: Stage, evaluation: Replies) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the metrics of an evaluation; a RunFailedError where a client left the hits out."""
+    hits = evaluation.metrics.get("correct")
+    if hits is None or np.isnan(hits).any():
+        problem = "the evaluation of a client has no metric 'correct'"
+        needed = "`evaluate` returns (loss, n, {'correct': hits among the n})"
+        raise RunFailedError(f"{stage.title}: {problem}; {needed}")
+    return evaluation.metrics
 
 
 def round_rows(

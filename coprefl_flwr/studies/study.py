@@ -48,6 +48,7 @@ from coprefl_flwr.files import (
     inside,
     own,
     read_json,
+    read_text,
     remove_unfinished,
     write_atomically,
 )
@@ -64,6 +65,9 @@ FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "c
 """Settings that a resumed run may change: they do not enter its numbers."""
 
 SETTINGS, TEXTS = "settings.yaml", "texts.json"
+
+LONGEST_SETTINGS = 2**18
+"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
 Track = Callable[[Stage], Sequence[Hook]]
 """Gives the hooks that follow a stage."""
@@ -211,12 +215,7 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
     if not kept.exists():
         runs = [path.parent.name for path in kept.parent.parent.glob("*/settings.yaml")]
         raise SettingsError(f"resume = true: {unknown('run', kept.parent.name, runs)}")
-    try:
-        written = yaml.safe_load(kept.read_text())
-    except (yaml.YAMLError, ValueError, RecursionError):
-        written = None
-    if not isinstance(written, dict):
-        raise SettingsError(f"{kept} holds no settings: the run cannot be resumed")
+    written = read_settings(kept)
     try:
         before = Settings.from_config(written).to_config()
     except SettingsError as error:
@@ -226,6 +225,20 @@ def _check_resumed(kept: Path, now: Mapping[str, Value]) -> None:
             raise SettingsError(
                 f"{key} = {value}: the run to resume was started with {before[key]}"
             )
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
+    try:
+        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
+        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
+    except SettingsError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        written = None
+    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
+        raise SettingsError(f"{file} holds no settings: the run cannot be resumed")
+    return written
 
 
 def made_by() -> dict[str, Any]:
