@@ -6,6 +6,7 @@ checksums has none, and is taken as it is.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_bytes, write_atomically
 
 SUMS = "SHA256SUMS"
 IN_HEADER = "sha256"
@@ -54,11 +56,11 @@ def damaged(folder: Path, *names: str, needed: Iterable[str] = ()) -> list[str]:
     is cut short or lacks one that is `needed`, it is that one that is damaged.
     """
     sums = folder / SUMS
-    try:
-        text = sums.read_bytes().decode(errors="replace")
-    except FileNotFoundError:
+    if not os.path.lexists(sums):
         return []
-    except OSError:  # A folder, or one that may not be read.
+    try:
+        text = read_bytes(sums).decode(errors="replace")
+    except SettingsError:  # A folder, a device, or one that may not be read.
         return [SUMS]
     lines = text.splitlines()
     found = [_LINE.fullmatch(line) for line in lines]
@@ -75,7 +77,7 @@ def damaged(folder: Path, *names: str, needed: Iterable[str] = ()) -> list[str]:
 def _sum(file: Path) -> str:
     """Return the SHA-256 of a file, "" of what cannot be read, as a folder in its place."""
     try:
-        return of_file(file)
+        return of_file(file) if file.is_file() else ""
     except OSError:
         return ""
 

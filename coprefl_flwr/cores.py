@@ -3,6 +3,9 @@
 import os
 import sys
 
+MOST_WORKERS = 10_000
+"""More processes than the largest cluster runs at once."""
+
 
 def cores() -> int:
     """Return how many cores this process may use."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 class SettingsError(ValueError):
@@ -68,8 +70,30 @@ def printable(text: str) -> str:
 
     It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
     """
-    known = _without_middle(text, LONGEST_LINE)
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in known)
+    return for_terminal(_without_middle(text, LONGEST_LINE)).replace("\n", "\\n")
+
+
+def for_terminal(text: object) -> str:
+    """Return a text of any number of lines, with escapes for what does not print.
+
+    A terminal acts on control characters, and those that turn the direction of writing hide what
+    stands there: texts that somebody else wrote can hold both.
+    """
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def say(text: object, file: TextIO | None = None) -> None:
+    """Print a text as `for_terminal` returns it."""
+    print(for_terminal(text), file=file)
+
+
+def _as_for_terminal(record: logging.LogRecord) -> bool:
+    record.msg, record.args = for_terminal(record.getMessage()), ()
+    return True
+
+
+# Here, as every room imports this module: no line of the log is left out.
+logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
 def cut(text: str) -> str:
@@ -88,11 +112,20 @@ def _without_middle(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
 
+_DEVICE = ("device", "devices", "cuda", "gpu", "gpus", "num-gpus")
+_HOW_DEVICE = (
+    "a process computes on the GPU that it sees, or on the CPU where it sees none; the environment "
+    "variable CUDA_VISIBLE_DEVICES says which it sees"
+)
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
     """Return a line that says `name` is unknown, with the nearest known one, whatever its case."""
     spelled = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), spelled, n=1)
     names = ", ".join(spelled.values()) or "none"
+    if what in ("setting", "option") and name.lower() in _DEVICE:
+        return f"unknown {what} '{name}': {_HOW_DEVICE}"
     hint = f"did you mean '{spelled[near[0]]}'?" if near else f"known are {names}"
     return f"unknown {what} '{short(name, 200)}': {hint}"
 

@@ -9,6 +9,7 @@ from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.errors import SettingsError
 
+_LAYOUT = "class/file"
 # The lists of Tiny-ImageNet (Le and Yang 2015), as its archive unpacks.
 _CLASSES, _NAMES, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.txt"
 
@@ -23,13 +24,15 @@ def load_folder(root: Path, reduction: Reduction) -> ImageDataset:
     # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
     numbers = {name: label for label, name in enumerate(classes)}
+    if not classes:
+        raise SettingsError(f"{root}: no images found; the layout is {_LAYOUT}")
     found = [make_dataset(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts]
     part_of = np.repeat(np.arange(len(parts)), [len(part) for part in found])
     # A domain, like a class, may be called "test".
     is_test = np.array([part == root / "test" and not domains for part in parts])
     return read_dataset(
         root,
-        "class/file",
+        _LAYOUT,
         [Path(file) for part in found for file, _ in part],
         [label for part in found for _, label in part],
         classes,

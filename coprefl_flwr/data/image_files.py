@@ -1,10 +1,12 @@
 """Image files, read into one dataset."""
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +15,14 @@ from torch import Tensor
 
 from coprefl_flwr.data.images import ImageDataset, of_rows
 from coprefl_flwr.data.reduction import Reduction
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, one_line
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What a file is read as, whatever its name ends with: for EPS, Pillow would run Ghostscript."""
 
 
 def read_dataset(
@@ -61,6 +70,19 @@ def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
     return images
 
 
+@contextmanager
+def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
+    """Open an image; a SettingsError for whatever Pillow raises while it is read."""
+    from PIL import Image
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            yield image
+    except Exception as error:
+        why = f"{one_line(error)}; allowed are {', '.join(FORMATS)}"
+        raise SettingsError(f"{file}: not a readable image ({why})") from error
+
+
 def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int, int], bool]:
     """Return (width, height) of the first file, and whether all are grey."""
     from PIL import Image
@@ -68,11 +90,11 @@ def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int,
     sizes: list[tuple[int, int]] = []
     grey = True
     for file in files:
-        try:
-            with Image.open(file) as image:
+        with warnings.catch_warnings():
+            # Of twice as many pixels it raises by itself.
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with _opened(file) as image:
                 size, mode = image.size, image.mode
-        except OSError as error:
-            raise SettingsError(f"{file}: not a readable image ({error})") from error
         if mode.startswith(("I", "F")):
             raise SettingsError(f"{file}: has pixels of mode {mode}; allowed are 8-bit images")
         sizes.append(size)
@@ -87,12 +109,7 @@ def _common_format(files: Sequence[Path], *, any_size: bool) -> tuple[tuple[int,
 
 def _read_image(file: Path, grey: bool, reduction: Reduction) -> Tensor:
     """Return uint8 (C, H, W)."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            pixels = np.array(image.convert("L" if grey else "RGB"))
-    except OSError as error:
-        raise SettingsError(f"{file}: not a readable image ({error})") from error
+    with _opened(file) as image:
+        pixels = np.array(image.convert("L" if grey else "RGB"))
     channels_last = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1))
     return reduction.resized(channels_last.permute(2, 0, 1))

@@ -68,7 +68,7 @@ def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArr
             data = stored["user_data"][writer]
             images = np.array(data["x"], dtype=np.float64)
             labels = np.array(data["y"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise refused from error
         if images.size == labels.size == 0:
             continue

@@ -30,15 +30,7 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
     With `relabel` these are numbered 0, 1, 2, ... in their order. Raises a SettingsError if it is
     laid out otherwise, has a key that is none of these, or no such labels.
     """
-    try:
-        _check_sizes(path)
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = dict(stored)
-    except SettingsError:
-        raise
-    except _UNREADABLE as error:
-        why = short(one_line(error), 200)
-        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
+    arrays = arrays_in(path)
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
     pixels = _pixels(path, images)
@@ -66,6 +58,22 @@ def load_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Image
         domain_names=_names(path, arrays, "domain_names"),
         **columns,
     )
+
+
+def arrays_in(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of an .npz file by name.
+
+    Raises a SettingsError if it is none, holds anything but plain arrays, or too much to load.
+    """
+    try:
+        _check_sizes(path)
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except SettingsError:
+        raise
+    except _UNREADABLE as error:
+        why = short(one_line(error), 200)
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
 
 
 def _check_sizes(path: Path) -> None:

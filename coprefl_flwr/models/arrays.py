@@ -38,12 +38,40 @@ def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
 
     Raises a SettingsError that calls the tensor `name`, if NumPy has nothing for its type.
     """
+    check_plain(tensor, name)
     tensor = tensor.detach().cpu()
-    if tensor.dtype.is_complex or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
+    if tensor.is_floating_point() and tensor.dtype not in _CARRIED:
         told = ", ".join(_short(dtype) for dtype in _CARRIED)
         raise SettingsError(f"{name!r} is {_short(tensor.dtype)}; allowed are weights of {told}")
     found: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
     return found
+
+
+def check_plain(tensor: object, name: str) -> None:
+    """Raise a SettingsError if something is not a tensor with a number for each of its places."""
+    if not isinstance(tensor, Tensor):
+        kind = f"a {type(tensor).__name__}, as quantised modules have it"
+    elif tensor.is_quantized:
+        kind = f"quantised ({_short(tensor.dtype)})"
+    elif tensor.layout is not torch.strided:
+        kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
+    elif tensor.is_meta:
+        kind = "on the meta device, so without numbers"
+    elif tensor.is_complex():
+        kind = _short(tensor.dtype)
+    else:
+        return
+    types = ", ".join(_short(dtype) for dtype in _CARRIED)
+    raise SettingsError(f"{name!r} is {kind}; allowed are weights of {types}")
+
+
+def check_weights(model: nn.Module, what: str) -> None:
+    """Raise a SettingsError, which calls a model `what`, if its weights cannot be arrays."""
+    for name, tensor in model.state_dict().items():
+        try:
+            check_plain(tensor, name)
+        except SettingsError as error:
+            raise SettingsError(f"{what}: {error}") from error
 
 
 def _short(dtype: torch.dtype) -> str:

@@ -20,8 +20,8 @@ from coprefl_flwr.allowed import VARIABLE, is_listed
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.models.arrays import as_array, load_arrays
-from coprefl_flwr.models.build import KNOWN, build_model
+from coprefl_flwr.models.arrays import as_array, check_plain, load_arrays
+from coprefl_flwr.models.build import KNOWN, build_model, shapes_of
 from coprefl_flwr.models.network import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
 from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
@@ -29,8 +29,9 @@ from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""
 
-LARGEST_SIDE = 4096
-"""The most pixels of a side that a model.json may say."""
+LARGEST_SIDE = 512
+"""The most pixels of a side that a model.json may say: a ResNet's weights fit images of any size,
+and what it computes of one takes memory by the pixel."""
 
 _FORMS = (
     "a path is the folder or model.safetensors of a model this package made; resnet18=FILE has "
@@ -168,10 +169,17 @@ def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
     if not sizes or not 1 <= len(shape) <= 3 or not all(1 <= one <= LARGEST_SIDE for one in shape):
         why = f"its model.json has input-shape {short(shape)}"
         raise _refused(name, f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
-    if not any(array.shape[:1] == (classes,) for array in arrays.values()):
+    known = type(classes) is int and any(one.shape[:1] == (classes,) for one in arrays.values())
+    if not known:
         raise _refused(name, f"its model.json has {short(classes)} classes, its weights have not")
     if not isinstance(about["norm"], str):
         raise _refused(name, f"its model.json has norm {short(about['norm'])}; it must be a text")
+    if model in KNOWN and not own:
+        shapes = shapes_of(model, classes, tuple(shape), about["norm"])
+        for array, fits in shapes.items():
+            if array in arrays and arrays[array].shape != fits:
+                why = f"{array!r} is {arrays[array].shape}, and by its model.json would be {fits}"
+                raise _refused(name, why)
     for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
         if not _are_numbers(about[key], shape[0], least):
             why = f"its model.json has {key} {short(about[key])}"
@@ -197,6 +205,9 @@ def _from_file(name: str, architecture: str, file: str) -> nn.Module:
     head = f"{linear[-1]}.weight"
     if head not in tensors:
         raise _refused(name, f"the file has no array '{head}'")
+    # An expanded one says more rows than the file has numbers for.
+    if tensors[head].ndim != 2 or 0 in tensors[head].stride():
+        raise _refused(name, f"the file's array '{head}' is no matrix (classes, features)")
     network: nn.Module = models.get_model(
         architecture, weights=None, num_classes=len(tensors[head])
     )
@@ -219,6 +230,11 @@ def _tensors(name: str, file: Path) -> dict[str, Tensor]:
     except Exception as error:  # Whatever the file holds, the user is told in one line.
         line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise _refused(name, f"{file} cannot be read ({line})") from error
-    if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
+    if not isinstance(found, dict):
         raise _refused(name, f"{file} holds no state_dict")
+    for key, tensor in found.items():
+        try:
+            check_plain(tensor, key)
+        except SettingsError as error:
+            raise _refused(name, f"{file}: {error}") from error
     return found

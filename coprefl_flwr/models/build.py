@@ -10,6 +10,7 @@ from torch import nn
 
 from coprefl_flwr import places, seeds
 from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.models.arrays import check_weights
 from coprefl_flwr.models.recurrent import CharLSTM
 from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
 
@@ -63,6 +64,15 @@ def build_model(
         if name not in KNOWN and places.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
+
+
+def shapes_of(
+    name: str, num_classes: int, input_shape: tuple[int, ...], norm: str
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of one of the papers' networks by name, without memory for its weights."""
+    with torch.device("meta"):
+        network = _known_model(name, num_classes, input_shape, norm)
+    return {name: tuple(one.shape) for name, one in network.state_dict().items()}
 
 
 @contextmanager
@@ -165,6 +175,7 @@ def own_model(
         raise SettingsError(
             f"{called} for {num_classes} classes; a torch.nn.Module is needed", kind
         )
+    check_weights(model, text)
     return model
 
 

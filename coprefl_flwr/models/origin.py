@@ -1,12 +1,11 @@
 """Weights that were made elsewhere: a file, torchvision's, a former run's, or a function's."""
 
-import pickle
-from collections.abc import Mapping
+import difflib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
@@ -14,8 +13,9 @@ from torch import Tensor
 from coprefl_flwr import places
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.checksums import SUMS, damaged
-from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.files import expanded
+from coprefl_flwr.models.arrays import check_plain
 from coprefl_flwr.models.build import own_model, seeded
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.saved import WEIGHTS
@@ -76,19 +76,24 @@ def _of_file(text: str, path: Path) -> Mapping[str, Any]:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        safetensors.SafetensorError,
-        pickle.UnpicklingError,
-        OSError,
-        RuntimeError,
-        EOFError,
-    ) as error:
+    except Exception as error:  # Whatever the file holds, it is told in one line.
         why = one_line(error).partition(". ")[0]
         raise SettingsError(f"method, {text}: the weights cannot be read: {why}") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
-        raise SettingsError(f"method, {text}: the file holds no state_dict, {{name: tensor}}")
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise SettingsError(f"method, {text}: the file holds no state_dict, but a {kind}")
+    for name, one in found.items():
+        if not isinstance(name, str) or not isinstance(one, Tensor):
+            what = "the key" if not isinstance(name, str) else "what stands under"
+            kind = type(one if isinstance(name, str) else name).__name__
+            why = f"{what} {short(repr(name))} is of the type {kind}"
+            raise SettingsError(f"method, {text}: the file holds no state_dict: {why}")
+        try:
+            check_plain(one, name)
+        except SettingsError as error:
+            raise SettingsError(f"method, {text}: {error}") from error
     return found
 
 
@@ -133,8 +138,9 @@ def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head
     wanted = network.arrays
     body = [name for name in wanted if needs_head or name not in network.head]
     shapes = {name: tuple(one.shape) for name, one in found.items()}
-    missing = [repr(name) for name in body if name not in shapes]
-    extra = [repr(name) for name in shapes if name not in wanted]
+    absent = [name for name in body if name not in shapes]
+    missing = list(map(repr, absent))
+    extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
     misshapen = [
         f"{name!r} is {shapes[name]} for {wanted[name].shape}"
         for name in body
@@ -152,6 +158,11 @@ def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise SettingsError(f"method, {text}: {name!r} holds a NaN or an infinity")
     return arrays
+
+
+def _with_nearest(name: str, wanted: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.8)
+    return f"{name!r} (nearest: {near[0]!r})" if near else repr(name)
 
 
 def _array(tensor: Tensor, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -10,7 +10,8 @@ import safetensors
 import safetensors.numpy
 
 from coprefl_flwr.checksums import SUMS, damaged
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.files import parse_json, read_text, written_beside
 
 WEIGHTS = "model.safetensors"
 ABOUT = "model.json"
@@ -29,12 +30,14 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMS).unlink(missing_ok=True)  # Those of an older model.
-    new_weights = _write_beside(folder / WEIGHTS, weights)
-    new_about = _write_beside(folder / ABOUT, text.encode())
-    # An older model's weights must never stand beside the new model's description.
-    (folder / WEIGHTS).unlink(missing_ok=True)
-    os.replace(new_about, folder / ABOUT)
-    os.replace(new_weights, folder / WEIGHTS)
+    with (
+        written_beside(folder / WEIGHTS, weights) as new_weights,
+        written_beside(folder / ABOUT, text.encode()) as new_about,
+    ):
+        # An older model's weights must never stand beside the new model's description.
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        os.replace(new_about, folder / ABOUT)
+        os.replace(new_weights, folder / WEIGHTS)
 
 
 def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -49,21 +52,21 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
         told = f"{SUMS} says another content of {wrong[0]}"
         raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
     try:
-        about: dict[str, Any] = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
+        about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
         if not isinstance(about, dict):
             raise ValueError(f"{ABOUT} holds no {{key: value}}")
         with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
-            order = json.loads((weights.metadata() or {}).get("order", "null"))
-            arrays = {name: weights.get_tensor(name) for name in order or weights.keys()}
-    except (ValueError, RecursionError, safetensors.SafetensorError) as error:
-        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {error}") from error
+            order = parse_json((weights.metadata() or {}).get("order", "null"))
+            names = list(weights.keys())
+            if order is not None and (not isinstance(order, list) or not _same(order, names)):
+                raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
+            arrays = {name: weights.get_tensor(name) for name in order or names}
+    # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
+    except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        why = one_line(error)
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
     return arrays, about
 
 
-def _write_beside(path: Path, content: bytes) -> Path:
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return partial
+def _same(order: list[Any], names: list[str]) -> bool:
+    return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)

@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
+from coprefl_flwr.data.npz import arrays_in
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
@@ -34,8 +36,11 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
         return None
     file = folder / "landscape.npz"
     if file.exists():
-        with np.load(file) as kept:
-            return Landscape(kept["steps"], kept["losses"])
+        kept = _kept(file, "steps", "losses")
+        steps, losses = kept["steps"], kept["losses"]
+        if steps.ndim != 1 or len(steps) < 2 or losses.shape != steps.shape * 2:
+            raise _damaged(file, f"it has losses of shape {losses.shape}")
+        return Landscape(steps, losses)
     logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
     samples = study.populations.samples_of("clients")
     rng = seeds.generator(study.run.seed, "landscape-samples")
@@ -53,13 +58,32 @@ def image_with_noise(store: ModelStore, run: Run) -> Noised | None:
     if not isinstance(study, Personalised):
         return None
     if file.exists():
-        with np.load(file) as kept:
-            return Noised(kept["before"], kept["after"])
+        kept = _kept(file, "before", "after")
+        before, after = kept["before"], kept["after"]
+        if before.ndim not in (2, 3) or after.shape != before.shape:
+            raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
+        return Noised(before, after)
     found = noised_image(study.data)
     if not found:
         return None
     _save(file, before=found[0], after=found[1])
     return Noised(*found)
+
+
+def _kept(file: Path, *names: str) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays of numbers that a file must have."""
+    try:
+        found = arrays_in(file)
+    except SettingsError as error:
+        raise SettingsError(f"{error}; it is damaged: remove it, and it is made again") from error
+    for name in names:
+        if name not in found or found[name].dtype.kind not in "iuf":
+            raise _damaged(file, f"it has no numbers {name!r}")
+    return found
+
+
+def _damaged(file: Path, why: str) -> SettingsError:
+    return SettingsError(f"{file} is damaged: {why}; remove it, and it is made again")
 
 
 def _save(file: Path, **arrays: npt.NDArray[Any]) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.errors import SettingsError, say
+from coprefl_flwr.files import read_text, write_atomically
 from coprefl_flwr.recipes.claims import Asked, Claim, Side
 from coprefl_flwr.recipes.gathering import (
     AS_SET,
@@ -56,7 +56,7 @@ def write_claims(folder: Path, outputs: Path, page: Path) -> int:
     write_atomically(page, written.text().encode())
     words = [one.word for one in written.verdicts().values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in (HOLDS, FAILS, OPEN))
-    print(f"{page}: {len(words)} measured rows: {counts}")
+    say(f"{page}: {len(words)} measured rows: {counts}")
     return 0
 
 
@@ -104,7 +104,7 @@ def _protocols(path: Path) -> dict[str, str]:
 def _note(path: Path) -> str:
     """Return what a recipe's file begins with as a comment."""
     lines = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_text(path).splitlines():
         if not line.startswith("#"):
             break
         lines.append(line.removeprefix("#").strip())

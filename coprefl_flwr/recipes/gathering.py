@@ -12,6 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.listing import store_of
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -41,6 +42,9 @@ def read_values(path: Path) -> pd.DataFrame:
         raise SettingsError(f"{path} is no table: {' '.join(str(error).split())}") from error
     if tuple(found.columns) != COLUMNS:
         raise SettingsError(f"{path}: its columns must be {', '.join(COLUMNS)}")
+    texts = found.select_dtypes(include=["object", "string"]).columns
+    # As `write_csv` wrote what began as a formula does.
+    found[texts] = found[texts].replace(r"^'(?=[=+\-@\t\r])", "", regex=True)
     return found.astype({"seed": int, "value": float, "tasks": int})
 
 
@@ -91,15 +95,10 @@ def gathered(path: Path, metrics: Sequence[str], files: Iterable[Path]) -> pd.Da
             logger.warning("%s is left out: %s", file.parent, other)
             continue
         about = {"recipe": path.stem, "protocol": kept.protocol or AS_SET}
-        found += [about | row for row in _rows(kept, _store(file.parent), metrics)]
+        found += [about | row for row in _rows(kept, store_of(file.parent), metrics)]
     table = pd.DataFrame(found, columns=list(COLUMNS))
     # The same seed may lie in two folders.
     return table.drop_duplicates([name for name in COLUMNS if name not in ("value", "tasks")])
-
-
-def _store(out: Path) -> ModelStore:
-    place = out / "models.txt"
-    return ModelStore(out / (place.read_text().strip() if place.exists() else "models"))
 
 
 def _other(kept: Recipe, recipe: Recipe) -> str:

@@ -1,26 +1,30 @@
 """What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import read_json
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.errors import SettingsError, printable
+from coprefl_flwr.files import read_json, read_text
+from coprefl_flwr.recipes.reading import KEYS
 from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.study import read_settings
 
 logger = logging.getLogger("flwr.coprefl")
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
+
+FAILED = "failed.json"
+"""Which runs failed, and why; there once `coprefl run` has come to its end."""
 
 REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
@@ -39,14 +43,20 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     return found | dict.fromkeys(trials - whole, TRIAL)
 
 
+def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what `RUNS` holds: of each run its key, what it is for, and its stages' folders."""
+    known = purposes(recipe, runs)
+    return [{"run": one.key, "for": known[one.key], "stages": list(one.keys)} for one in runs]
+
+
 def store_of(folder: Path) -> ModelStore:
     """Return where the results of a recipe's folder lie; SettingsError if that is damaged."""
     place = folder / PLACE
     if not place.exists():
         return ModelStore(folder / "models")
     try:
-        named = place.read_text().strip()
-    except UnicodeDecodeError:
+        named = read_text(place).strip()
+    except SettingsError:
         named = ""
     if not named.isprintable() or not named:
         raise SettingsError(f"{place} is damaged: it names no folder; run the recipe again")
@@ -60,7 +70,12 @@ def runs_in(models: Path) -> dict[Path, dict[str, Any]]:
     for file in filter(Path.exists, made):
         try:
             about = read_about(file.parent, settings=dict, phases=list)
-            if not {"study", "seed", "method"} <= about["settings"].keys():
+            texts = [
+                about["settings"].get(key) for key in ("study", "method", "model", "backbones")
+            ]
+            texts += [one.get("method") for one in about["phases"] if isinstance(one, dict)]
+            whole = len(texts) == 4 + len(about["phases"]) and "seed" in about["settings"]
+            if not whole or not all(isinstance(one, str) for one in texts):
                 raise SettingsError(f"{file} is damaged: its settings are not whole")
             found[file.parent] = about
         except SettingsError as error:  # The others are shown.
@@ -95,11 +110,44 @@ def listing(outputs: Path) -> str:
 
 def _recipe(folder: Path) -> list[str]:
     """Return a line of the recipes: folder, state, title."""
-    state = "reported" if (folder / "report" / "index.html").exists() else "under way"
     try:
-        return [str(folder), state, read_recipe(folder / RECIPE).title]
+        state = _state(folder)
+        # Not read as a recipe: for that the code would be run that it names.
+        title = read_yaml(folder / RECIPE).mapping("a recipe", KEYS)["title"].text("title")
+        return [str(folder), state, title]
+    except KeyError:
+        return [str(folder), "cannot be read", f"{folder / RECIPE}: there is no 'title'"]
     except SettingsError as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
+
+
+def _state(folder: Path) -> str:
+    """Return "reported" of a recipe that was run to its end, else how many runs are there.
+
+    That a search need not make all of its runs is known only at its end.
+    """
+    if not (folder / RUNS).exists():
+        return "not begun"
+    ended = (folder / FAILED).exists() and not read_json(folder / FAILED, dict)
+    if ended and (folder / "report" / "index.html").exists():
+        return "reported"
+    store = store_of(folder).root
+    made = [
+        all((store / key / RESULT).exists() for key in one["stages"]) for one in wanted_in(folder)
+    ]
+    return f"{sum(made)} of {len(made)} run{'s' * (len(made) != 1)}"
+
+
+def wanted_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the runs that a recipe needs: {"run": key, "for": purpose, "stages": keys} each."""
+    found: list[dict[str, Any]] = read_json(folder / RUNS, list)
+    for one in found:
+        texts = [one.get("run"), one.get("for")] if isinstance(one, dict) else [None]
+        stages = one.get("stages") if isinstance(one, dict) else None
+        whole = isinstance(stages, list) and all(isinstance(text, str) for text in texts + stages)
+        if not whole:
+            raise SettingsError(f"{folder / RUNS} is damaged: run the recipe again")
+    return found
 
 
 def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
@@ -108,9 +156,11 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        for key, purpose in read_json(folder / RUNS).items():
-            name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
-            users.setdefault(key, []).append(name)
+        with contextlib.suppress(SettingsError):  # The line of the recipe says what is wrong.
+            for one in wanted_in(folder):
+                own = one["for"] == REPORTED
+                name = folder.name if own else f"{folder.name} ({one['for']})"
+                users.setdefault(one["run"], []).append(name)
     return users
 
 
@@ -135,9 +185,9 @@ def _studies(outputs: Path) -> list[list[str]]:
     found = []
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
-            settings = dict(yaml.safe_load(file.read_text(encoding="utf-8")))
+            settings = read_settings(file)
             about = [str(settings["seed"]), shown(str(settings["method"]))]
-        except (yaml.YAMLError, ValueError, TypeError, KeyError):
+        except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"
         found.append([str(file.parent), state, *about])
@@ -146,6 +196,7 @@ def _studies(outputs: Path) -> list[list[str]]:
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return lines below their headings, each column as wide as its widest cell."""
+    lines = [list(map(printable, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     rows = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -9,6 +9,8 @@ TEMPLATE = Path(__file__).with_name("new.yaml")
 
 def write_new(name: Path) -> Path:
     """Write the recipe to NAME.yaml and return its path; a SettingsError where that is there."""
+    if name.name in ("", ".."):
+        raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
     path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
     try:
         with path.open("x", encoding="utf-8") as file:

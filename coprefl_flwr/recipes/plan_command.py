@@ -7,13 +7,14 @@ import textwrap
 import time
 from pathlib import Path
 
-from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.errors import one_line, say
 from coprefl_flwr.recipes.calibration import Pace, paces
 from coprefl_flwr.recipes.plan import Plan, Row, plan_of
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.scale import FULL, SMALL
+from coprefl_flwr.recipes.workers import wanted_workers
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.table import NONE, Column, Number, Table
 from coprefl_flwr.studies.efforts import Engine
@@ -52,12 +53,11 @@ def add_plan(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
 
 
 def _plan(given: argparse.Namespace) -> int:
-    if given.workers < 1:
-        raise SettingsError(f"--workers {given.workers}: must be at least 1")
+    workers, _ = wanted_workers(given.workers)
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     out = given.out or Path("outputs") / given.recipe.stem
     store = ModelStore((given.models or out.parent / "models").resolve())
-    print(told(recipe, plan_of(recipe, store), given.workers))
+    say(told(recipe, plan_of(recipe, store), workers))
     return 0
 
 

@@ -239,7 +239,7 @@ def _times(factor: float, value: Any) -> Any:
     """Return a number times a factor, without the last digits of floating point."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value
-    return float(f"{value * factor:.12g}")
+    return float(f"{float(value) * factor:.12g}")
 
 
 def _each(entry: Located, change: Callable[[Any], Any]) -> Located:

@@ -1,5 +1,6 @@
 """Reading a recipe's file into a checked `Recipe`, with the line of whatever is wrong."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,6 +35,8 @@ KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
     *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
 )
+MOST_RUNS = 100_000
+"""Runs of a recipe: a list of them is made before the first begins."""
 ELSEWHERE = {
     "seed": "seeds",
     "method": "methods",
@@ -119,6 +122,8 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
     select = given["select"].one_of("select", (VALIDATION, TEST, ALL))
     rows = _entrants(tree, role)
+    seeds = _seeds(given["seeds"])
+    _check_number(tree["settings"], settings, rows, seeds)
     names = _names(rows, select)
     reference = tree.get("reference", Located(names[-1], name)).one_of("reference", names)
     if changed and "paper" in tree:
@@ -144,7 +149,7 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_tasks=given["validation-tasks"].whole("validation-tasks", 1),
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
-        seeds=_seeds(given["seeds"]),
+        seeds=seeds,
         metrics=columns,
         figures=figures,
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
@@ -177,6 +182,9 @@ def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
     found = [_entrant(one, search, role) for one in methods]
     labels = [one.label for one in found]
     for one in found:
+        if one.number > MOST_RUNS:
+            problem = f"{one.number} values to search, more than {MOST_RUNS}"
+            raise SettingsError(f"{one.place}: '{one.label}' has {problem}")
         if labels.count(one.label) > 1:
             raise SettingsError(f"{one.place}: methods names '{one.label}' twice")
     return tuple(found)
@@ -269,6 +277,16 @@ def _figures(tree: Mapping[str, Located], settings: Choices) -> tuple[str, ...]:
     if settings.get("study", (STARTS,)) != (STARTS,):
         return ("accuracies",)  # The methods' losses are not of one kind.
     return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
+
+
+def _check_number(
+    entry: Located, settings: Choices, rows: Sequence[Entrant], seeds: Sequence[int]
+) -> None:
+    """Raise a SettingsError for more runs than can be listed, before they are."""
+    tables, values = math.prod(map(len, settings.values())), sum(row.number for row in rows)
+    if tables * values * len(seeds) > MOST_RUNS:
+        parts = f"{tables} combinations of settings x {values} rows and values x {len(seeds)} seeds"
+        raise entry.error(f"{parts} are more than {MOST_RUNS} runs")
 
 
 # ---- checks between the parts -------------------------------------------------------------------

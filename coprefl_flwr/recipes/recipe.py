@@ -35,6 +35,7 @@ paper:                        # what the paper printed
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +83,11 @@ class Entrant:
             searched = [f"{k}={_shown(v)}" for k, v in given.items() if len(self.options[k]) > 1]
             found.append(Candidate(self._start(given), ",".join(searched)))
         return found
+
+    @property
+    def number(self) -> int:
+        """How many candidates it has."""
+        return math.prod(map(len, self.options.values()))
 
     def _start(self, given: Mapping[str, Value]) -> str:
         """Return the method with the settings given to each of its phases that has them."""

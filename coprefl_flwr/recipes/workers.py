@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from coprefl_flwr import places
-from coprefl_flwr.cores import cores
-from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
+from coprefl_flwr.cores import MOST_WORKERS, cores
+from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -52,10 +52,11 @@ def wanted_workers(given: int | None) -> tuple[int, bool]:
     if given is None and not said:
         gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
         return gpus or cores(), False
-    if given is None and said.isdecimal():
+    if given is None and said.isdecimal() and len(said) < 20:
         value = int(said)
-    if not value or value < 1:
-        raise SettingsError(f"{name}: must be a whole number, at least 1")
+    if not 1 <= value <= MOST_WORKERS:
+        allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
+        raise SettingsError(f"{short(name)}: {allowed}")
     return value, True
 
 

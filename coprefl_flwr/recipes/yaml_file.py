@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,12 +11,13 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.files import read_text
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""
 
-LARGEST = 4 * 2**20
-"""Bytes of a file, of which the longest recipes have 10,000."""
+LONGEST_NUMBER = 400
+"""Characters of a number: the time to read one in base 60 grows with their square."""
 MOST_VALUES, DEEPEST = 100_000, 50
 """Values that a file may hold with its aliases written out, and how deep they may lie."""
 
@@ -110,17 +112,10 @@ def read_yaml(path: Path) -> Located:
     """Read a YAML file.
 
     Raises a SettingsError with file and line, if there is no such file, it is not YAML, a key
-    stands twice in a mapping, a tag would make something else than a plain value, or it is larger
-    than any recipe.
+    stands twice in a mapping, a tag would make something else than a plain value, a number is
+    beyond what a float holds, or the file is larger than any recipe.
     """
-    try:
-        if path.stat().st_size > LARGEST:
-            raise SettingsError(f"{path}: has more than {LARGEST} bytes")
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise SettingsError(f"{path} is not a text in UTF-8") from error
+    return parse_yaml(read_text(path), str(path))
 
 
 def parse_yaml(text: str, name: str) -> Located:
@@ -158,14 +153,21 @@ def _located(
         return Located(_mapping(node, name, within, values), place)
     if isinstance(node, yaml.SequenceNode):
         return Located([_located(entry, name, within, values) for entry in node.value], place)
-    if kind == "str":
-        text = node.value
-        unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
-        return Located(float(text) if unquoted and _EXPONENT.fullmatch(text) else text, place)
+    unquoted = isinstance(node, yaml.ScalarNode) and node.style is None
+    is_number = kind in ("int", "float") or (unquoted and _EXPONENT.fullmatch(node.value))
+    if kind == "str" and not is_number:
+        return Located(node.value, place)
+    refused = SettingsError(f"{place}: {short(node.value)!r} is no {kind}")
+    if len(node.value) > LONGEST_NUMBER:
+        what = f"a {kind} has at most {LONGEST_NUMBER} characters"
+        raise SettingsError(f"{place}: {short(node.value)!r}: {what}")
     try:
-        return Located(yaml.SafeLoader("").construct_object(node), place)
-    except (yaml.YAMLError, ValueError, LookupError) as error:
-        raise SettingsError(f"{place}: {short(node.value)!r} is no {kind}") from error
+        value = float(node.value) if kind == "str" else yaml.SafeLoader("").construct_object(node)
+    except (yaml.YAMLError, ValueError, LookupError, OverflowError) as error:
+        raise refused from error
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise SettingsError(f"{place}: {short(node.value)!r} is not a finite number")
+    return Located(value, place)
 
 
 def _kind(node: yaml.Node, place: str) -> str:

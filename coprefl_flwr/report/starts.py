@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from coprefl_flwr.report.columns import STEP_SIZE, Better, column
-from coprefl_flwr.report.results import task_metrics
+from coprefl_flwr.report.results import own_metrics, task_metrics
 from coprefl_flwr.report.statistics import summarise
 from coprefl_flwr.report.table import (
     DAGGER,
@@ -54,6 +54,12 @@ def summary_table(rows: pd.DataFrame, troubles: Troubles | None = None) -> Table
         better: Better = "lower" if metric == "variance" else "higher"
         columns.append(column_of(title, found, better, good))
     notes = [Note(_over_tasks(tasks)), *_told(troubles)]
+    for metric in own_metrics(rows):
+        heading = column(metric)
+        found = [summarise(values.tolist()) for _, values in starts[metric]]
+        columns.append(column_of(heading.title, found, heading.better, good, heading.decimals))
+        if any(math.isnan(one.mean) for one in found):
+            notes.append(Note(f"{NONE} {heading.title}: no client has a value."))
     return Table(["Start"], _named(tasks, troubles), columns, notes)
 
 

@@ -26,7 +26,7 @@ from safetensors.numpy import save
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, mismatch
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import parse_json, write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -35,6 +35,10 @@ Rounds = dict[int, dict[str, Any]]
 
 BLOCK = 64
 """Rounds whose lines are compressed together."""
+
+LARGEST_HISTORY = 2**27
+"""Bytes of a history's lines, of which a round of the usual metrics has 300; compressed, they can
+be a thousandth."""
 
 
 @dataclass
@@ -89,16 +93,18 @@ class History:
         text, rest = bytearray(), written
         while rest and not rest.startswith(b"["):  # Only a line does.
             block = zlib.decompressobj()
-            text += block.decompress(rest)
+            text += block.decompress(rest, LARGEST_HISTORY - len(text) + 1)
+            if len(text) > LARGEST_HISTORY or not block.eof:
+                raise ValueError(f"its history has more than {LARGEST_HISTORY} bytes, or no end")
             rest = block.unused_data
         history = cls()
         history._blocks = bytearray(written[: len(written) - len(rest)])
         history._lines, history._until = bytearray(rest), until
         kept: dict[str, Rounds] = {name: getattr(history, name) for name in MEASURED}
         for line in (text + rest).splitlines():
-            number, found = json.loads(line)
+            number, found = parse_json(bytes(line), infinite=True)
             for name, metrics in found.items():
-                kept[name][int(number)] = dict(metrics)
+                kept[name][int(number)] = dict(MetricRecord(metrics))
         return history
 
     @classmethod
@@ -117,7 +123,11 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to go on after `round`; `versions` are the clients' committed states."""
+    """What a run needs to go on after `round`.
+
+    `versions` are the clients' committed states, and `bound` has the node that each client is bound
+    to, where nodes name their clients.
+    """
 
     round: int
     arrays: Arrays
@@ -125,6 +135,7 @@ class Checkpoint:
     history: History
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
+    bound: dict[int, int] = field(default_factory=dict)
 
 
 def continue_from(
@@ -199,6 +210,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
+        "bound": checkpoint.bound,
     }
     text = json.dumps(about)
     write_atomically(path, save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
@@ -215,14 +227,15 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         text = brace + rest
         if entry not in (text, checksums.sealed(tensors, text)):
             raise ValueError("it is damaged, as its checksum says")
-        about = json.loads(text)
+        about = parse_json(text, infinite=True)
         return Checkpoint(
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
             history=_history(about, tensors),
-            options=about["options"],
+            options=dict(about["options"]),
             versions={int(client): version for client, version in about["versions"].items()},
+            bound={int(client): int(node) for client, node in about["bound"].items()},
         )
     except (
         SafetensorError,
@@ -231,6 +244,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         ValueError,
         TypeError,
         AttributeError,
+        OverflowError,
         OSError,
     ) as error:
         why = f"{path} is not a checkpoint of this package: {one_line(error)}"

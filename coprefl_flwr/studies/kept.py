@@ -15,6 +15,7 @@ from typing import Any
 from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
+from coprefl_flwr.report.results import checked_round
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -52,6 +53,11 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
     lists = [found.get(key) for key in ("rows", "rounds")] if isinstance(found, dict) else [None]
     if not all(isinstance(one, list) and all(isinstance(r, dict) for r in one) for one in lists):
         raise SettingsError(f"{folder / RESULT} is damaged: it has no rows and rounds")
+    try:
+        for row in found["rounds"]:
+            checked_round(row)
+    except SettingsError as error:
+        raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
     if damaged(folder, RESULT, needed=(RESULT,)):
         raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
     return {key: found[key] for key in ("rows", "rounds")}
@@ -105,6 +111,8 @@ def put_aside_damaged(folder: Path) -> None:
         folder,
         ", ".join(dict.fromkeys(wrong)),
     )
+    # One that a kill left is of the last round: it would leave no round that writes the result.
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     for name in {RESULT, SUMS, *wrong}:  # Without a result it is not done.
         if (folder / name).exists():
             os.replace(folder / name, folder / f"{name}.damaged")

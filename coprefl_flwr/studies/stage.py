@@ -14,19 +14,21 @@ checkpoint, and ends with the very bytes of one that was not.
 
 import json
 import logging
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.client_state import VERSION
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.files import remove_unfinished, write_atomically
+from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
@@ -192,6 +194,14 @@ class Stage(ABC):
         return None
 
 
+def check_folders(stages: Iterable[Stage], store: Store) -> None:
+    """Raise a SettingsError if a folder that stages write into is a link, or lies behind one."""
+    for stage in stages:
+        check_links(store.base, store.folder(stage) / STATES)
+        if stage.features():
+            check_links(store.base, store.shared(stage.features()))
+
+
 def run_stage(
     stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook] = ()
 ) -> None:
@@ -224,7 +234,7 @@ def settle(stage: Stage, folder: Path) -> bool:
     remove_unfinished(folder, below=False)  # Others may be making what lies below it.
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
-        shutil.rmtree(folder / STATES, ignore_errors=True)
+        remove_named(folder / STATES, VERSION)
     return True
 
 
@@ -234,12 +244,12 @@ def _train(
     folder, strategy = store.folder(stage), stage.strategy()
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
-        shutil.rmtree(folder / STATES, ignore_errors=True)
+        remove_named(folder / STATES, VERSION)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
         if report.evaluation:
-            found = report.evaluation.metrics
+            found = _of_evaluation(stage, report.evaluation)
             mean = float((100 * found["correct"] / found["num-examples"]).mean())
             strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
@@ -284,7 +294,7 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
     missing = sorted(set(range(len(stage.clients()))) - set(found))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
-    metrics, domains = evaluation.metrics, stage.clients()
+    metrics, domains = _of_evaluation(stage, evaluation), stage.clients()
     return [
         {
             "start": stage.start,
@@ -300,6 +310,16 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
     ]
 
 
+def _of_evaluation(stage: Stage, evaluation: Replies) -> Mapping[str, npt.NDArray[np.float64]]:
+    """Return the metrics of an evaluation; a RunFailedError where a client left the hits out."""
+    hits = evaluation.metrics.get("correct")
+    if hits is None or np.isnan(hits).any():
+        problem = "the evaluation of a client has no metric 'correct'"
+        needed = "`evaluate` returns (loss, n, {'correct': hits among the n})"
+        raise RunFailedError(f"{stage.title}: {problem}; {needed}")
+    return evaluation.metrics
+
+
 def round_rows(
     stage: Stage, strategy: RoundStrategy, more: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
@@ -308,5 +328,7 @@ def round_rows(
     for number, metrics in strategy.history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
-        rows.append({**about, "round": number - stage.before, **measured, **metrics, **more})
+        own = {**about, "round": number - stage.before, **measured}
+        # A node may answer with metrics of any name, which are not to take the place of these.
+        rows.append({**own, **metrics, **more, **own})
     return rows

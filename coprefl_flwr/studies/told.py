@@ -35,7 +35,9 @@ def left_out(rounds: Sequence[Mapping[str, Any]]) -> str:
     some = [row for row in rounds if row.get("replies-left-out")]
     if not some:
         return ""
-    lost, asked = (sum(int(row[f"replies-{of}"]) for row in some) for of in ("left-out", "asked"))
+    lost, asked = (
+        sum(int(row.get(f"replies-{of}") or 0) for row in some) for of in ("left-out", "asked")
+    )
     of = f"{len(some)} of the {len(rounds)} rounds"
     return f"{lost} of {asked} replies were left out in {of}"
 

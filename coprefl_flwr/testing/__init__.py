@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coprefl_flwr import places
+from coprefl_flwr.errors import say
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.rounds import RoundStrategy
 from coprefl_flwr.studies.phases import name_and_options
@@ -71,9 +72,9 @@ def check_methods(given: Sequence[str], flower: bool = True) -> int:
         find_method(name_and_options(place)[0])
     failed = False
     for place in given:
-        print(place, flush=True)
+        say(place)
         for finding in findings(place, flower=flower):
-            print(f"  {finding}", flush=True)
+            say(f"  {finding}")
             failed |= bool(finding.problem)
     return int(failed)
 

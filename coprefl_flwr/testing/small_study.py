@@ -253,7 +253,7 @@ def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path
     """Fill in the results of the last round, before the clients' states are removed."""
     found.arrays, found.strategy_state = dict(report.arrays), dict(strategy.state)
     found.metrics = {
-        number: {name: value for name, value in metrics.items() if not name.startswith("wire-bytes-")}
+        number: {name: one for name, one in metrics.items() if not name.startswith("wire-")}
         for number, metrics in strategy.history.rounds().items()
     }
     store, committed = ClientState(folder / STATES), strategy.versions.committed

@@ -236,4 +236,6 @@ def test_the_command(tiny_images, tmp_path, capsys, monkeypatch):
     assert "with 4 workers on as many cores" in text
     assert not (tmp_path / "out").exists()
     assert main([*command, "--workers", "0"]) == 1
-    assert capsys.readouterr().err == "coprefl: --workers 0: must be at least 1\n"
+    assert capsys.readouterr().err == (
+        "coprefl: --workers 0: must be a whole number, at least 1 and at most 10000\n"
+    )

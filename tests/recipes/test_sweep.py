@@ -12,6 +12,7 @@ import pytest
 
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
@@ -229,7 +230,7 @@ def test_everything_is_made_once(whole):
     # No round was repeated: one message a node for an exchange.
     assert set(Counter(witness.seen).values()) == {1}
     names = {
-        name.partition("/")[2] for name in files(folder / "models") if not name.startswith(".locks")
+        name.partition("/")[2] for name in files(folder / "models") if not name.startswith(LOCKS)
     }
     assert {name for name in names if not name.startswith("tasks/")} == {
         "model.safetensors",
@@ -313,7 +314,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(14, ".part"), (16, ".partial")])
+@pytest.mark.parametrize(("write", "left"), [(15, ".result.json.*"), (17, ".model.safetensors.*")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):
@@ -325,8 +326,8 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
         return main(["run", str(tiny_file), "--out", str(tmp_path / "out")])
 
     assert forked(program, Kill(), tmp_path / "told").status == 9
-    assert [path.name for path in tmp_path.rglob("*") if path.suffix == left]
-    assert list(tmp_path.glob("models/.locks/*"))
+    assert [path.name for path in tmp_path.rglob("*") if path.match(f"{left}.coprefl-part")]
+    assert list(tmp_path.glob(f"models/{LOCKS}/*"))
     assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "models") == files(whole[0] / "models")
 
