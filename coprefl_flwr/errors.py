@@ -84,7 +84,7 @@ def for_terminal(text: object) -> str:
 
 def say(text: object, file: TextIO | None = None) -> None:
     """Print a text as `for_terminal` returns it."""
-    print(for_terminal(text), file=file)
+    print(for_terminal(text), file=file, flush=True)
 
 
 def _as_for_terminal(record: logging.LogRecord) -> bool:
