@@ -313,7 +313,8 @@ def test_another_order_of_the_weights(saved, order):
 def checkpoint(path, lines=b"", about="", **changes):
     """Write a checkpoint with these lines as its history, under a checksum that fits."""
     tensors = {"arrays/w": np.zeros(2, np.float32), "history": np.frombuffer(lines, np.uint8)}
-    whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}, **changes}
+    whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}, "bound": {}}
+    whole |= changes
     text = about or json.dumps(whole)
     path.write_bytes(save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
     return path
@@ -389,15 +390,17 @@ def copied(made, tmp_path):
     ],
     ids=short,
 )
-def test_a_landscape_of_other_content(copied, said, arrays):
+def test_a_landscape_of_other_content(copied, caplog, arrays):
+    """The rest of the report is written."""
     folder, run = copied
     file = run / "landscape.npz"
     if arrays is None:
         file.write_bytes(pickle.dumps([1]))
     else:
         np.savez(file, **arrays)
-    line = said("report", folder / "out")
-    assert "landscape.npz" in line
+    assert main(["report", str(folder / "out")]) == 0
+    (line,) = [line for line in caplog.messages if "landscape.npz" in line]
+    assert line.startswith("the figure landscape is left out: ")
     assert "damaged" in line
     assert line.endswith("remove it, and it is made again")
 
@@ -430,10 +433,11 @@ def test_rounds_of_other_content(copied, said, change, line):
 
 
 @pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=short)
-def test_lists_of_a_recipes_folder_of_other_content(copied, said, text):
+def test_lists_of_a_recipes_folder_of_other_content(copied, said, capsys, text):
     folder, _ = copied
     (folder / "out" / "runs.json").write_text(text)
-    assert "runs.json is damaged: " in said("list", folder)
+    assert main(["list", str(folder)]) == 0
+    assert "runs.json is damaged: " in capsys.readouterr().out
     (folder / "out" / "failed.json").write_text(text)
     assert "failed.json is damaged: " in said("report", folder / "out")
 
