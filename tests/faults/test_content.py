@@ -433,11 +433,11 @@ def test_rounds_of_other_content(copied, said, change, line):
 
 
 @pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=short)
-def test_lists_of_a_recipes_folder_of_other_content(copied, said, capsys, text):
+def test_lists_of_a_recipes_folder_of_other_content(copied, said, caplog, text):
     folder, _ = copied
     (folder / "out" / "runs.json").write_text(text)
     assert main(["list", str(folder)]) == 0
-    assert "runs.json is damaged: " in capsys.readouterr().out
+    assert "runs.json is damaged: " in caplog.text
     (folder / "out" / "failed.json").write_text(text)
     assert "failed.json is damaged: " in said("report", folder / "out")
 
