@@ -27,6 +27,7 @@ from coprefl_flwr.errors import RunFailedError, SettingsError, short
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.rounds.checkpoint import read_checkpoint
 from tests.front.made_up import images
@@ -91,11 +92,10 @@ def test_an_eps_that_is_called_png_starts_no_ghostscript(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{program.parent}:/bin:/usr/bin")
     monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 12 12\n%%EndComments\nshowpage\n"
-    with pytest.raises(
-        SettingsError, match=r"a/1\.png: not a readable image.*allowed are BMP, JPEG"
-    ):
+    with pytest.raises(SettingsError, match=r"a/1\.png: not a readable image") as caught:
         load_dataset(str(of_files(tmp_path / "images", eps)))
     assert not started.exists()
+    assert "allowed are BMP, JPEG" in str(caught.value)
 
 
 @pytest.mark.parametrize("side", [10_000, 40_000])
@@ -115,6 +115,7 @@ def test_a_folder_without_a_folder_of_a_class(tmp_path, said):
 
 RATES = [number / 1000 for number in range(1, 101)]
 GRID = dict.fromkeys(("learning-rate", "momentum", "weight-decay"), RATES)
+FOUR = {**GRID, "batch-size": list(range(1, 101))}
 PROTOCOL = {"because": "so it is", "rates": int(HUGE)}
 
 
@@ -127,23 +128,21 @@ PROTOCOL = {"because": "so it is", "rates": int(HUGE)}
         ({"settings": {"learning-rate": float("inf")}}, "'.inf' is not a finite number"),
         ({"search": GRID, "methods": [{"fedprox": {"mu": RATES}}], "reference": None},
          "'fedprox' has 100000000 values to search, more than 100000"),
-        ({"settings": {**GRID, "batch-size": list(range(1, 101))}},
+        ({"settings": FOUR},
          "100000000 combinations of settings x 4 rows and values x 1 seeds are more than"),
-        ({"settings": GRID, "seeds": list(range(100))}, "combinations of settings x 4 rows"),
-        ({"protocols": {"a": {"because": "so it is", "settings": GRID}}},
-         "1000000 combinations of settings"),
+        ({"settings": {"learning-rate": RATES}, "seeds": list(range(1000))},
+         "100 combinations of settings x 4 rows and values x 1000 seeds are more than"),
+        ({"protocols": {"a": {"because": "so it is", "settings": FOUR}}},
+         "100000000 combinations of settings"),
     ],
     ids=short,
 )  # fmt: skip
 @pytest.mark.usefixtures("little_memory")
-def test_numbers_that_no_float_holds_and_values_too_many_to_list(
-    tiny_images, tmp_path, said, keys, line
-):
-    content = tiny_recipe(tiny_images, **keys)
-    recipe = write_recipe(tmp_path / "a.yaml", content)
-    found = said("plan", recipe)
-    assert line in found
-    assert ", line " in found
+def test_numbers_that_no_float_holds_and_values_too_many_to_list(tiny_images, tmp_path, keys, line):
+    recipe = write_recipe(tmp_path / "a.yaml", tiny_recipe(tiny_images, **keys))
+    with pytest.raises(SettingsError, match=r"a\.yaml, line \d+: ") as caught:
+        read_recipe(recipe)
+    assert line in str(caught.value)
 
 
 def test_a_cut_of_a_number_that_no_float_holds(tiny_images, tmp_path, said):
@@ -297,9 +296,7 @@ def test_what_a_model_is_said_to_be(saved, text, line):
     assert line in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "order", ["5", "[1, 2]", '{"a": 1}', '["none"]', "[]", DEEP, "1e999"], ids=short
-)
+@pytest.mark.parametrize("order", ["5", "[1, 2]", "[]", "1e999"], ids=short)
 def test_another_order_of_the_weights(saved, order):
     file = saved / "model.safetensors"
     save_file(load_file(file), file, {"order": order})
