@@ -21,7 +21,7 @@ help:
 	@echo "make test         lint, types and tests, with the newest and the lowest flwr"
 	@echo "make newest       a part of the tests with the newest flwr on the registry (5 minutes)"
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
-	@echo "make chaos        kills, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
+	@echo "make chaos        kills, a user's files, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make costs        measure what the recipes cost at the paper's size, into their page (some minutes)"
@@ -83,6 +83,12 @@ lint: install
 types: install
 	mypy
 
+# Jobs of tests at once. Those that start Ray take most memory; where less of it is free than all jobs
+# need, Ray would kill workers, and tests would fail with them.
+MEMINFO := /proc/meminfo
+MEGABYTES_A_JOB := 4000
+JOBS := $(shell awk '/^MemAvailable/ { n = int($$2 / 1000 / $(MEGABYTES_A_JOB)) } END { print (n < 1 ? 1 : (n > 4 ? 4 : n)) }' $(MEMINFO) 2> /dev/null || echo 4)
+
 # One thread a process: two that wait for each other take many times as long on a busy machine.
 # Tests that start Ray wait much, so more jobs run at once than there are cores, and the others let
 # them go first: Ray gives its processes, the last by their niceness, 30 seconds to find each other.
@@ -92,7 +98,7 @@ tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=4 --output-sync=target flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests types
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder

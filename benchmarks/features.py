@@ -130,7 +130,7 @@ def measure(
 
         strategy.start(grid, to_record(start), rounds + 1, hooks=[after_round])
     traffic = strategy.history.traffic[rounds + 1]
-    return Measured(median(seconds[1:]), traffic["bytes-down"], traffic["bytes-up"])
+    return Measured(median(seconds[1:]), traffic["client-bytes-down"], traffic["client-bytes-up"])
 
 
 def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:

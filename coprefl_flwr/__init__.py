@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.front import Tasks as Tasks
     from coprefl_flwr.front import evaluate_starts as evaluate_starts
     from coprefl_flwr.front import partition as partition
+    from coprefl_flwr.front import plot_history as plot_history
     from coprefl_flwr.front import pretrain as pretrain
     from coprefl_flwr.front import tasks as tasks
     from coprefl_flwr.learning import ServerData as ServerData
@@ -34,7 +35,7 @@ __version__ = "0.2.0"
 
 FOUND = {
     "front": (
-        *("partition", "pretrain", "tasks", "evaluate_starts"),
+        *("partition", "pretrain", "tasks", "evaluate_starts", "plot_history"),
         *("Clients", "Tasks", "StartsResult"),
     ),
     "data": ("load_dataset",),

@@ -4,7 +4,8 @@
 is the same thing in a message; the two functions at the top are the only border between them.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,28 @@ def read_only(arrays: Arrays) -> Arrays:
     return views
 
 
+PIECE = 1 << 16
+"""Numbers of which `norm` has a float64 copy at a time."""
+
+
+def norm(records: Iterable[Arrays]) -> float:
+    """Return the l2 norm, in float64, of all real numbers in some records of arrays."""
+    total = 0.0
+    for array in (array for arrays in records for array in arrays.values()):
+        numbers = array.ravel("K") if array.dtype.kind in "biuf" else np.empty(0)
+        for begin in range(0, numbers.size, PIECE):
+            piece = numbers[begin : begin + PIECE].astype(np.float64, copy=False)
+            with np.errstate(all="ignore"):  # What is infinite is for other checks.
+                total += float(np.dot(piece, piece))
+    return math.sqrt(total)
+
+
 def zeros_like(arrays: Arrays) -> Arrays:
-    """Return zeros in the names, shapes and dtypes of `arrays`."""
-    return {name: np.zeros_like(array) for name, array in arrays.items()}
+    """Return zeros in the names and shapes of `arrays`, in their dtypes or float32 for float16.
+
+    What is added up from round to round begins as these: in float16 it would soon stand still.
+    """
+    return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 
 
 def behind(arrays: Arrays, label: str, more: Arrays) -> Arrays:

@@ -6,6 +6,7 @@ that the state of a failed round or of a late message is never used. It also nam
 the last checkpoint, from which the run may have to be resumed. These two are kept.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.checksums import IN_HEADER
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.files import LONGEST_NAME, remove_unfinished, write_atomically
+from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished, write_atomically
+
+VERSION = re.compile(r"[0-9]+-[0-9]+\.safetensors")
+"""Names of a state's files."""
 
 
 class ClientState:
@@ -59,11 +63,12 @@ class ClientState:
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
         contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+        check_links(self.folder, file)
         remove_unfinished(file.parent, shared=True)
         sealed = checksums.sealed(contiguous, self._whose(file))
         write_atomically(file, save(contiguous, {IN_HEADER: sealed}))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
-        for other in file.parent.glob("[0-9]*-[0-9]*.safetensors"):
+        for other in filter(lambda one: VERSION.fullmatch(one.name), file.parent.iterdir()):
             # Not the newer ones: this request may be a late one.
             if other.stem not in kept and _age(other.stem) < _age(version):
                 other.unlink(missing_ok=True)

@@ -2,8 +2,10 @@
 
 import asyncio
 import difflib
+import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 
 class SettingsError(ValueError):
@@ -68,8 +70,30 @@ def printable(text: str) -> str:
 
     It has at most `LONGEST_LINE` characters: of a longer one the middle is left out.
     """
-    known = _without_middle(text, LONGEST_LINE)
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in known)
+    return for_terminal(_without_middle(text, LONGEST_LINE)).replace("\n", "\\n")
+
+
+def for_terminal(text: object) -> str:
+    """Return a text of any number of lines, with escapes for what does not print.
+
+    A terminal acts on control characters, and those that turn the direction of writing hide what
+    stands there: texts that somebody else wrote can hold both.
+    """
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in str(text))
+
+
+def say(text: object, file: TextIO | None = None) -> None:
+    """Print a text as `for_terminal` returns it."""
+    print(for_terminal(text), file=file)
+
+
+def _as_for_terminal(record: logging.LogRecord) -> bool:
+    record.msg, record.args = for_terminal(record.getMessage()), ()
+    return True
+
+
+# Here, as every room imports this module: no line of the log is left out.
+logging.getLogger("flwr.coprefl").addFilter(_as_for_terminal)
 
 
 def cut(text: str) -> str:

@@ -8,6 +8,7 @@ and in a deployment the exception alone, without its place.
 import re
 import sysconfig
 import traceback
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -37,11 +38,20 @@ PROGRAM_ERRORS = frozenset(
 NOT_REGISTERED = r"No \w+ function registered"
 """What Flower's ClientApp says of a message that it has no function for."""
 
+DIVERGED = r"^metric '.*loss' is (nan|-?inf)|holds a NaN or an infinity$"
+"""What is said of a client whose training left the numbers that a float holds."""
+
 OLD_STYLE = {
     "KeyError: 'fitins.parameters'": "its ClientApp(client_fn) is of Flower's old kind: make it "
     "client_app(client_fn), imported from coprefl_flwr.clients"
 }
 """What to do about errors that say it to nobody."""
+
+MOD = "a client-side mod"
+"""What a line says of a mod that refused a message or spoilt an answer: it will do it again."""
+
+_OF_MOD = 6
+"""Flower's code of an error that a mod answers with."""
 
 _PACKAGE = str(Path(__file__).parent)
 _LIBRARIES = sysconfig.get_path("stdlib")
@@ -71,7 +81,7 @@ def reason(message: Message) -> str:
     text = (message.error.reason or "").strip() or f"error {message.error.code}"
     if len(text) > _LONGEST:
         text = text[: _LONGEST // 2] + text[-_LONGEST // 2 :]
-    line = _line(text)
+    line = f"{MOD} refused: {_line(text)}" if message.error.code == _OF_MOD else _line(text)
     return cut(f"{line}: {OLD_STYLE[line]}" if line in OLD_STYLE else line)
 
 
@@ -103,10 +113,20 @@ def program_error(reasons: Iterable[str]) -> str:
     return lines[0] if len(kinds) == 1 and kinds != {""} else ""
 
 
+def most_often(reasons: Iterable[str]) -> str:
+    """Return the clients' most frequent reason, with a hint where training diverged; or ""."""
+    for line, number in Counter(reasons).most_common(1):
+        hint = ": a smaller learning rate?" if re.search(DIVERGED, line) else ""
+        return f"{number} failed: {line}{hint}"
+    return ""
+
+
 def _kind(line: str) -> str:
     """Return which program error a line is of, "" if of none."""
     if registered := re.search(NOT_REGISTERED, line):
         return registered[0]
+    if MOD in line:
+        return MOD
     kind = line.partition(":")[0]
     return kind if kind in PROGRAM_ERRORS else ""
 

@@ -1,12 +1,19 @@
-"""Files that no reader finds half written, that one process has for itself, and that are whole."""
+"""Files that no reader finds half written, and folders in which nobody else's files are touched.
+
+A folder that this package fills is new or empty at first. It then has a file MARK in it, which also
+lists files that may be replaced and removed. A half written file has a name that no other program
+gives: `.NAME.PROCESS.coprefl-part`. Nothing is written or removed through a link below a folder
+that the user named.
+"""
 
 import contextlib
 import json
 import math
 import os
+import re
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,8 +32,16 @@ LARGEST_RESULT = 2**30
 LARGEST_INTEGER = 2**63 - 1
 """The largest whole number that a message can hold, and arrays and tables can."""
 
+MARK = ".coprefl"
+"""What a folder of this package has in it; all other files of ours with general names begin so."""
+LOCK, LOCKS = f"{MARK}.lock", f"{MARK}.locks"
+"""What a process holds that has a folder for itself; the folder of several of these."""
+
 _ABANDONED = 60.0
 """Seconds after which nobody is still writing a file, whoever it was."""
+_PART = re.compile(r"\..+\.[0-9]+\.coprefl-part", re.DOTALL)
+"""Names of half written files."""
+_MARKED = "Files in this folder are written by coprefl-flwr, which may replace and remove these:\n"
 
 
 def expanded(path: str | Path) -> Path:
@@ -39,33 +54,114 @@ def expanded(path: str | Path) -> Path:
         ) from error
 
 
-def write_atomically(path: str | Path, content: bytes) -> None:
-    """Write a file, and its missing parent folders, in one step; a failed write leaves nothing."""
-    path = Path(path)
+@contextmanager
+def written_beside(path: Path, content: bytes) -> Iterator[Path]:
+    """Write a file under another name, for its user to rename; it is removed where it was not."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # A plain open, not tempfile: the result should have the permissions of any other file.
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.coprefl-part")
     try:
         with temporary.open("wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        yield temporary
     finally:
         with contextlib.suppress(OSError):  # As where the folder is gone: that is told already.
             temporary.unlink(missing_ok=True)
 
 
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file, and its missing parent folders, in one step; a failed write leaves nothing."""
+    with written_beside(Path(path), content) as temporary:
+        os.replace(temporary, path)
+
+
 def remove_unfinished(folder: Path, *, shared: bool = False, below: bool = True) -> None:
-    """Remove what killed processes were writing in a folder, and in those below it.
+    """Remove what killed processes of ours were writing in a folder, and in those below it.
 
     In a `shared` one other processes may be writing: what was begun in the last minute stays.
     """
-    for pattern in (".*.part", "*.partial"):
-        for file in folder.rglob(pattern) if below else folder.glob(pattern):
+    for place, inner, names in os.walk(folder):
+        if not below:
+            inner.clear()
+        for file in (Path(place, name) for name in names if _PART.fullmatch(name)):
             with contextlib.suppress(OSError):  # Another process was faster.
-                if not shared or time.time() - file.stat().st_mtime > _ABANDONED:
+                if not shared or time.time() - file.lstat().st_mtime > _ABANDONED:
                     file.unlink(missing_ok=True)
+
+
+def remove_named(folder: Path, name: re.Pattern[str]) -> None:
+    """Remove the files below a folder that have such names, and folders that are empty then."""
+    for place, _, files in os.walk(folder, topdown=False):
+        for one in files:
+            if name.fullmatch(one) or _PART.fullmatch(one):
+                Path(place, one).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # It holds something else.
+            os.rmdir(place)
+
+
+def check_links(root: Path, *paths: Path) -> None:
+    """Raise a SettingsError if one of the paths, or a folder between `root` and it, is a link."""
+    for path in paths:
+        for place in (path, *path.parents):
+            if place == root:
+                break
+            if place.is_symlink():
+                line = f"{place} is a link, through which nothing is written or removed"
+                raise SettingsError(f"{line}: put a folder or a file in its place, or move it away")
+
+
+def check_own(folder: Path, option: str) -> None:
+    """Raise a SettingsError, which names the option, if a folder holds what is not ours."""
+    names = os.listdir(folder) if folder.exists() else []
+    mark = folder / MARK
+    if MARK in names and mark.is_file() and not mark.is_symlink():
+        return
+    other = sorted(n for n in names if not n.startswith(f"{MARK}.") and not _PART.fullmatch(n))
+    if other:
+        raise SettingsError(
+            f"{option}: {folder} holds files that coprefl did not write, such as {other[0]!r}; "
+            "give a folder that is new or empty"
+        )
+
+
+def own(folder: Path, option: str) -> None:
+    """Make a folder ours, if it is not; a SettingsError, as of `check_own`, if it cannot be."""
+    check_own(folder, option)
+    _mark(folder, _listed(folder))
+
+
+def _mark(folder: Path, names: set[str]) -> None:
+    text = _MARKED + "".join(f"{name}\n" for name in sorted(names))
+    write_atomically(folder / MARK, text.encode())
+
+
+def _listed(folder: Path) -> set[str]:
+    """Return the names of files in a folder of ours that may be replaced and removed."""
+    mark = folder / MARK
+    lines = mark.read_text(errors="replace").splitlines()[1:] if mark.exists() else []
+    return {line for line in lines if line and not {"", ".", ".."} & {*line.split("/")}}
+
+
+def replace_files(folder: Path, contents: Mapping[str, bytes], option: str) -> None:
+    """Write files, by their names in a folder of ours, in the place of those of the last call.
+
+    Raises a SettingsError before any change if the folder, or a file of such a name, is not ours.
+    """
+    check_own(folder, option)
+    before = _listed(folder)
+    check_links(folder, *(folder / name for name in before | contents.keys()))
+    for name in contents.keys() - before:
+        if (folder / name).exists():
+            raise SettingsError(f"{folder / name} was not written by coprefl: move it away")
+    _mark(folder, before | contents.keys())  # First, so that what a kill leaves is known as ours.
+    for name in before - contents.keys():
+        with contextlib.suppress(IsADirectoryError, NotADirectoryError):
+            (folder / name).unlink(missing_ok=True)
+    for name, content in contents.items():
+        write_atomically(folder / name, content)
+    _mark(folder, set(contents))
 
 
 def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
@@ -158,8 +254,9 @@ def inside(root: Path, name: str) -> Path:
 def alone(lock: Path, problem: str) -> Iterator[None]:
     """Keep other processes from the same, as long as this one lives.
 
-    Raises a SettingsError, which says `problem`, if one has it.
+    Raises a SettingsError, which says `problem`, if one has it, or if the lock is a link.
     """
+    check_links(lock.parent, lock)
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = filelock.FileLock(lock).acquire(blocking=False)

@@ -145,15 +145,17 @@ def _answers(address: str) -> bool:
     return True
 
 
-def end_with_simulation(grid: Grid) -> None:
+def end_with_simulation(grid: Grid) -> bool:
     """Make a simulation's grid raise a RunFailedError once the runtime has ended that answers.
+
+    Returns whether it is a simulation's grid.
 
     Flower does not end a ServerApp whose simulation crashed at its start: it waits for replies.
     Other grids stay as they are. Raises one at once if the runtime is to join a Ray that is gone.
     """
     event = _end_of_simulation()
     if event is None or "pull_messages" in vars(grid):
-        return
+        return event is not None
     try:
         check_cluster()
     except RunFailedError as error:
@@ -172,6 +174,7 @@ def end_with_simulation(grid: Grid) -> None:
 
     for name in ("get_node_ids", "pull_messages"):
         setattr(grid, name, ending(getattr(grid, name)))
+    return True
 
 
 def _end_of_simulation() -> threading.Event | None:
@@ -236,6 +239,21 @@ def at_absolute_rounds(
         return last
 
     return {**more, "should_stop": asked}
+
+
+def changing_mod() -> str:
+    """Return the name of Flower's mod around the app that runs here, "" if none changes its reply.
+
+    What such a mod refuses of a reply it says to the reply, not to the message: Flower drops that,
+    and the server waits. So it must be known before there is a reply.
+    """
+    frame: Any = sys._getframe()
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__", ""))
+        if module.startswith("flwr.clientapp.mod.") and not module.endswith(".comms_mods"):
+            return str(frame.f_code.co_qualname).partition(".")[0]
+        frame = frame.f_back
+    return ""
 
 
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:

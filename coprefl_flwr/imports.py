@@ -43,7 +43,7 @@ def _import_lines(text: bytes) -> tuple[tuple[int, str], ...]:
     """Return (dots before it, name) of all that the text of a file imports."""
     try:
         nodes = list(ast.walk(ast.parse(text)))
-    except SyntaxError:  # Said when the file is imported.
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Said when it is imported.
         return ()
     found = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
     for node in nodes:

@@ -108,10 +108,10 @@ class Option:
         return value
 
     def _is_own(self, value: str) -> bool:
-        """Return whether a text is the place of something of the user's own, which is loaded."""
+        """Return whether a text is the place of something of the user's own, which is checked."""
         if not self.own or not places.is_place(self.own, value):
             return False
-        places.find(self.own, value)
+        places.check(self.own, value)
         return True
 
     def _typed(self, value: Any, name: str) -> Any:
@@ -159,13 +159,14 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by key, in their order; read once a class.
 
     They are the fields of a dataclass that `option` made, and of any other class the entries of
-    its attribute `options`.
+    its attribute `options` and of its bases'.
     """
     if owner not in _DECLARED:
         if dataclasses.is_dataclass(owner):
             made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
         else:
-            made = dict(getattr(owner, "options", {}))
+            of_each = [vars(one).get("options", {}) for one in reversed(owner.__mro__)]
+            made = {name: one for options in of_each for name, one in options.items()}
         found = [_option(owner, name, one) for name, one in made.items()]
         _DECLARED[owner] = {one.key: one for one in found}
     return _DECLARED[owner]
@@ -189,6 +190,10 @@ def _kinds(owner: type[Any], made: "Field[Any]") -> tuple[type, ...]:
 
 
 def check_declared(one: Any) -> None:
-    """Raise a SettingsError if an option of a dataclass's instance is out of its limits."""
+    """Raise a SettingsError if an option of an instance is out of its limits.
+
+    What a subclass sets only after its base's constructor, which checks, is not there yet.
+    """
     for declaration in declared(type(one)).values():
-        declaration.checked(getattr(one, declaration.name), declaration.name)
+        if hasattr(one, declaration.name):
+            declaration.checked(getattr(one, declaration.name), declaration.name)

@@ -16,11 +16,12 @@ import re
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from coprefl_flwr.allowed import check_allowed, is_allowed
+from coprefl_flwr.allowed import check_allowed, is_without_code
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.imports import beside, check_beside, forget_changed, without_bytecode
@@ -144,6 +145,12 @@ def find(kind: str, text: str) -> Any:
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
 
+def check(kind: str, text: str) -> None:
+    """Raise a SettingsError as `find` does; what only shows results does not look for the code."""
+    if not is_without_code():
+        find(kind, text)
+
+
 def resolved(text: str, folder: Path) -> str:
     """Return a place whose file, if it is a relative one, is looked for in `folder`."""
     place, _ = split_options(text)
@@ -174,15 +181,13 @@ def hash_at(kind: str, text: str) -> str:
     """Return the SHA-256 of the text of what is at a place, "" if nothing is there.
 
     That is the file, and the files beside it that it imports, also through others. Of a package
-    that is installed it is the one file. Of code that may not be used it is "".
+    that is installed it is the one file. Nothing is run for it.
     """
     place, _ = split_options(text)
     if (kind, place) in _registered:
         return _digest([_registered[kind, place][1]])
     value = _entry_points()[place].value if place in _entry_points() else place
     where = value.rpartition(":")[0]
-    if not is_allowed(value):  # To look for a module is to import the packages that it lies in.
-        return ""
     file = expanded(where) if where.endswith(".py") else _file_of(where)
     if file is None or not file.is_file():
         return ""
@@ -264,11 +269,15 @@ def _dotted(name: str) -> bool:
 
 
 def _file_of(module: str) -> Path | None:
-    """Return the file of a module, None if there is none."""
+    """Return the file of a module, None if there is none; no package around it is imported."""
+    first, *others = module.split(".")
     try:
-        spec = importlib.util.find_spec(module) if _dotted(module) else None
+        spec = importlib.util.find_spec(first) if _dotted(module) else None
     except (ImportError, ValueError):
         return None
+    for name in others:
+        inside = spec.submodule_search_locations if spec else None
+        spec = PathFinder.find_spec(name, list(inside)) if inside else None
     return Path(spec.origin) if spec and spec.origin else None
 
 

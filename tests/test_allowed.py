@@ -6,7 +6,9 @@ import sys
 import pytest
 
 from coprefl_flwr import allowed, places
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_code_that_is_not_allowed_is_not_run(allow, file, tmp_path):
     line = f"^{re.escape(place)}: COPREFL_ALLOW = none does not allow this code; allowed: built-in"
     with pytest.raises(SettingsError, match=line):
         places.find("model", place)
-    assert places.hash_at("model", place) == ""
+    assert places.hash_at("model", place)  # Its text is read, and not run.
     assert not (tmp_path / "mark").exists()
     allow(f"my_lab,{tmp_path}/other/")
     with pytest.raises(SettingsError, match=rf"allowed: my_lab, {re.escape(str(tmp_path))}/other/"):
@@ -80,14 +82,16 @@ def test_code_that_is_not_allowed_is_not_run(allow, file, tmp_path):
 
 
 def test_not_even_the_package_of_a_module_is_imported(allow, tmp_path, monkeypatch):
-    """To look for a.b is to run a."""
+    """Python runs a to look for a.b."""
     package = tmp_path / "leaves_a_mark"
     package.mkdir()
     (package / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
     (package / "inner.py").write_text("def net(num_classes):\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     allow("none")
-    assert places.hash_at("model", "leaves_a_mark.inner:net") == ""
+    text = places.hash_at("model", "leaves_a_mark.inner:net")
+    assert text == places.hash_at("model", f"{package / 'inner.py'}:net") != ""
+    assert places.hash_at("model", "leaves_a_mark.outer:net") == ""
     with pytest.raises(SettingsError, match="does not allow this code"):
         places.find("model", "leaves_a_mark.inner:net")
     assert "leaves_a_mark" not in sys.modules
@@ -100,6 +104,10 @@ def test_what_a_program_registered_and_built_in_parts_stay(allow, monkeypatch):
     places.register("model", "mine", test_without_it_all_may_be_named)
     assert places.find("model", "mine") is test_without_it_all_may_be_named
     assert places.find("partition", "IidPartitioner").__name__ == "IidPartitioner"
+    for method in METHODS.values():  # Each was refused for its client.
+        assert issubclass(method.client_class, TorchClient)
+    with pytest.raises(SettingsError, match="does not allow this code"):
+        places.find("model", "coprefl_flwr.files:write_atomically")
 
 
 def test_an_entry_point_may_be_allowed_by_its_name(allow, monkeypatch):

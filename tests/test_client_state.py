@@ -93,7 +93,7 @@ def test_a_state_of_before_there_were_checksums_is_read(tmp_path):
 def test_what_a_killed_client_was_writing_is_removed(tmp_path):
     state = ClientState(tmp_path)
     write(state, 1)
-    left = tmp_path / "r" / "p" / "0" / ".2-0.safetensors.77.part"
+    left = tmp_path / "r" / "p" / "0" / ".2-0.safetensors.77.coprefl-part"
     left.touch()
     os.utime(left, (0, 0))
     write(state, 2)

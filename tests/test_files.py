@@ -52,17 +52,20 @@ def test_a_good_name(tmp_path):
 
 def test_what_killed_processes_were_writing_is_removed(tmp_path):
     (tmp_path / "below").mkdir()
-    left = [tmp_path / ".a.json.77.part", tmp_path / "below" / "b.safetensors.partial"]
-    kept = tmp_path / "below" / "a.part.json"
-    for file in (*left, kept):
+    below = tmp_path / "below"
+    left = [tmp_path / ".a.json.77.coprefl-part", below / ".b.safetensors.8.coprefl-part"]
+    names = ("a.part.json", ".a.part", ".a.7.part", "llama.gguf.partial", "a.7.coprefl-part")
+    kept = [below / name for name in names]
+    for file in (*left, *kept):
         file.touch()
+        os.utime(file, (time.time() - 30, time.time() - 30))
     remove_unfinished(tmp_path, shared=True)
     assert all(file.exists() for file in left)  # Somebody may be writing them now.
     os.utime(left[1], (time.time() - 100, time.time() - 100))
     remove_unfinished(tmp_path, shared=True)
     assert [file.exists() for file in left] == [True, False]
     remove_unfinished(tmp_path)
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == [kept]
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(kept)
 
 
 def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):

@@ -112,6 +112,83 @@ def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
             )
 
 
+def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """The noise is no matter of which process draws it, and it makes another model."""
+    config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
+    config |= {"query-clip": 1.5, "query-noise": 0.01}
+    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    others = {"local": (3, {}), "calm": (1, {"query-noise": 0.0})}
+    found = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
+    for name, (nodes, own) in others.items():
+        chosen = Settings.from_config({**config, "run-name": name, **own})
+        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        found[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
+    for array, ours in found["local"].items():
+        np.testing.assert_allclose(found["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
+    assert (
+        max(abs(found["calm"][name] - ours).max() for name, ours in found["local"].items()) > 1e-3
+    )
+
+
+MODDED = """
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from torch import nn, ones, zeros
+
+from coprefl_flwr.clients import query_reply
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    metrics = MetricRecord({"num-examples": 4, "loss": 1.0})
+    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+    return Message(content, reply_to=message)
+
+@app.train("query", mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)])
+def query(message, context):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    return query_reply(message, model, [(ones(4, 2), zeros(4).long())])
+"""
+
+SERVING = """
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from torch import nn
+
+from coprefl_flwr.strategies import CoPreFL
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    CoPreFL(min_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
+"""
+
+
+def test_a_mod_around_the_query_ends_a_run_of_flwr_in_a_line(tmp_path):
+    """The mod answers its own reply, which Flower drops: the server waited for an hour."""
+    package = tmp_path / "modded" / "modded"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "client_app.py").write_text(MODDED)
+    (package / "server_app.py").write_text(SERVING)
+    about = (ROOT / "examples" / "own_app" / "pyproject.toml").read_text()
+    about = about.replace("own_app", "modded").replace("own-app", "modded")
+    (package.parent / "pyproject.toml").write_text(about)
+    done = simulate(package.parent, tmp_path, {"num-server-rounds": 1})
+    assert done.returncode == 1
+    assert re.search(
+        r"round 1: train\.query: all 2 clients failed with SettingsError: a client-side mod, "
+        r"LocalDpMod, takes an answer for one client's model, but it is a gradient",
+        done.stdout,
+    ), done.stdout
+
+
 def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
     """By name alone, on the embedded glyphs; each client's accuracy, and what travels."""
     names = list(with_role(PERSONALISED))

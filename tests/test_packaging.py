@@ -100,3 +100,33 @@ def test_the_sdist_is_made_without_the_links_at_the_top():
     for name in named:
         assert (ROOT / name).exists()
         assert not (ROOT / name).is_symlink()
+
+
+def test_no_torch_is_allowed_that_runs_code_from_weights_alone():
+    """CVE-2025-32434: before 2.6 `torch.load(weights_only=True)` could."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = "\n".join(project["dependencies"])
+    lowest = dict(re.findall(r"^(torch|torchvision)>=([\d.]+)$", needed, re.MULTILINE))
+    versions = {name: tuple(map(int, version.split("."))) for name, version in lowest.items()}
+    assert versions["torch"] >= (2, 6)
+    assert versions["torchvision"] >= (0, 21)
+
+
+@pytest.mark.parametrize(
+    ("kilobytes", "jobs"),
+    [(30_000_000, 4), (13_000_000, 3), (5_000_000, 1), (500_000, 1), (None, 4)],
+)
+def test_fewer_jobs_of_tests_run_at_once_where_memory_is_short(kilobytes, jobs, tmp_path):
+    """Four jobs ran on any machine; where memory was short, Ray killed workers of two tests."""
+    file = tmp_path / "meminfo"
+    if kilobytes is not None:
+        file.write_text(f"MemTotal: 32000000 kB\nMemAvailable: {kilobytes} kB\n")
+    shown = subprocess.run(
+        ["make", "--dry-run", "tests", f"MEMINFO={file}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert f"--jobs={jobs} " in shown.stdout

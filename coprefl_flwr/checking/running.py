@@ -36,7 +36,7 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.stage import STATES, read_result, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder
 
-OWN_COUNTS = ("bytes-down", "bytes-up")
+OWN_COUNTS = ("wire-bytes-down", "wire-bytes-up")
 """Metrics that depend on which node hosts whom."""
 
 

@@ -8,13 +8,16 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 
+from coprefl_flwr import seeds
 from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.clients import hosting
+from coprefl_flwr.clients.hosting import refuse_mod
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor, nn
 
     from coprefl_flwr.learning import LossFn
@@ -114,6 +117,9 @@ def query_reply(
     loss_fn: "LossFn | None" = None,
     *,
     batch: "Callable[[Any], tuple[Tensor, Tensor]] | None" = None,
+    clip: float | None = None,
+    noise: float = 0.0,
+    rng: "np.random.Generator | None" = None,
 ) -> Message:
     """Answer the query exchange from an app written with functions.
 
@@ -122,13 +128,37 @@ def query_reply(
     loss is the cross-entropy unless `loss_fn` is given.
     `batch` returns (inputs, labels) of a batch that is something else, such as a dict:
     `batch=lambda b: (b["img"], b["label"])`.
+
+    With `clip` the gradient has at most this l2 norm, and the loss is kept between 0 and `clip`.
+    `noise` times `clip` is the standard deviation of Gaussian noise on each of their numbers, which
+    `rng` draws. Not given, `rng` is a function of seed, population, round, attempt and node, so
+    that a run can be repeated; but the server knows the seed, and could take that noise away again.
+    No privacy is accounted. A client-side mod that would take the answer for a model is refused.
+
+    Raises a SettingsError for noise without `clip`, numbers out of range, and Flower's mods.
     """
+    refuse_mod("a gradient: set clip= and noise= of query_reply")
     # Here, as an app whose clients need no torch does without it.
     from torch.nn.functional import cross_entropy
 
     from coprefl_flwr.learning import loss_and_gradient
+    from coprefl_flwr.learning.noise import check_clip, clipped
+    from coprefl_flwr.models import first_names
 
+    check_clip(clip, noise)
     pairs = map(batch, batches) if batch else batches
     result = loss_and_gradient(model, pairs, loss_fn or cross_entropy)
-    metrics = {"num-examples": result.num_examples, "loss": result.loss}
-    return Message(protocol.plain_reply(result.gradient, metrics), reply_to=message)
+    gradient, loss = result.gradient, result.loss
+    if clip is not None:
+        rng = rng or seeds.generator(*_query_key(message))
+        gradient, loss = clipped(gradient, loss, clip, noise, rng, first_names(model))
+    metrics = {"num-examples": result.num_examples, "loss": loss}
+    content = protocol.plain_reply(gradient, metrics)
+    return Message(protocol.with_norm(content), reply_to=message)
+
+
+def _query_key(message: Message) -> tuple[str | int, ...]:
+    """Return what the noise on an answer to this message is a function of."""
+    config = records_of(message.content, ConfigRecord).get("config", ConfigRecord())
+    named = (str(config.get(k, "")) for k in ("seed", "population", "server-round", "attempt"))
+    return (*named, message.metadata.dst_node_id, "query-noise")

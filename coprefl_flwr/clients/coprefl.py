@@ -9,8 +9,10 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.clients.torch_client import Config, Parameters, TorchClient
 from coprefl_flwr.data import Samples, split_in_two
-from coprefl_flwr.errors import concerning
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
+from coprefl_flwr.learning.noise import clipped
+from coprefl_flwr.models import first_names
 from coprefl_flwr.options import check_declared, option
 
 
@@ -27,6 +29,19 @@ class CoPreFLClient(TorchClient):
             0.8, "part of a client's samples that is the support set", above=0, maximum=0.99
         ),
         "resplit": option(True, "draw support and query sets anew every round"),
+        "query_clip": option(
+            0.0,
+            "largest l2 norm of the query gradient, and largest query loss; 0: any",
+            minimum=0,
+            added=True,
+        ),
+        "query_noise": option(
+            0.0,
+            "standard deviation of the noise on each number of both, as a multiple of "
+            "`query-clip`; its privacy is not accounted",
+            minimum=0,
+            added=True,
+        ),
     }
 
     def __init__(
@@ -36,19 +51,38 @@ class CoPreFLClient(TorchClient):
         *,
         support_fraction: float = options["support_fraction"].default,
         resplit: bool = options["resplit"].default,
+        query_clip: float = options["query_clip"].default,
+        query_noise: float = options["query_noise"].default,
         **more: Any,
     ) -> None:
         super().__init__(model, train, **more)
         self.support_fraction = support_fraction
         self.resplit = resplit
+        self.query_clip = query_clip
+        self.query_noise = query_noise
         check_declared(self)
+        self._check_noise({"query_clip": query_clip, "query_noise": query_noise})
 
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
         """Refuse clients whose support or query set would be empty."""
-        fraction = options.get("support_fraction", cls.options["support_fraction"].default)
+        fraction = options.get(
+            "support_fraction", CoPreFLClient.options["support_fraction"].default
+        )
         with concerning("support-fraction"):
             split_in_two(fewest, fraction, np.random.default_rng(0))
+        cls._check_noise(options)
+
+    @classmethod
+    def _check_noise(cls, options: Mapping[str, Any]) -> None:
+        """Refuse noise without a norm that it is a multiple of, and both where there are none."""
+        clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
+        if (clip or noise) and "query_clip" not in cls.options:
+            problem = f"{cls.__name__} clips no gradient and puts no noise on it"
+            raise SettingsError(f"query_clip = {clip:g}: {problem}", "query-clip")
+        if noise and not clip:
+            multiple = "set query-clip too, of which it is a multiple"
+            raise SettingsError(f"query-noise = {noise:g}: {multiple}", "query-noise")
 
     def split(self, config: Config) -> tuple[Samples, Samples]:
         """Return (support, query), a function of (seed, population, round, client)."""
@@ -64,9 +98,18 @@ class CoPreFLClient(TorchClient):
     def query(
         self, parameters: Parameters, config: Config
     ) -> tuple[dict[str, Any], int, dict[str, float]]:
-        """Return the gradient of the mean query loss at `parameters`, |Q_j| and {"loss"}."""
+        """Return the gradient of the mean query loss at `parameters`, |Q_j| and {"loss"}.
+
+        Where `query_clip` is set, both are clipped and have noise, drawn from the run's seed.
+        """
         self.load(parameters)
         query = self.split(config)[1]
         batches = query.batches(EVALUATION_BATCH, self.device)
         result = loss_and_gradient(self.model, batches, precision=self.training.precision)
-        return result.gradient, result.num_examples, {"loss": result.loss}
+        gradient, loss = result.gradient, result.loss
+        if self.query_clip:
+            rng = seeds.generator(*self.key(config, "query-noise"), int(config.get("attempt", 0)))
+            first = first_names(self.model)
+            both = self.query_clip, self.query_noise
+            gradient, loss = clipped(gradient, loss, *both, rng, first)
+        return gradient, result.num_examples, {"loss": loss}

@@ -18,7 +18,11 @@ class FedDynClient(StatefulClient):
         self.load(parameters)
         alpha = float(config["feddyn-alpha"])
         trained = self.parameters()
-        start = {name: p.detach().clone() for name, p in trained.items()}
+        # In float32 for weights of 16 bits: lambda_k, which is added up over rounds, is too.
+        start = {
+            name: p.detach().to(torch.promote_types(p.dtype, torch.float32), copy=True)
+            for name, p in trained.items()
+        }
         dual = {name: torch.zeros_like(p) for name, p in start.items()}
         for name, kept in (self.state.read(config) or {}).items():
             dual[name] = torch.from_numpy(kept).to(self.device)

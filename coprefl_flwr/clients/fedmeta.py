@@ -1,7 +1,7 @@
 """FedMeta's client: the gradient of the query loss after adapting to the support set."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,6 +30,10 @@ class FedMetaClient(CoPreFLClient):
     A request with "local-steps" is for so many meta steps theta <- theta - beta grad L_Q(theta')
     in turn, each on the whole of this round's sets, and for the model and rates after them.
     """
+
+    options: ClassVar[Mapping[str, Any]] = {
+        name: CoPreFLClient.options[name] for name in ("support_fraction", "resplit")
+    }
 
     def query(
         self, parameters: Parameters, config: Config

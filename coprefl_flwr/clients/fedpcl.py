@@ -46,7 +46,8 @@ class FedPCLClient(StatefulClient):
         # A class that no client had in the last round has no prototype yet.
         known = np.flatnonzero(shared["counts"][self.train.labels] > 0)
         loss = 0.0
-        if local and len(known):
+        # Where a head needs two samples for a step, one is none; prototypes are sent all the same.
+        if local and len(known) >= fewest_to_train(self.model):
             objective = self.objective(shared, local, config)
             loss = self.train_locally(self.train.take(known), config, objective=objective)
         self.state.write(config, model_arrays(self.model))
@@ -114,6 +115,11 @@ class Similarity(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         """Return the scores, (b, C)."""
         return (normalize(z) @ self.rows.to(z.dtype).T).masked_fill(~self.exists, FAR)
+
+
+def fewest_to_train(model: nn.Module) -> int:
+    """Return how many samples a step needs: two with BatchNorm, which has no variance of one."""
+    return 2 if any(isinstance(module, nn.BatchNorm1d) for module in model.modules()) else 1
 
 
 def prototype_set(parameters: Parameters) -> Arrays:

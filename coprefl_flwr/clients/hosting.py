@@ -1,5 +1,6 @@
 """The client side of a message: run the clients it names and add up their results."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,17 +11,25 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record
-from coprefl_flwr.errors import ENDS
-from coprefl_flwr.failures import told
+from coprefl_flwr.errors import ENDS, SettingsError
+from coprefl_flwr.failures import MOD, told
+from coprefl_flwr.flower import changing_mod
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
-from coprefl_flwr.rounds.outliers import OTHER_NAMES, most_named
+from coprefl_flwr.rounds.outliers import OTHER_NAMES, leave_out_rare_metrics, most_named
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
+
+logger = logging.getLogger("flwr.coprefl")
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
+
+
+TAKEN = ("clients", protocol.NORM, "phase", "start", "task", "round")
+"""Names that no metric can have: in a reply `clients` are whose results it has, and the others are
+columns of a study's rounds."""
 
 
 def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
@@ -33,14 +42,31 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
     clients = config.pop("clients", None)
+    unchanged = bool(config.pop(protocol.UNCHANGED, False))
+    if unchanged or method == "evaluate":
+        known = {
+            "evaluate": "an evaluation",
+            "query": "a gradient: set the client's clip= and noise=",
+        }
+        refuse_mod(known.get(method, "none, or a sum over clients"))
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         limits = Limits.parse(str(config.pop("limits", "")))
         reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule, limits)
-        return Message(protocol.hosted_reply(reply), reply_to=message)
+        content = protocol.hosted_reply(reply)
+        return Message(protocol.with_norm(content) if unchanged else content, reply_to=message)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
     arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
-    return Message(protocol.plain_reply(arrays, metrics), reply_to=message)
+    content = protocol.plain_reply(arrays, metrics)
+    return Message(protocol.with_norm(content) if unchanged else content, reply_to=message)
+
+
+def refuse_mod(what: str) -> None:
+    """Raise a SettingsError if one of Flower's mods would take the answer, `what`, for a model."""
+    if mod := changing_mod():
+        raise SettingsError(
+            f"{MOD}, {mod}, takes an answer for one client's model, but it is {what}"
+        )
 
 
 class _Alike:
@@ -104,6 +130,8 @@ def run_all(
     for other in groups.values():
         reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
     reply.metrics = chosen.metrics
+    if line := leave_out_rare_metrics([reply], limits.most_names):
+        logger.warning("%s", line)
     if rule.sums:
         alone = len(reply.metrics) == 1
         if chained:
@@ -155,8 +183,8 @@ def run(
 
             arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
-        if name == "clients":  # In a reply that is whose results it has.
-            raise ValueError("metric 'clients' cannot be called so; give it another name")
+        if name in TAKEN:
+            raise ValueError(f"metric '{name}' cannot be called so; give it another name")
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}

@@ -5,6 +5,7 @@ from coprefl_flwr.data.glyphs import glyphs_in_domains as glyphs_in_domains
 from coprefl_flwr.data.images import ImageDataset as ImageDataset
 from coprefl_flwr.data.load import load_dataset as load_dataset
 from coprefl_flwr.data.partition import SCHEMES as SCHEMES
+from coprefl_flwr.data.partition import by_function as by_function
 from coprefl_flwr.data.partition import partition as partition
 from coprefl_flwr.data.partitioners import partition_with as partition_with
 from coprefl_flwr.data.samples import Dataset as Dataset

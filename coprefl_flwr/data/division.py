@@ -11,6 +11,7 @@ from coprefl_flwr import seeds
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.labels import check_numbers
 from coprefl_flwr.data.load import load_dataset
+from coprefl_flwr.data.of_torch import TensorDataset
 from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.samples import Dataset, Samples
 from coprefl_flwr.data.splits import (
@@ -57,8 +58,8 @@ class DataSettings:
     )
     task_dataset: str = option(
         "",
-        "dataset of the downstream tasks, normalised as the pre-training's; not set: the same; "
-        "grey images become colour where the other's are",
+        "dataset of the downstream tasks, images of bytes normalised as the pre-training's; not "
+        "set: the same; grey images become colour where the other's are",
     )
     downstream_classes: str = option(
         "20",
@@ -190,8 +191,17 @@ class Datasets:
         """
         chosen = self.settings
         names = f"task-dataset = '{chosen.task_dataset}' and dataset = '{chosen.dataset}'"
+        if isinstance(source, TensorDataset) and isinstance(other, TensorDataset):
+            found = [(tuple(one.values.shape[1:]), one.values.dtype) for one in (other, source)]
+            if found[0] == found[1]:
+                return source, other
+            told = " and ".join(f"{'x'.join(map(str, shape))} of {kind}" for shape, kind in found)
+            raise SettingsError(f"{names}: values are {told}; they must be alike", "task-dataset")
         if not (isinstance(source, ImageDataset) and isinstance(other, ImageDataset)):
-            line = f"{names}: both must be images, as texts have no tasks"
+            line = (
+                f"{names}: both must be images of bytes, or both tensors that a model is given as "
+                "they are; texts have no tasks"
+            )
             raise SettingsError(line, "task-dataset")
         if {source.shape[0], other.shape[0]} == {1, 3}:
             source, other = source.in_colour(), other.in_colour()

@@ -77,32 +77,44 @@ class Picker:
     """Finds the input and the label in the items of a dataset.
 
     `pick` does it where the user says so. Else an item is a pair, or a dict whose keys `label` and
-    `image` hold them: found by their names, if there is one choice, where they are "".
+    `image` hold them: found by their names, if there is one choice, where they are "". A dict that
+    holds a further input, such as an attention mask, is refused unless `image` names the one that
+    is meant. Single numbers and texts beside the input, such as an id, are no inputs.
     """
 
     def __init__(self, source: str, pick: Pick | None, label: str = "", image: str = "") -> None:
         self.source, self.pick, self.label, self.image = source, pick, label, image
 
-    def __call__(self, item: Any) -> tuple[Any, Any]:
-        """Return (input, label) of an item or a batch."""
+    def __call__(self, item: Any, batched: bool) -> tuple[Any, Any]:
+        """Return (input, label) of an item, or the inputs and labels of a batch."""
         if self.pick:
             value, label = self.pick(item)
         elif isinstance(item, Mapping):
             if not (self.label in item and self.image in item):
-                self._find(list(map(str, item)), item)
+                self._find(list(map(str, item)), item, batched)
             value, label = item[self.image], item[self.label]
         else:
             value, label = item
         return value, label
 
-    def _find(self, keys: list[str], item: Mapping[str, Any]) -> None:
+    def _find(self, keys: list[str], item: Mapping[str, Any], batched: bool) -> None:
         """Settle which keys hold the label and the input."""
         for given in filter(None, (self.label, self.image)):
             if given not in keys:
                 raise SettingsError(f"{self.source}: {unknown('column', given, keys)}")
         self.label = self.label or self._only("label", LABELS, keys)
         left = [key for key in keys if key != self.label]
-        self.image = self.image or self._only("input", INPUTS, left)
+        if self.image:
+            return
+        self.image = self._only("input", INPUTS, left)
+        dropped = [key for key in left if key != self.image and _is_input(item[key], batched)]
+        if dropped:
+            raise SettingsError(
+                f"{self.source}: its items have more than one input, and of {self.image} and "
+                f"{', '.join(dropped)} only the first would be used; a model is given one input: "
+                f"choose it by batch=lambda item: (item['{self.image}'], item['{self.label}']), or "
+                f"behind a name: hf:NAME:image={self.image},label={self.label}"
+            )
 
     def _only(self, what: str, known: Sequence[str], keys: list[str]) -> str:
         """Return the one key of a known name, or the one key that there is."""
@@ -132,7 +144,7 @@ def pairs(source: str, given: Any, picker: Picker) -> Iterator[tuple[Any, int]]:
         except Exception as error:  # Whatever the user's own collate_fn raises.
             raise SettingsError(f"{source}: {what} {number}: {one_line(error)}") from error
         try:
-            value, label = picker(item if loader else given[item])
+            value, label = picker(item if loader else given[item], what == "batch")
             found = [(value, label)] if what == "item" else zip(value, label, strict=True)
             read = [(one, _whole(name)) for one, name in found]
         except SettingsError:
@@ -143,6 +155,10 @@ def pairs(source: str, given: Any, picker: Picker) -> Iterator[tuple[Any, int]]:
         for one, exact in read:
             if not isinstance(exact, int):
                 line = f"{source}: {what} {number} has label {exact}; whole numbers only"
+                if isinstance(exact, float):
+                    line += (
+                        ", of an integer dtype: labels.long() of a tensor, int(label) of a float"
+                    )
                 raise SettingsError(line)
             yield one, exact
         number += 1
@@ -159,10 +175,28 @@ def _in_order(loader: "data.DataLoader[Any]") -> "data.DataLoader[Any]":
 
 
 def _whole(label: Any) -> int | Any:
-    """Return a label of any kind, such as a tensor of one number, as an int; else as it is."""
+    """Return a label of any kind, such as a tensor of one number, as an int; else as it is.
+
+    Floats stay floats: targets of a regression may all be whole numbers.
+    """
     plain = label.item() if hasattr(label, "item") else label
-    number = int(plain) if not isinstance(plain, str) else plain
+    number = plain if isinstance(plain, str | float) else int(plain)
     return number if number == plain else plain
+
+
+def _is_input(value: Any, batched: bool) -> bool:
+    """Tell whether an entry of a dict is an image, or several numbers for each item."""
+    if isinstance(value, Mapping):
+        return any(_is_input(one, batched) for one in value.values())
+    if isinstance(value, list | tuple):
+        first = value[0] if value else ""
+        # torch's default collate_fn makes a list of tensors of a batch of lists.
+        return _is_input(first, False) if batched else not isinstance(first, str)
+    if hasattr(value, "getbands"):
+        return True
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        return False
+    return isinstance(value, Tensor | np.ndarray) and value.ndim > batched
 
 
 def tensor(source: str, value: Any) -> Tensor:

@@ -1,5 +1,6 @@
 """Partitions of samples over clients, by the partitioners of Flower Datasets."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -69,7 +70,10 @@ def partition(
             given = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
             fewest = max(min_samples, 1)
             return by_class(what, scheme, columns, clients, given=given, key=key, fewest=fewest)
-        return _own(scheme, labels, clients, key, max(min_samples, 1))
+        found = places.find("partition", scheme)
+        return by_function(
+            scheme, found, labels, clients, seed_key=seed_key, min_samples=min_samples
+        )
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
@@ -109,12 +113,21 @@ def partition(
     ) from cause
 
 
-def _own(
-    place: str, labels: npt.NDArray[Any], clients: int, key: tuple[str | int, ...], fewest: int
+def by_function(
+    place: str,
+    function: Callable[..., Any],
+    labels: npt.NDArray[Any],
+    clients: int,
+    *,
+    seed_key: tuple[str | int, ...],
+    min_samples: int = 10,
 ) -> list[_Positions]:
-    """Return what a user's own function makes of the labels, checked."""
-    rng = seeds.generator(*key)
-    given = places.call(place, places.find("partition", place), (labels.copy(), clients, rng))
+    """Return what a user's own function of (labels, clients, rng) gives, checked.
+
+    `place` is where it was found, or its name. The rest is as in `partition`.
+    """
+    rng, fewest = seeds.generator(*seed_key, "partition"), max(min_samples, 1)
+    given = places.call(place, function, (labels.copy(), clients, rng))
     what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
     try:
         parts = [np.asarray(part) for part in given]

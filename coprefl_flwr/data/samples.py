@@ -63,6 +63,9 @@ class Samples:
     def __len__(self) -> int:
         return len(self.indices)
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} samples of {len(np.unique(self.labels))} classes>"
+
     def take(self, positions: npt.NDArray[np.int64]) -> "Samples":
         """Return the samples at `positions` (into these samples, not the dataset)."""
         return Samples(self.dataset, self.indices[positions], self.labels[positions])

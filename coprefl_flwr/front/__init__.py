@@ -6,6 +6,7 @@ of settings that name them.
 
 from coprefl_flwr.front.evaluation import StartsResult as StartsResult
 from coprefl_flwr.front.evaluation import evaluate_starts as evaluate_starts
+from coprefl_flwr.front.figures import plot_history as plot_history
 from coprefl_flwr.front.held import Clients as Clients
 from coprefl_flwr.front.held import Tasks as Tasks
 from coprefl_flwr.front.held import partition as partition

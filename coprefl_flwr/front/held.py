@@ -1,19 +1,22 @@
 """What the clients of a pre-training and of tasks hold, from a dataset that the caller has."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 import pandas as pd
+from torch import Tensor
 
-from coprefl_flwr.data import Dataset, ImageDataset, Samples, partition_with
+from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples, by_function, partition_with
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.data.items import Pick
 from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.options import declared
 from coprefl_flwr.studies.populations import (
     PRETRAINING,
     ClientData,
@@ -22,9 +25,13 @@ from coprefl_flwr.studies.populations import (
     TaskSettings,
     task_name,
 )
+from coprefl_flwr.studies.stage import RunSettings
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
+
+Scheme = Union[str, Callable[..., Any], "Partitioner"]
+"""How samples are spread over clients, as `partition` says."""
 
 ARGUMENTS = {
     "task-train-fraction": "train_fraction",
@@ -36,6 +43,7 @@ ARGUMENTS = {
     "server-reserve": "server_reserve",
     "min-samples": "min_samples",
     "task-alpha": "alpha",
+    "tasks = ": "number = ",
 }
 """What settings are called in the functions of this room, in messages."""
 
@@ -105,14 +113,13 @@ class Tasks:
 
 def partition(
     dataset: Any,
-    clients: int = 100,
-    scheme: str = "dirichlet",
+    clients: int | None = None,
+    scheme: "Scheme" = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
     min_samples: int = 10,
     server_reserve: float = 0.0,
-    partitioner: "Partitioner | None" = None,
     only: Sequence[int | str] | None = None,
     relabel: bool = False,
     batch: Pick | None = None,
@@ -126,19 +133,18 @@ def partition(
         Read once and kept in memory, so random augmentations are drawn once (see
         `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
         torchvision's ToTensor; other values stay as they are.
-    clients : int
-        How many clients.
-    scheme : str
+    clients : int, optional
+        How many clients; not set: 100, or as many as a ready-made partitioner makes.
+    scheme : str, function, or flwr_datasets.partitioner.Partitioner
         "iid", "dirichlet" (proportions of each class drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "natural" (a writer or speaker
         each), a class of flwr-datasets with its arguments, and others (see
-        `coprefl_flwr.data.partition`).
+        `coprefl_flwr.data.partition`); a function of (labels (n,), clients, rng) that returns a
+        list of positions for each client; or a partitioner of flwr-datasets that is ready made.
     min_samples : int
         Fewest samples a client may hold.
     server_reserve : float
         Part of the samples, drawn at random, that the server holds in the clients' place.
-    partitioner : flwr_datasets.partitioner.Partitioner, optional
-        In the place of `clients`, `scheme` and what that takes: one that is ready made.
     only : sequence of int or str, optional
         The classes that are used, by number or name; labels are then their positions in it,
         ascending. Not set: all.
@@ -155,17 +161,17 @@ def partition(
     SettingsError
         If the dataset is none, or the partition cannot be had.
     """
-    with _as_arguments():
+    with as_arguments(ARGUMENTS):
         settings = DataSettings(
-            clients=clients,
-            partition=scheme,
+            clients=100 if clients is None else clients,
+            partition=_text(scheme),
             alpha=alpha,
             classes_per_client=classes_per_client,
             min_samples=min_samples,
             server_reserve=server_reserve,
         )
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, partitioner)
+        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, scheme, clients)
         made = Clients(spread, tuple(datasets.source.classes[n] for n in datasets.only))
         made.populations.population(PRETRAINING)
     return made
@@ -176,7 +182,7 @@ def tasks(
     number: int = 3,
     classes: int = 5,
     clients: int = 10,
-    scheme: str = "dirichlet",
+    scheme: "Scheme" = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
@@ -195,18 +201,20 @@ def tasks(
 
     Raises a SettingsError if a task cannot be had so.
     """
-    with _as_arguments():
+    with as_arguments(ARGUMENTS):
+        if number == 0:
+            raise SettingsError("number = 0: at least one task is needed")
         settings = DataSettings(classes_per_client=classes_per_client, min_samples=min_samples)
         of_tasks = TaskSettings(
             tasks=number,
             task_classes=classes,
             task_clients=clients,
-            task_partition=scheme,
+            task_partition=_text(scheme),
             task_alpha=alpha,
             task_train_fraction=train_fraction,
         )
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        made = Tasks(Populations(settings, of_tasks, seed, datasets))
+        made = Tasks(_Spread(settings, of_tasks, seed, datasets, scheme, clients))
         for one in range(number):
             made.populations.population(task_name(one))
     return made
@@ -250,6 +258,7 @@ class _Given(Datasets):
         relabel: bool,
         batch: Pick | None,
     ) -> "_Given":
+        declared(RunSettings)["seed"].checked(seed, "seed")
         source = _in_memory(given, relabel, batch)
         return cls(settings, seed, source, _chosen(source.classes, only))
 
@@ -265,7 +274,10 @@ class _Given(Datasets):
 
 
 class _Spread(Populations):
-    """Clients among whom a partitioner of flwr-datasets, if one is given, spreads the samples."""
+    """Clients among whom a function or a partitioner, if one is given, spreads the samples.
+
+    `wanted` is the number of clients that was asked for, None for as many as it makes.
+    """
 
     def __init__(
         self,
@@ -273,25 +285,55 @@ class _Spread(Populations):
         tasks: TaskSettings,
         seed: int,
         datasets: Datasets,
-        partitioner: "Partitioner | None",
+        scheme: "Scheme",
+        wanted: int | None,
     ) -> None:
         super().__init__(data, tasks, seed, datasets)
-        self.partitioner = partitioner
+        self.scheme, self.wanted = scheme, wanted
 
     def spread(
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
     ) -> list[Samples]:
-        if self.partitioner is None:
+        own, key, fewest = self.scheme, (self.seed, name, "partition"), self.data.min_samples
+        if isinstance(own, str):
             return super().spread(samples, name, clients, scheme, alpha)
-        groups = samples.dataset.groups
-        parts = partition_with(
-            self.partitioner,
-            samples.labels,
-            seed_key=(self.seed, name, "partition"),
-            groups=None if groups is None else groups[samples.indices],
-            min_samples=self.data.min_samples,
-        )
+        if _is_partitioner(own):
+            groups = samples.dataset.groups
+            of_each = None if groups is None else groups[samples.indices]
+            parts = partition_with(
+                own, samples.labels, seed_key=key, groups=of_each, min_samples=fewest
+            )
+            if self.wanted not in (None, len(parts)):
+                made = f"{type(own).__name__} makes {len(parts)} clients"
+                raise SettingsError(f"scheme: {made}, and clients = {self.wanted}")
+        else:
+            what = getattr(own, "__name__", type(own).__name__)
+            parts = by_function(
+                what, own, samples.labels, clients, seed_key=key, min_samples=fewest
+            )
         return [samples.take(part) for part in parts]
+
+
+def _is_partitioner(given: Any) -> bool:
+    """Return whether something is a partitioner of flwr-datasets, or a class of such."""
+    return hasattr(given, "load_partition")
+
+
+def _text(scheme: "Scheme") -> str:
+    """Return a scheme that is a text; in the place of others "iid", which nothing is asked of.
+
+    Raises a SettingsError for what can be no scheme.
+    """
+    if isinstance(scheme, str):
+        return scheme
+    if isinstance(scheme, type):
+        name = scheme.__name__
+        how = f"make one of it, or write '{name}'" if _is_partitioner(scheme) else "call it"
+        raise SettingsError(f"scheme is the class {name}: {how}")
+    if not callable(scheme) and not _is_partitioner(scheme):
+        allowed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
+        raise SettingsError(f"scheme is of type {type(scheme).__name__}; needed is {allowed}")
+    return "iid"
 
 
 def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
@@ -299,6 +341,18 @@ def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
 
     So a module that was trained here takes what the caller's own loaders give.
     """
+    if isinstance(given, str):
+        how = f"load it, as in cp.load_dataset({short(repr(given))})"
+        raise SettingsError(f"dataset is a text: {how}")
+    if isinstance(given, type):
+        raise SettingsError(f"dataset is the class {given.__name__}: make one of it")
+    if isinstance(given, Clients | Tasks | Samples):
+        problem = f"dataset is of type {type(given).__name__}, which was made of a dataset"
+        raise SettingsError(f"{problem}; give the dataset itself")
+    arrays = isinstance(given, tuple) and all(isinstance(one, Tensor | np.ndarray) for one in given)
+    if arrays or isinstance(given, Tensor | np.ndarray):
+        how = "torch.utils.data.TensorDataset(inputs, labels), both tensors"
+        raise SettingsError(f"dataset is of type {type(given).__name__}: write {how}")
     found = as_dataset("dataset", given, relabel, batch=batch)
     return found.unscaled() if isinstance(found, ImageDataset) and not is_ours(given) else found
 
@@ -307,8 +361,12 @@ def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int
     """Return numbers of classes, ascending; all if none are named."""
     if only is None:
         return tuple(range(len(names)))
+    if isinstance(only, str) or not isinstance(only, Iterable):
+        raise SettingsError(f"only = {short(repr(only))}: must be a list of numbers or names")
     found = set()
-    for one in only:
+    for one in [one.item() if isinstance(one, Tensor) else one for one in only]:
+        if not isinstance(one, str | Integral):
+            raise SettingsError(f"only: {short(repr(one))}: must be a whole number or a name")
         known = one in names if isinstance(one, str) else 0 <= one < len(names)
         if not known:
             line = unknown("class", one, names) if isinstance(one, str) else f"class {one}"
@@ -320,12 +378,12 @@ def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int
 
 
 @contextmanager
-def _as_arguments() -> Iterator[None]:
+def as_arguments(names: Mapping[str, str]) -> Iterator[None]:
     """Have errors call settings as the arguments are called."""
     try:
         yield
     except SettingsError as error:
         line = str(error)
-        for setting, argument in ARGUMENTS.items():
-            line = line.replace(setting, argument)
+        for setting, argument in sorted(names.items(), key=lambda one: -len(one[0])):
+            line = line.replace(setting, argument).replace(setting.replace("-", "_"), argument)
         raise SettingsError(line) from error

@@ -1,45 +1,55 @@
 """`pretrain`: a method, a module and clients become a starting model."""
 
 import copy
+import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.front.held import Clients, clients_of
+from coprefl_flwr.front.arguments import check_method, check_module
+from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
     folder_for,
     grid_of,
     hash_of_samples,
     outputs_of,
-    run,
     shown,
 )
 from coprefl_flwr.methods import PRETRAINING, Method
-from coprefl_flwr.models import (
-    check_weights,
-    load_arrays,
-    load_saved_model,
-    model_arrays,
-    save_model,
-)
+from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
 from coprefl_flwr.options import declared
+from coprefl_flwr.rounds.checkpoint import History
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
+from coprefl_flwr.rounds.strategy import ROUNDS
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
-from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, made_phase
+from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import FOLDER
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import versions
 
+logger = logging.getLogger("flwr.coprefl")
+
+USAGE, CHECKPOINT = "cp.pretrain(method, model, clients)", "checkpoint.safetensors"
+CHECKPOINT_EVERY = 5
+"""Rounds between checkpoints, where a folder for them is given."""
+
 OF_RUN = ("rounds", "participants")
 """Settings of the training that `pretrain` and the strategy have arguments for."""
+
+ARGUMENTS = {key: key.replace("-", "_") for key in TRAINING_KEYS}
+"""What settings are called in `pretrain`, in messages."""
 
 
 def pretrain(
@@ -56,6 +66,9 @@ def pretrain(
     **options: Any,
 ) -> nn.Module:
     """Return a copy of `model` that a method has pre-trained across clients.
+
+    A strategy that is given has the rounds' metrics in its `history` afterwards, which
+    `plot_history` draws.
 
     Parameters
     ----------
@@ -74,13 +87,14 @@ def pretrain(
         on Ray (see `grids.RayGrid`), with the same numbers up to rounding.
     checkpoint : path of a folder, optional
         Keeps the run's state, so that `resume=True` goes on with it after a stop, with the same
-        numbers. A run that is done there is not done again.
+        numbers. A run that is done there is not done again, and goes on with more `rounds`. At the
+        end the folder holds the model too, and can be a start of `evaluate_starts`.
     quiet : bool
         Whether nothing is logged but warnings.
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
         `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
-        the method's client, such as MOON's `temperature`.
+        the method's client, such as CoPreFL's `support_fraction`.
 
     Raises
     ------
@@ -89,20 +103,64 @@ def pretrain(
     RunFailedError
         If the clients failed a round too often.
     """
+    check_method(method, USAGE)
+    check_module(model, "model", f": {USAGE}")
     check_weights(model, "model")
-    if isinstance(clients, ClientApp):
-        spread = nodes, workers
-        arrays = _with_app(
-            method, model, clients, rounds, spread, checkpoint, resume, quiet, options
-        )
-    else:
-        study = _Study(method, model, clients_of(clients), rounds, options)
-        with folder_for(checkpoint, resume, study.about()) as folder:
-            store = run(study, study.stages, folder, quiet=quiet, workers=workers)
-            arrays, _ = load_saved_model(store.folder(study.stages[0]))
+    with shown([], quiet) as progress, as_arguments(ARGUMENTS):
+        if isinstance(clients, ClientApp):
+            study, job = None, _of_app(method, model, clients, rounds, nodes, options)
+        else:
+            study = _Study(method, model, clients_of(clients), rounds, options)
+            job = _of_study(study, workers)
+        with folder_for(checkpoint, resume, job.about) as folder:
+            if study:
+                study.root = folder
+            file = folder / CHECKPOINT
+            progress.add([(PRETRAINING_KIND, job.rounds)])
+            progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
+            try:
+                with grid_of(job.app, job.nodes, workers) as grid:
+                    result = job.strategy.start(
+                        grid,
+                        to_record(job.first, copy=False),
+                        job.rounds,
+                        train_config=ConfigRecord(dict(job.told)),
+                        checkpoint=file if checkpoint else None,
+                        checkpoint_every=CHECKPOINT_EVERY,
+                        resume=file.exists(),
+                        hooks=[progress],
+                    )
+            finally:  # Of a run that failed too: until then.
+                if isinstance(method, RoundStrategy):
+                    method.history = job.strategy.history
+            arrays = from_record(result.arrays)
+            if study:
+                study.tell_trouble(job.strategy.history)
+            if checkpoint:
+                save_model(folder, arrays, {**job.made, "versions": versions()})
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return made
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What is run: a strategy from the `first` arrays, and the clients' app for so many nodes.
+
+    `about` is what a resumed run must have in common with it, `made` what its model's file says of
+    it, and `told` what its messages say besides.
+    """
+
+    strategy: RoundStrategy
+    first: Arrays
+    rounds: int
+    app: ClientApp
+    nodes: int
+    about: Mapping[str, Any]
+    made: Mapping[str, Any]
+    title: str
+    switch: int = 0
+    told: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Study(Starts):
@@ -159,6 +217,8 @@ class _Study(Starts):
 
     def _check_model(self) -> None:
         """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
+        if not any(one.requires_grad for one in self.given.parameters()):
+            raise SettingsError("model has no parameters that are trained (requires_grad)")
         outputs = outputs_of(self.given, "model", self.clients[0]).shape[1]
         classes = self.num_classes
         if outputs < classes:
@@ -167,13 +227,22 @@ class _Study(Starts):
 
     def about(self) -> dict[str, Any]:
         """Return what a resumed run must have in common with this."""
-        [stage] = self.starts.values()
+        [start] = self.starts.values()
+        phases = [phase.identity() for phase in start.phases]
+        phases[-1].pop("rounds", None)  # A run that is done goes on with more.
         return {
-            "method": [phase.identity() for phase in stage.phases],
+            "method": phases,
             "model": checksums.of_arrays(model_arrays(self.given)),
             "clients": hash_of_samples(self.clients.samples),
             "seed": self.run.seed,
         }
+
+    def tell_trouble(self, history: History) -> None:
+        """Log a warning if the loss says that nothing was learnt."""
+        [start] = self.starts.values()
+        losses = {number: m["loss"] for number, m in history.rounds().items() if "loss" in m}
+        if trouble := start.trouble_of(losses, self.num_classes):
+            logger.warning("%s: %s", start.title, trouble)
 
 
 class _Start(Pretraining):
@@ -186,7 +255,17 @@ class _Start(Pretraining):
     def made_phases(self, study: Starts, name: str) -> Sequence[Phase]:
         given, front = self.front.method, self.front
         if isinstance(given, RoundStrategy):
-            return [_phase(front, *part) for part in _parts(given, study.training.rounds)]
+            return [
+                phase_of(
+                    one,
+                    PRETRAINING,
+                    study.training,
+                    front.of_client,
+                    rounds=rounds,
+                    participants=one.participants or len(front.clients),
+                )
+                for one, rounds in _parts(given, study.training.rounds)
+            ]
         phases = super().made_phases(study, name)
         if not phases:
             raise SettingsError(f"method = {name!r}: it trains nothing; use the module as it is")
@@ -200,17 +279,6 @@ class _Start(Pretraining):
         made.population = of_studies.PRETRAINING
         return made
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
-        about = {
-            "start": self.start,
-            "phases": [phase.about() for phase in self.phases],
-            "num-classes": self.front.num_classes,
-            "classes": list(self.front.clients.classes),
-            "versions": versions(),
-        }
-        save_model(folder, arrays, about)
-        return {}
-
 
 def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by key, or raise a SettingsError for one that nobody here has."""
@@ -220,7 +288,7 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
             line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
             raise SettingsError(f"{line}; compare starts with evaluate_starts")
         for strategy, _ in _parts(method, 1):
-            used = _method(strategy)
+            used = method_of(strategy)
             if PRETRAINING not in used.roles:
                 roles = " and ".join(used.roles)
                 raise SettingsError(f"{used.label} is a method of the role {roles}: no start")
@@ -242,7 +310,7 @@ def _parts(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, in
     return [(one, number) for one, number in strategy.phases]
 
 
-def _method(strategy: RoundStrategy) -> Method:
+def method_of(strategy: RoundStrategy) -> Method:
     """Return a strategy's class as a method, whose client is asked for."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     return Method(inner.name or type(inner).__name__, type(inner))
@@ -250,38 +318,66 @@ def _method(strategy: RoundStrategy) -> Method:
 
 def _name(strategy: RoundStrategy) -> str:
     """Return what progress calls a strategy."""
-    return "+".join(_method(one).label for one, _ in _parts(strategy, 1))
+    return "+".join(method_of(one).label for one, _ in _parts(strategy, 1))
 
 
-def _phase(study: _Study, strategy: RoundStrategy, rounds: int) -> Phase:
-    """Return the phase of a strategy that is given."""
-    method = _method(strategy)
+def phase_of(
+    strategy: RoundStrategy,
+    role: str,
+    training: TrainingSettings,
+    options: Mapping[str, Any],
+    **more: int,
+) -> Phase:
+    """Return the phase of a strategy that is given, with the `options` of its client by key.
+
+    `more` are settings of its training.
+    """
+    method = method_of(strategy)
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
     of_client = declared(method.client_class)
     given = {
         key: getattr(inner, one.name) for key, one in method.options.items() if key not in of_client
     }
-    given |= {key: one for key, one in study.of_client.items() if key in of_client}
-    given |= {"rounds": rounds, "participants": strategy.participants or len(study.clients)}
-    return made_phase(method, PRETRAINING, given, study.training, {})
+    given |= {key: one for key, one in options.items() if key in of_client}
+    return made_phase(method, role, {**given, **more}, training, {})
 
 
-def _with_app(
+def _of_study(study: _Study, nodes: int) -> _Job:
+    """Return the run of a study's one start."""
+    [start] = study.starts.values()
+    made = {
+        "start": start.start,
+        "phases": [phase.about() for phase in start.phases],
+        "num-classes": study.num_classes,
+        "classes": list(study.clients.classes),
+    }
+    app = client_app(
+        lambda _, client_id, config: study.client(client_id, config),
+        clients=lambda _, population: study.hosted(population),
+    )
+    return _Job(
+        start.strategy(),
+        start.weights(),
+        start.rounds,
+        app,
+        nodes,
+        study.about(),
+        made,
+        start.title,
+        start.switch,
+        {"method": start.method, FOLDER: "clients"},
+    )
+
+
+def _of_app(
     method: RoundStrategy | str,
     model: nn.Module,
     app: ClientApp,
     rounds: int,
-    spread: tuple[int, int],
-    checkpoint: str | Path | None,
-    resume: bool,
-    quiet: bool,
+    nodes: int,
     options: Mapping[str, Any],
-) -> Arrays:
-    """Return the arrays that a ClientApp of the caller's own has pre-trained.
-
-    It is `spread` over so many nodes, in so many processes.
-    """
-    nodes, workers = spread
+) -> _Job:
+    """Return the run of a strategy on a ClientApp of the caller's own."""
     if not isinstance(method, RoundStrategy):
         raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
     if options:
@@ -290,21 +386,8 @@ def _with_app(
     if nodes < 1:
         raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
     strategy, first = copy.deepcopy(method), model_arrays(model)
-    about = {"method": strategy.options(), "model": checksums.of_arrays(first), "nodes": nodes}
-    with (
-        folder_for(checkpoint, resume, about) as folder,
-        shown([], quiet) as progress,
-        grid_of(app, nodes, workers) as grid,
-    ):
-        progress.add([(PRETRAINING_KIND, rounds)])
-        progress.begin(f"pre-training {_name(strategy)}", PRETRAINING_KIND, rounds)
-        file = folder / "checkpoint.safetensors"
-        result = strategy.start(
-            grid,
-            to_record(first, copy=False),
-            rounds,
-            checkpoint=file,
-            resume=file.exists(),
-            hooks=[progress],
-        )
-        return from_record(result.arrays)
+    weights = checksums.of_arrays(first)
+    about = {"method": strategy.options(), "model": weights, "nodes": nodes}
+    total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))
+    name = _name(strategy)
+    return _Job(strategy, first, total, app, nodes, about, {"start": name}, f"pre-training {name}")

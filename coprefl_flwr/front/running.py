@@ -19,12 +19,19 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, short
-from coprefl_flwr.files import expanded, read_json, remove_unfinished, write_atomically
+from coprefl_flwr.files import (
+    check_own,
+    expanded,
+    own,
+    read_json,
+    remove_unfinished,
+    write_atomically,
+)
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.models import as_array, computing
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
-from coprefl_flwr.studies.stage import Stage, run_stage
+from coprefl_flwr.studies.stage import Stage, check_folders, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder, check_place
 
 ABOUT = "run.json"
@@ -34,19 +41,18 @@ _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
 
 
-def run(
-    study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool, workers: int = 1
-) -> StudyFolder:
+def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> StudyFolder:
     """Run stages in `folder`, but for those that are done there; return it as a store."""
     store = StudyFolder(folder)
     study.root = store.base
+    check_folders(stages, store)
     app = client_app(
         lambda _, client_id, config: study.client(client_id, config),
         clients=lambda _, population: study.hosted(population),
     )
-    with grid_of(app, workers, workers) as grid, shown(stages, quiet) as progress:
+    with shown(stages, quiet) as progress:
         for stage in stages:
-            run_stage(stage, grid, store, progress)
+            run_stage(stage, LocalGrid(app, 1), store, progress)
     return store
 
 
@@ -56,6 +62,8 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
     Raises a SettingsError for a number that cannot be.
     """
+    if not isinstance(workers, int) or isinstance(workers, bool):
+        raise SettingsError(f"workers = {short(repr(workers))}: must be a whole number")
     if workers == 1:
         yield LocalGrid(app, nodes)
         return
@@ -68,7 +76,7 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 
 @contextmanager
 def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
-    """Give the account of progress, which says nothing but warnings if it is to be quiet."""
+    """Give the account of progress; inside, nothing is logged but warnings if it is to be quiet."""
     without_colours()
     progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
     with contextlib.ExitStack() as silent:
@@ -89,6 +97,9 @@ def folder_for(
 
     Raises a SettingsError if the folder holds a run that is not resumed, or another one.
     """
+    if not isinstance(checkpoint, str | Path | None):
+        given = short(repr(checkpoint))
+        raise SettingsError(f"checkpoint = {given}: must be the path of a folder")
     if checkpoint is None:
         if resume:
             raise SettingsError("resume = True: needs the checkpoint folder of the run")
@@ -97,6 +108,7 @@ def folder_for(
         return
     folder = expanded(checkpoint).resolve()
     check_place("checkpoint", folder)
+    check_own(folder, f"checkpoint = {checkpoint}")
     kept, text = folder / ABOUT, json.dumps(about, indent=1, sort_keys=True)
     if kept.exists() and not resume:
         line = f"checkpoint = {checkpoint}: the folder holds a run"
@@ -107,6 +119,7 @@ def folder_for(
         if other:
             line = f"checkpoint = {checkpoint}: the run there has other {' and '.join(other)}"
             raise SettingsError(f"{line}; name another folder, or give what it had")
+    own(folder, f"checkpoint = {checkpoint}")
     remove_unfinished(folder)
     write_atomically(kept, text.encode())
     yield folder

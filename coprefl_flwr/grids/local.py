@@ -30,6 +30,8 @@ class LocalGrid(Grid):
     """
 
     run: Any = None
+    own_nodes = True
+    """The nodes are this program's own, which may say that they host any number of clients."""
 
     def __init__(
         self, client_app: ClientAppFn, nodes: int = 1, run_config: Mapping[str, Any] | None = None
@@ -104,7 +106,12 @@ class LocalGrid(Grid):
 def answer(client_app: ClientAppFn, message: Message, context: Context) -> Message:
     """Return a node's reply to a message; an exception is an error reply, as in Flower."""
     try:
-        return client_app(message, context)
+        reply = client_app(message, context)
+        if reply.metadata.reply_to_message_id == message.metadata.message_id:
+            return reply
+        # Flower's mods answer the app's reply where they refuse that.
+        stray = Error(2, "ValueError: its reply fits no message that it was sent")
+        return Message(reply.error if reply.has_error() else stray, reply_to=message)
     except (Exception, *ENDS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code for it.

@@ -226,6 +226,9 @@ def connect(cpus: int) -> bool:
         check_ray_address()
         ray.init(logging_level=logging.WARNING)
         return False
+    # Where this process is killed, all of its Ray ends with it. Two processes of Ray's own report
+    # that to a server that is gone too, for a minute: these are the seconds that they try to.
+    os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
     # Not without "local": Ray would look for a cluster of which an old file tells.
     ray.init("local", num_cpus=cpus, include_dashboard=False, logging_level=logging.WARNING)
     return True

@@ -1,11 +1,18 @@
-"""Noise that hides what is shared: x~ = (1 - p) x + e (FedPCL, appendix A.2.4)."""
+"""Noise that hides what is shared: x~ = (1 - p) x + e (FedPCL, appendix A.2.4).
 
+And clipping and noise of a query's gradient and loss (ours).
+"""
+
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coprefl_flwr.arrays import Arrays, norm
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import check_declared, option
 
 
@@ -33,3 +40,42 @@ class Noise:
         draw = {"laplace": rng.laplace, "gaussian": rng.normal}[self.kind]
         noise = draw(0.0, self.scale, np.shape(values))
         return np.asarray((1 - self.share) * values + noise, dtype=np.float32)
+
+
+def check_clip(clip: float | None, noise: float) -> None:
+    """Raise a SettingsError if a query cannot be clipped at `clip` and have `noise` x `clip`."""
+    if clip is not None and not 0 < clip < math.inf:
+        raise SettingsError(f"clip = {clip}: must be a finite number above 0")
+    if not 0 <= noise < math.inf:
+        raise SettingsError(f"noise = {noise}: must be a finite number of at least 0")
+    if noise and clip is None:
+        raise SettingsError(f"noise = {noise:g}: set clip too, of which it is a multiple")
+
+
+def clipped(
+    gradient: Arrays,
+    loss: float,
+    clip: float,
+    noise: float,
+    rng: np.random.Generator,
+    first: Mapping[str, str],
+) -> tuple[Arrays, float]:
+    """Return a gradient and a loss, clipped and with Gaussian noise on every number.
+
+    The gradient is scaled down to the l2 norm `clip` at most, and the loss kept between 0 and
+    `clip`, before the noise and after it. The standard deviation is `noise` x `clip`. `first` has
+    for each array the first of its names: tied weights are one, and get the same noise.
+    """
+    once = {name: array for name, array in gradient.items() if first.get(name, name) == name}
+    length, deviation = norm([once]), noise * clip
+    scale = min(1.0, clip / length) if length else 1.0
+    noised = {}
+    for name, array in once.items():
+        changed = scale * array.astype(np.float64)
+        if noise:
+            changed += deviation * rng.standard_normal(array.shape)
+        noised[name] = changed.astype(array.dtype)
+    hidden = min(max(loss, 0.0), clip)
+    if noise:
+        hidden = min(max(hidden + deviation * float(rng.standard_normal()), 0.0), clip)
+    return {name: noised[first.get(name, name)] for name in gradient}, hidden

@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import parse_json, read_text
+from coprefl_flwr.files import parse_json, read_text, written_beside
 
 WEIGHTS = "model.safetensors"
 ABOUT = "model.json"
@@ -30,12 +30,14 @@ def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any
     text = json.dumps(about, indent=2, sort_keys=True) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SUMS).unlink(missing_ok=True)  # Those of an older model.
-    new_weights = _write_beside(folder / WEIGHTS, weights)
-    new_about = _write_beside(folder / ABOUT, text.encode())
-    # An older model's weights must never stand beside the new model's description.
-    (folder / WEIGHTS).unlink(missing_ok=True)
-    os.replace(new_about, folder / ABOUT)
-    os.replace(new_weights, folder / WEIGHTS)
+    with (
+        written_beside(folder / WEIGHTS, weights) as new_weights,
+        written_beside(folder / ABOUT, text.encode()) as new_about,
+    ):
+        # An older model's weights must never stand beside the new model's description.
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        os.replace(new_about, folder / ABOUT)
+        os.replace(new_weights, folder / WEIGHTS)
 
 
 def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -68,12 +70,3 @@ def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 def _same(order: list[Any], names: list[str]) -> bool:
     return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)
-
-
-def _write_beside(path: Path, content: bytes) -> Path:
-    partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return partial

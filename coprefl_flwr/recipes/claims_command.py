@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, say
 from coprefl_flwr.files import read_text, write_atomically
 from coprefl_flwr.recipes.claims import Asked, Claim, Side
 from coprefl_flwr.recipes.gathering import (
@@ -56,7 +56,7 @@ def write_claims(folder: Path, outputs: Path, page: Path) -> int:
     write_atomically(page, written.text().encode())
     words = [one.word for one in written.verdicts().values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in (HOLDS, FAILS, OPEN))
-    print(f"{page}: {len(words)} measured rows: {counts}")
+    say(f"{page}: {len(words)} measured rows: {counts}")
     return 0
 
 

@@ -1,10 +1,10 @@
 """From the store to a report: what a recipe's runs came to, table by table."""
 
-import contextlib
 import functools
+import logging
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
@@ -44,11 +43,13 @@ from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.tasks import DIAGNOSIS
 
+logger = logging.getLogger("flwr.coprefl")
 
-def collect(recipe: Recipe, store: ModelStore, failed: Failures, commit: str = "") -> Report:
+
+def collect(recipe: Recipe, store: ModelStore, failed: Failures, text: str = "") -> Report:
     """Return the report of the results in the store; it names the runs that are missing.
 
-    `commit` is that of the folder in which the recipe stands.
+    `text` is the SHA-256 of the recipe's file.
     """
     tables = [_Table(recipe, store, failed, one) for one in recipe.combinations()]
     told = list(dict.fromkeys(line for table in tables for line in table.told()))
@@ -63,8 +64,26 @@ def collect(recipe: Recipe, store: ModelStore, failed: Failures, commit: str = "
         settings=provenance.set_here(recipe),
         defaults=provenance.left_alone(recipe),
         methods=provenance.of_methods([one for table in tables for one in table.first_runs()]),
-        made=provenance.made(recipe, store, [r for one in tables for r in one.runs()], commit),
+        made=provenance.made(recipe, store, [r for one in tables for r in one.runs()], text),
     )
+
+
+def _if_to_be_had(what: str, made: Callable[..., Any], *of: Any) -> Any:
+    """Return what a function gives; None, with a line, where its code or data are not there."""
+    try:
+        return made(*of)
+    except SettingsError as error:
+        _tell_once(f"{what} is left out: {error}")
+        return None
+
+
+def _figure(kind: str, asked: Sequence[str], made: Callable[..., Any], *of: Any) -> Any:
+    return _if_to_be_had(f"the figure {kind}", made, *of) if kind in asked else None
+
+
+@functools.lru_cache(maxsize=64)
+def _tell_once(line: str) -> None:
+    logger.warning("%s", line)
 
 
 def _gamma(stage: Stage) -> float:
@@ -109,7 +128,9 @@ class _Table:
             metrics=recipe.metrics,
             units=units,
             measured=[
-                self._measured(row, one, runs) if one else Measured(row.entrant.label, "", missing)
+                self._measured(row, one, runs)
+                if one
+                else Measured(row.entrant.label, "", missing, unfinished=self._of_seeds(runs))
                 for row, one, runs in self._rows
             ],
             reference=recipe.reference,
@@ -236,12 +257,18 @@ class _Table:
             rounds=frame(rounds),
             curves=self._of_tasks(runs, label, "rounds"),
             switch=runs[0].main.switch,
-            landscape=loss_around(self.store, runs[0]) if "landscape" in asked else None,
-            noised=image_with_noise(self.store, runs[0]) if "noise" in asked else None,
+            landscape=_figure("landscape", asked, loss_around, self.store, runs[0]),
+            noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
             similarity=self._similarity(contest, chosen),
             gamma=_gamma(runs[0].main),
+            unfinished=self._of_seeds(runs),
             troubles=notes.troubles(self.store, runs),
         )
+
+    def _of_seeds(self, runs: Sequence[Run]) -> str:
+        """Return how many seeds of a row are there, "" for all."""
+        done, seeds = sum(map(self.store.done, runs)), len(self.recipe.seeds)
+        return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
     def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:
         """Return the rows or the rounds of all tasks, which are numbered on from seed to seed."""
@@ -274,8 +301,6 @@ class _Table:
         if "domain" in rows:
             of_domains = rows.groupby("domain")["accuracy"]
             found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
-        for name in [name for name in rows if str(name).startswith(METRIC)]:
-            found[str(name)] = float(rows[name].astype(float).mean())
         for metric in self.recipe.metrics:
             if reached := TO_REACH.fullmatch(metric):
                 found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))
@@ -312,9 +337,9 @@ class _Table:
         early = run.settings.stop_at_loss is not None and bool(made.phases)
         if set(BUDGETS) & set(self.recipe.metrics) and (rounds or not early):
             # Results that were kept are reported also where their clients cannot be had any more.
-            with contextlib.suppress(SettingsError):
-                step_size, gradients = cost(made, len(rounds) if early else None)
-                found |= {"step-size": step_size, "gradients": gradients / 1e6}
+            made_of = len(rounds) if early else None
+            if costs := _if_to_be_had("what starts cost", cost, made, made_of):
+                found |= {"step-size": costs[0], "gradients": costs[1] / 1e6}
         if early and rounds:
             loss = rounds[-1][f"server-{START_LOSS}"]
             reached = loss is not None and made.reached(loss)

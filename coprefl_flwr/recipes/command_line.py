@@ -24,21 +24,36 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coprefl_flwr import places
+from coprefl_flwr.allowed import without_code
 from coprefl_flwr.checking.command import check_methods
-from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, unknown
-from coprefl_flwr.files import alone, read_json, read_text, remove_unfinished, write_atomically
+from coprefl_flwr.checksums import of_file
+from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
+from coprefl_flwr.files import (
+    LOCK,
+    LOCKS,
+    alone,
+    check_links,
+    check_own,
+    own,
+    read_json,
+    read_text,
+    remove_unfinished,
+    write_atomically,
+)
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
 from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
+from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
 from coprefl_flwr.recipes.listing import (
+    FAILED,
     PLACE,
     RECIPE,
     RUNS,
     listing,
-    purposes,
     runs_in,
     store_of,
+    wanted_of,
 )
 from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.plan_command import add_plan, totals
@@ -53,12 +68,12 @@ from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
-from coprefl_flwr.studies.stage import RESULT, read_result
-from coprefl_flwr.studies.study import Track, check_place, commit_of, versions
+from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
+from coprefl_flwr.studies.study import Track, check_place, versions
 
 logger = logging.getLogger("flwr.coprefl")
 
-FAILED, COMMIT, LOCK = "failed.json", "commit.txt", ".lock"
+TEXT, COLUMNS, REPORT = "recipe.sha256", "columns.json", "report"
 INTERRUPTED = 130
 WORKERS_HELP = (
     "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
@@ -73,13 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(given.run(given))
     except (SettingsError, RunFailedError) as error:
-        print(f"coprefl: {error}", file=sys.stderr)
+        say(f"coprefl: {error}", file=sys.stderr)
         return 1
     except OSError as error:  # The disk is full, a folder is gone or may not be written to.
-        print(f"coprefl: {of_system(error)}", file=sys.stderr)
+        say(f"coprefl: {of_system(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
+        say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
         return INTERRUPTED
 
 
@@ -148,7 +163,7 @@ def _versions() -> str:
 
 def _new(given: argparse.Namespace) -> int:
     path = write_new(given.name)
-    print(f"{path} is written; `coprefl run {path}` runs it")
+    say(f"{path} is written; `coprefl run {path}` runs it")
     return 0
 
 
@@ -161,40 +176,46 @@ def _run(given: argparse.Namespace) -> int:
     wanted_workers(given.workers)
     check_place("--out", out)
     check_place("--models", models)
+    _check_folder(out)
     _check_not_another(out, recipe)
     tracker = _tracker(given, out)
-    runs = check_runs(recipe)
+    runs, store = check_runs(recipe), ModelStore(models.resolve())
+    check_links(store.root, store.root / LOCKS)
+    check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
-        return _run_into(out, models, given, recipe, runs, tracker)
+        return _run_into(out, store, given, recipe, runs, tracker)
 
 
 def _run_into(
     out: Path,
-    models: Path,
+    store: ModelStore,
     given: argparse.Namespace,
     recipe: Recipe,
     runs: Sequence[Run],
     tracker: Track | None,
 ) -> int:
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
-    for folder in (out, out / "report"):
+    own(out, "--out")
+    for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
-    write_atomically(out / RECIPE, recipe.to_yaml().encode())
-    write_atomically(out / PLACE, f"{os.path.relpath(models.resolve(), out.resolve())}\n".encode())
-    write_atomically(out / RUNS, json.dumps(purposes(recipe, runs), indent=1).encode())
-    store = ModelStore(models.resolve())
+    written = recipe.to_yaml()
+    write_atomically(out / RECIPE, written.encode())
+    write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
+    (out / FAILED).unlink(missing_ok=True)  # Until this run has come to its end.
+    write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
+    if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
+        write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
     remove_unfinished(store.root, shared=True)
-    commit = commit_of(given.recipe.resolve().parent)
     # That of its results: a recipe that was run to the end has no others by being run again.
-    if commit and not ((out / COMMIT).exists() and all(map(store.done, runs))):
-        write_atomically(out / COMMIT, f"{commit}\n".encode())
-    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), models)
+    if not ((out / TEXT).exists() and all(map(store.done, runs))):
+        write_atomically(out / TEXT, f"{of_file(given.recipe)}\n".encode())
+    logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
     with workshop(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
     for key, problem in failed.items():
-        print(f"coprefl: {key} failed: {problem}", file=sys.stderr)
+        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -213,6 +234,14 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     if given.wandb:
         return WandB(given.wandb, out.resolve())
     return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
+
+
+def _check_folder(out: Path) -> None:
+    """Raise a SettingsError if the folder, or that of its report, is not to be written into."""
+    check_own(out, "--out")
+    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, TEXT, COLUMNS)
+    check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
+    check_own(out / REPORT, "--out")
 
 
 def _check_not_another(out: Path, recipe: Recipe) -> None:
@@ -239,26 +268,30 @@ def _report(given: argparse.Namespace) -> int:
     if not (out / RECIPE).exists():
         known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
         raise SettingsError(unknown("recipe's folder", str(out), known))
-    recipe, store = read_recipe(out / RECIPE), store_of(out)
-    if not store.root.is_dir():
-        raise SettingsError(f"{out}: its results are not at {store.root}")
-    _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
+    check_links(out, out / REPORT)
+    check_own(out / REPORT, "report")
+    with without_code("coprefl report"):
+        known_columns(out / COLUMNS)
+        recipe, store = read_recipe(out / RECIPE), store_of(out)
+        if not store.root.is_dir():
+            raise SettingsError(f"{out}: its results are not at {store.root}")
+        _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
     return 0
 
 
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
-    kept = out / COMMIT
+    kept = out / TEXT
     report = collect(recipe, store, failed, read_text(kept).strip() if kept.exists() else "")
-    page = write_report(report, out / "report")
+    page = write_report(report, out / REPORT)
     for line in report.warnings:
         logger.warning("%s", line)
     for comparison in report.comparisons:
-        print(text_tables(comparison))
-    print(f"tables and figures: {page}")
+        say(text_tables(comparison))
+    say(f"tables and figures: {page}")
 
 
 def _list(given: argparse.Namespace) -> int:
-    print(listing(given.outputs))
+    say(listing(given.outputs))
     return 0
 
 
@@ -270,14 +303,14 @@ def _show(given: argparse.Namespace) -> int:
     if len(found) > 1:
         raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
     ((folder, about),) = found
-    print(folder)
+    say(folder)
     for phase in about["phases"] or [{"method": "random"}]:
         own = [f"{k} = {v}" for k, v in phase.items() if k != "method" and v != ""]
-        print(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
+        say(f"  {phase['method']}" + (f": {', '.join(own)}" if own else ""))
     settings, trained = about["settings"], f"backbones {about['settings']['backbones']}"
     if settings["study"] == STARTS:
         trained = f"{settings['model']}, {about.get('num-classes', '?')} classes"
-    print(f"  {trained}, seed {settings['seed']}")
+    say(f"  {trained}, seed {settings['seed']}")
     _show_results(folder)
     return 0
 
@@ -287,16 +320,16 @@ def _show_results(folder: Path) -> None:
     result = read_result(folder)
     if result["rounds"]:
         last = {k: v for k, v in result["rounds"][-1].items() if isinstance(v, int | float)}
-        print(f"  after round {last.pop('round', '?')}:")
+        say(f"  after round {last.pop('round', '?')}:")
         for key, value in last.items():
-            print(f"    {key} = {value:.6g}")
+            say(f"    {key} = {value:.6g}")
     for _, row in accuracies(frame(result["rows"])).iterrows() if result["rows"] else ():
         name = f", {row['domain']}" if "domain" in row else ""
-        print(f"  client {row['client']}{name}: {row['accuracy']:.1f} %")
+        say(f"  client {row['client']}{name}: {row['accuracy']:.1f} %")
     for file in sorted(folder.glob(f"tasks/*/{RESULT}")):
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
-        print(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
+        say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
 
 
 if __name__ == "__main__":

@@ -4,17 +4,23 @@ import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 from coprefl_flwr import places
+from coprefl_flwr.allowed import is_without_code
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_json
 from coprefl_flwr.options import Option, Value
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
-from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Better, Heading, is_column
+from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.client_metrics import metric_at
+from coprefl_flwr.studies.client_metrics import own_metric
 from coprefl_flwr.studies.settings import STARTS, checked
+
+OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
+"""Name, title and better way of metrics of the user's own, by the places that a recipe names."""
 
 MOST_VALUES = 1000
 """Values of a setting that are compared or searched."""
@@ -60,13 +66,25 @@ def metric_of(entry: Located, what: str) -> str:
 
 def own_column(place: str, entry: Located) -> str:
     """Return the column of a metric of the user's own, and remember how it is shown."""
-    try:
-        found = metric_at(place)
-    except SettingsError as error:
-        raise entry.error(str(error)) from error
-    better: Better = "lower" if found.better == "lower" else "higher"
-    OWN_HEADINGS[f"{METRIC}{found.name}"] = Heading(found.title, better)
-    return f"{METRIC}{found.name}"
+    if not is_without_code():
+        try:
+            found = own_metric(place)
+        except SettingsError as error:
+            raise entry.error(str(error)) from error
+        OWN_COLUMNS[place] = found.name, found.title, found.better
+    if place not in OWN_COLUMNS:
+        raise entry.error(f"{place}: `coprefl run` has not stored how this metric is shown")
+    name, title, better = OWN_COLUMNS[place]
+    OWN_HEADINGS[f"{METRIC}{name}"] = Heading(title, "lower" if better == "lower" else "higher")
+    return f"{METRIC}{name}"
+
+
+def known_columns(file: Path) -> None:
+    """Know the user's own metrics that a run stored, if it did, for reports without their code."""
+    stored = read_json(file) if file.exists() else {}
+    for place, told in stored.items() if isinstance(stored, dict) else ():
+        if isinstance(told, list) and len(told) == 3 and all(isinstance(one, str) for one in told):
+            OWN_COLUMNS[place] = told[0], told[1], told[2]
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:

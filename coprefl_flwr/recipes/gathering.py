@@ -42,6 +42,9 @@ def read_values(path: Path) -> pd.DataFrame:
         raise SettingsError(f"{path} is no table: {' '.join(str(error).split())}") from error
     if tuple(found.columns) != COLUMNS:
         raise SettingsError(f"{path}: its columns must be {', '.join(COLUMNS)}")
+    texts = found.select_dtypes(include=["object", "string"]).columns
+    # As `write_csv` wrote what began as a formula does.
+    found[texts] = found[texts].replace(r"^'(?=[=+\-@\t\r])", "", regex=True)
     return found.astype({"seed": int, "value": float, "tasks": int})
 
 

@@ -1,16 +1,18 @@
 """What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
 
+import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, printable
 from coprefl_flwr.files import read_json, read_text
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.reading import KEYS
 from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.phases import shown
 from coprefl_flwr.studies.settings import STARTS
@@ -20,6 +22,9 @@ logger = logging.getLogger("flwr.coprefl")
 
 RECIPE, PLACE, RUNS = "recipe.yaml", "models.txt", "runs.json"
 """Files of a recipe's folder: the recipe, where its results lie, and which may be there."""
+
+FAILED = "failed.json"
+"""Which runs failed, and why; there once `coprefl run` has come to its end."""
 
 REPORTED, VALIDATION, TRIAL = "reported", "validation", "trial"
 
@@ -36,6 +41,12 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     whole = {run.key for row, one in tried for run in row.deciding(one)}
     trials = {run.key for row, one in tried for run in row.trials(one)}
     return found | dict.fromkeys(trials - whole, TRIAL)
+
+
+def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Return what `RUNS` holds: of each run its key, what it is for, and its stages' folders."""
+    known = purposes(recipe, runs)
+    return [{"run": one.key, "for": known[one.key], "stages": list(one.keys)} for one in runs]
 
 
 def store_of(folder: Path) -> ModelStore:
@@ -99,11 +110,44 @@ def listing(outputs: Path) -> str:
 
 def _recipe(folder: Path) -> list[str]:
     """Return a line of the recipes: folder, state, title."""
-    state = "reported" if (folder / "report" / "index.html").exists() else "under way"
     try:
-        return [str(folder), state, read_recipe(folder / RECIPE).title]
+        state = _state(folder)
+        # Not read as a recipe: for that the code would be run that it names.
+        title = read_yaml(folder / RECIPE).mapping("a recipe", KEYS)["title"].text("title")
+        return [str(folder), state, title]
+    except KeyError:
+        return [str(folder), "cannot be read", f"{folder / RECIPE}: there is no 'title'"]
     except SettingsError as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
+
+
+def _state(folder: Path) -> str:
+    """Return "reported" of a recipe that was run to its end, else how many runs are there.
+
+    That a search need not make all of its runs is known only at its end.
+    """
+    if not (folder / RUNS).exists():
+        return "not begun"
+    ended = (folder / FAILED).exists() and not read_json(folder / FAILED, dict)
+    if ended and (folder / "report" / "index.html").exists():
+        return "reported"
+    store = store_of(folder).root
+    made = [
+        all((store / key / RESULT).exists() for key in one["stages"]) for one in wanted_in(folder)
+    ]
+    return f"{sum(made)} of {len(made)} run{'s' * (len(made) != 1)}"
+
+
+def wanted_in(folder: Path) -> list[dict[str, Any]]:
+    """Return the runs that a recipe needs: {"run": key, "for": purpose, "stages": keys} each."""
+    found: list[dict[str, Any]] = read_json(folder / RUNS, list)
+    for one in found:
+        texts = [one.get("run"), one.get("for")] if isinstance(one, dict) else [None]
+        stages = one.get("stages") if isinstance(one, dict) else None
+        whole = isinstance(stages, list) and all(isinstance(text, str) for text in texts + stages)
+        if not whole:
+            raise SettingsError(f"{folder / RUNS} is damaged: run the recipe again")
+    return found
 
 
 def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
@@ -112,9 +156,11 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        for key, purpose in read_json(folder / RUNS, dict).items():
-            name = folder.name if purpose == REPORTED else f"{folder.name} ({purpose})"
-            users.setdefault(key, []).append(name)
+        with contextlib.suppress(SettingsError):  # The line of the recipe says what is wrong.
+            for one in wanted_in(folder):
+                own = one["for"] == REPORTED
+                name = folder.name if own else f"{folder.name} ({one['for']})"
+                users.setdefault(one["run"], []).append(name)
     return users
 
 
@@ -150,6 +196,7 @@ def _studies(outputs: Path) -> list[list[str]]:
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Return lines below their headings, each column as wide as its widest cell."""
+    lines = [list(map(printable, line)) for line in lines]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
     rows = [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

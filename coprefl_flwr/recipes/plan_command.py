@@ -7,7 +7,7 @@ import textwrap
 import time
 from pathlib import Path
 
-from coprefl_flwr.errors import one_line
+from coprefl_flwr.errors import one_line, say
 from coprefl_flwr.recipes.calibration import Pace, paces
 from coprefl_flwr.recipes.plan import Plan, Row, plan_of
 from coprefl_flwr.recipes.reading import read_recipe
@@ -57,7 +57,7 @@ def _plan(given: argparse.Namespace) -> int:
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     out = given.out or Path("outputs") / given.recipe.stem
     store = ModelStore((given.models or out.parent / "models").resolve())
-    print(told(recipe, plan_of(recipe, store), workers))
+    say(told(recipe, plan_of(recipe, store), workers))
     return 0
 
 

@@ -28,8 +28,8 @@ OF_NO_RESULT = (
 )
 
 
-def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], commit: str) -> dict[str, str]:
-    """Return how those runs that are there were made; `commit` is that of the recipe's folder.
+def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], text: str) -> dict[str, str]:
+    """Return how those runs that are there were made; `text` is the SHA-256 of the recipe's file.
 
     All of it is the results' own, so that a report that is made again says the same.
     """
@@ -40,7 +40,7 @@ def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], commit: str) ->
     found = {
         "versions": _joined(versions),
         "commit of the package": _joined(str(about.get("commit", "")) for about in abouts),
-        "commit of the recipe": commit,
+        "SHA-256 of the recipe": text,
         "machine": _joined(str(about.get("machine", "")) for about in abouts),
         "date (UTC)": _days(files),
         "seeds": ", ".join(map(str, recipe.seeds)),

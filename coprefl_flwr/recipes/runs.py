@@ -8,6 +8,8 @@ recipe that needs one finds it, and none is made twice:
     MODELS/KEY/tasks/KEY/result.json                         a task from it
     MODELS/KEY/global.safetensors, ..., result.json          a personalised method
     MODELS/features/KEY/                                     what backbones made of images
+
+As the hashes make these names nobody else's, MODELS can also hold files of the user's own.
 """
 
 import contextlib
@@ -23,7 +25,7 @@ from typing import Any
 import filelock
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import read_json, remove_unfinished
+from coprefl_flwr.files import LOCKS, check_links, read_json, remove_unfinished
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
@@ -34,9 +36,6 @@ from coprefl_flwr.studies.stage import Stage, settle
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
-
-LOCKS = ".locks"
-"""Below the folder of all runs, a file a stage that is or was being made."""
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """By kind of study, the role of the methods that its rows are."""
@@ -169,7 +168,8 @@ class ModelStore:
                 settle(stage, self.folder(stage))
 
     def _lock(self, stage: Stage) -> filelock.FileLock:
-        locks = self.root / LOCKS
-        locks.mkdir(parents=True, exist_ok=True)
         # The end of a long key is what tells it from others: its hash.
-        return filelock.FileLock(locks / stage.key.replace("/", "-")[-200:])
+        lock = self.root / LOCKS / stage.key.replace("/", "-")[-200:]
+        check_links(self.root, lock)
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(lock)

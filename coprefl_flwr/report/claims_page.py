@@ -102,8 +102,13 @@ def _introduction(command: str, judged: Mapping[Row, Verdict]) -> str:
         "the difference is taken seed by seed, first row less second.",
         f"Intervals are corrected over all {tested} rows of this page that can be tested (Holm's "
         "step-down over the p-values of paired t-tests; each interval is the t interval at the "
-        f"level of its step). Where nothing differs, {100 * ERROR:g} % of such pages have a false "
-        "verdict.",
+        f"level of its step). Where nothing differs, {100 * ERROR:g} % of such pages say of some "
+        "row that it differs.",
+        "Each interval is corrected by itself, and they are not simultaneous: it is not claimed "
+        f"that on {100 * (1 - ERROR):g} % of such pages all of them hold the true differences. "
+        "Holm's order is that of tests against a difference of 0. Verdicts by the margin (that two "
+        "rows are equal, or differ too little to matter) are read off the same intervals, outside "
+        f"of that order: the {100 * ERROR:g} % do not cover them.",
     ]
     text = [_wrapped(one) for one in paragraphs]
     return "\n".join([

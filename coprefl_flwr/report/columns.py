@@ -75,7 +75,8 @@ COLUMNS = {
 }
 """What can be shown of tasks (`results.TASK_METRICS`), of the pre-training, and of what is sent.
 
-`std-clients` is what FedPCL calls variance (Tables 12 and 13). What is sent is by one client in one
+`std-clients` is what FedPCL calls variance (Tables 12 and 13). `models` and `megabytes` are what a
+deployment sends (`rounds.traffic`); weights and numbers are those that one client sends in one
 round; `seconds` are a personalised method's in its median round, on whatever made it. Step sizes
 and gradients are those of the whole pre-training, as `rounds.budget` counts them; the loss is the
 start's, over all training samples of all pre-training clients.

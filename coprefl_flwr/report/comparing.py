@@ -1,7 +1,7 @@
 """A comparison's numbers, its table, and one metric of several comparisons in a table."""
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -88,15 +88,22 @@ def table(comparison: Comparison) -> Table:
     """Return the comparison's table."""
     found = numbers(comparison)
     troubled = {row.name for row in comparison.measured if row.troubles}
+    unstarted = _unstarted(comparison)
     columns = [
-        _column(str(metric), of, troubled) for metric, of in found.groupby("metric", sort=False)
+        _column(str(metric), of, troubled, unstarted)
+        for metric, of in found.groupby("metric", sort=False)
     ]
     lines = found[["row", "label", "chosen"]].drop_duplicates()
     names = ["label", "chosen"] if lines["chosen"].any() else ["label"]
     marked = any(number.best for one in columns for number in one.parts["here"])
+    part = {
+        row.name: f" ({row.unfinished})"
+        for row in comparison.measured
+        if row.unfinished and row.name not in unstarted
+    }
+    marks = {row: f"{part.get(row, '')}{f' {DAGGER}' * (row in troubled)}" for row in lines["row"]}
     texts = [
-        [f"{label} {DAGGER}" if row in troubled else label, chosen or NONE]
-        for row, label, chosen in lines.to_numpy().tolist()
+        [f"{label}{marks[row]}", chosen or NONE] for row, label, chosen in lines.to_numpy().tolist()
     ]
     return Table(
         names=["Method", "Chosen"][: len(names)],
@@ -110,14 +117,33 @@ def table(comparison: Comparison) -> Table:
     )
 
 
-def _column(metric: str, found: pd.DataFrame, troubled: Container[str]) -> Column:
-    """Return the column of a metric, from its `numbers`; rows that are troubled are never best."""
+def _unstarted(comparison: Comparison) -> dict[str, str]:
+    """Return "0 of 3 seeds" of each row that has nothing of a run yet."""
+    rows = [row for row in comparison.measured if row.unfinished.startswith("0 of ")]
+    wanted = set(comparison.metrics) & set(TASK_METRICS)
+    return {
+        row.name: row.unfinished
+        for row in rows
+        if all(math.isnan(value) for metric in wanted for value in row.values[metric])
+    }
+
+
+def _column(
+    metric: str, found: pd.DataFrame, troubled: Container[str], unstarted: Mapping[str, str]
+) -> Column:
+    """Return the column of a metric, from its `numbers`; rows that are troubled are never best.
+
+    A row that is not started says how many of its seeds are there, in the place of a number.
+    """
     heading, best, nothing = column(metric), _best(metric, found, troubled), Number(NONE)
     values = found[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
     decimals = 0 if whole else heading.decimals  # Rounds are whole, but where they are averaged.
     here = [
-        Number.of(mean, std, f",.{decimals}f", at in best) for at, mean, std in values.itertuples()
+        Number.of(mean, std, f",.{decimals}f", at in best)
+        if row not in unstarted or not math.isnan(mean)
+        else Number(unstarted[row])
+        for row, (at, mean, std) in zip(found["row"], values.itertuples(), strict=True)
     ]
     # Qualities with the papers' two decimals, costs in as many as it takes.
     spec = ".2f" if heading.tested else ",.10g"
@@ -233,6 +259,8 @@ def _absent(comparison: Comparison, found: pd.DataFrame) -> list[str]:
     none = found[found["n"] == 0]
     for row, of_row in none.groupby("row", sort=False):
         metrics = list(of_row["metric"])
+        if row in _unstarted(comparison):
+            continue
         if row not in measured:
             why.setdefault("only the paper has it", []).append(str(row))
         elif set(comparison.metrics) & set(TASK_METRICS) & set(metrics):

@@ -41,6 +41,7 @@ class Measured:
     similarity: Similarity | None = None  # how much each backbone is in what it fuses
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
     noised: Noised | None = None  # an image that it is trained on, without and with noise
+    unfinished: str = ""  # how many of its seeds are there, e.g. "1 of 3 seeds"; "": all
     troubles: Sequence[str] = ()  # what diverged or did not learn, e.g. "seed 0: diverged: ..."
 
     @property

@@ -2,7 +2,6 @@
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,13 +28,14 @@ class Picture(NamedTuple):
     """A figure of a comparison, as a page shows it."""
 
     kind: str  # one of `comparison.FIGURES`
+    files: dict[str, bytes]  # PNG and PDF, by name
     png: str  # in base64
     caption: str  # what it shows, in a sentence or two
     alternative: str  # the same for those who do not see it
 
 
-def draw(comparison: Comparison, kinds: Sequence[str], folder: Path) -> list[Picture]:
-    """Write those figures that the comparison has data for, each as PNG and PDF."""
+def draw(comparison: Comparison, kinds: Sequence[str]) -> list[Picture]:
+    """Return those figures that the comparison has data for."""
     found = []
     rows = ", ".join(row.name for row in comparison.measured)
     ending = f"of {rows}; {comparison.title or comparison.name}. The table has the numbers."
@@ -45,11 +45,12 @@ def draw(comparison: Comparison, kinds: Sequence[str], folder: Path) -> list[Pic
             figure, caption = figure_of(comparison)
         except NothingToDrawError:
             continue
-        path = folder / f"{comparison.name}-{kind}.png"
-        figures.save(figure, path)
-        figures.save(figure, path.with_suffix(".pdf"))
-        png = base64.b64encode(path.read_bytes()).decode()
-        found.append(Picture(kind, png, caption, f"{what} {ending}"))
+        files = {
+            f"{comparison.name}-{kind}.{suffix}": figures.content_of(figure, suffix)
+            for suffix in ("png", "pdf")
+        }
+        png = base64.b64encode(next(iter(files.values()))).decode()
+        found.append(Picture(kind, files, png, caption, f"{what} {ending}"))
     return found
 
 

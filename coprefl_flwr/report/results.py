@@ -99,13 +99,22 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_task(rows: pd.DataFrame) -> dict[str, float]:
-    """Return every metric of `TASK_METRICS` of one task, from its `accuracies`."""
+    """Return every metric of `TASK_METRICS` of one task, from its `accuracies`.
+
+    Of metrics of the user's own it is the mean over the clients that have a value.
+    """
     beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
-    return {**summarise_task(rows["accuracy"]), BEYOND: beyond}
+    own = {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
+    return {**summarise_task(rows["accuracy"]), BEYOND: beyond, **own}
+
+
+def own_metrics(rows: pd.DataFrame) -> list[str]:
+    """Return the columns of rows that are metrics of the user's own."""
+    return [str(name) for name in rows if str(name).startswith(METRIC)]
 
 
 def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per start and task, as they first appear: start, task, `TASK_METRICS`."""
+    """Return a row per start and task, as they first appear: start, task, and `one_task`."""
     groups = accuracies(rows).groupby(["start", "task"], sort=False)
     found = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
     return pd.DataFrame(found)
@@ -114,22 +123,41 @@ def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
     """Return a row per start, in order of first appearance.
 
-    Its columns are "start", "tasks" (how many) and, for each metric of `TASK_METRICS`, the
-    metric's name (mean over tasks) and name + " std". CoPreFL's papers do not say which standard
-    deviation they report: this is the sample one (ddof=1), nan when there is one task only.
+    Its columns are "start", "tasks" (how many) and, for each metric of `TASK_METRICS` and of the
+    user's own ("metric:NAME"), its name (mean over tasks) and name + " std". CoPreFL's papers do
+    not say which standard deviation they report: this is the sample one (ddof=1), nan when there
+    is one task only.
     """
     tasks = task_metrics(rows).groupby("start", sort=False)
     found = tasks.size().rename("tasks").reset_index()
-    for metric in TASK_METRICS:
+    for metric in (*TASK_METRICS, *own_metrics(rows)):
         over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
         found[metric] = [one.mean for one in over_tasks]
         found[f"{metric} std"] = [one.std for one in over_tasks]
     return found
 
 
+def csv(found: pd.DataFrame) -> str:
+    """Return a DataFrame as CSV; what is missing is left empty.
+
+    A text that a spreadsheet would take for a formula has a ' before it.
+    """
+    return found.map(_no_formula).to_csv(index=False, lineterminator="\n")
+
+
 def write_csv(path: str | Path, found: pd.DataFrame) -> None:
-    """Write a DataFrame as CSV, atomically; what is missing is left empty."""
-    write_atomically(path, found.to_csv(index=False, lineterminator="\n").encode())
+    """Write a DataFrame as CSV, atomically."""
+    write_atomically(path, csv(found).encode())
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from coprefl_flwr.report.columns import STEP_SIZE, Better, column
-from coprefl_flwr.report.results import task_metrics
+from coprefl_flwr.report.results import own_metrics, task_metrics
 from coprefl_flwr.report.statistics import summarise
 from coprefl_flwr.report.table import (
     DAGGER,
@@ -54,6 +54,12 @@ def summary_table(rows: pd.DataFrame, troubles: Troubles | None = None) -> Table
         better: Better = "lower" if metric == "variance" else "higher"
         columns.append(column_of(title, found, better, good))
     notes = [Note(_over_tasks(tasks)), *_told(troubles)]
+    for metric in own_metrics(rows):
+        heading = column(metric)
+        found = [summarise(values.tolist()) for _, values in starts[metric]]
+        columns.append(column_of(heading.title, found, heading.better, good, heading.decimals))
+        if any(math.isnan(one.mean) for one in found):
+            notes.append(Note(f"{NONE} {heading.title}: no client has a value."))
     return Table(["Start"], _named(tasks, troubles), columns, notes)
 
 
@@ -84,12 +90,12 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
     """Return what the pre-training came to, a row per start in order of first appearance.
 
     `rounds` are rows of rounds (`results`); those of the downstream tasks are left out. Columns are
-    "start", "rounds", "models" and "megabytes" (sent down and up), and where the model was tested
-    "final", "best" (accuracies in percent), "best-round", and for a start such as "cyclic+fedavg"
-    "catches-up": the first round as good as the best of "fedavg" alone, infinity for never. What a
-    start has not is nan.
+    "start", "rounds", "models" and "megabytes" (that a deployment sends, down and up), and where
+    the model was tested "final", "best" (accuracies in percent), "best-round", and for a start such
+    as "cyclic+fedavg" "catches-up": the first round as good as the best of "fedavg" alone, infinity
+    for never. What a start has not is nan.
     """
-    models, sent = ["models-down", "models-up"], ["bytes-down", "bytes-up"]
+    models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
     numbers = ["server-accuracy", *models, *sent]
     rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
     rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
@@ -100,7 +106,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
         entry = {
             "start": start, "rounds": len(rows),
             "models": math.fsum(rows[models].sum(axis=1)),
-            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
+            "megabytes": rows.dropna(subset=models)[sent].sum(skipna=False).sum(skipna=False) / 1e6,
             "catches-up": _catches_up(start, tested),
         }  # fmt: skip
         if len(accuracy):
@@ -126,12 +132,12 @@ def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
 def cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
     """Return the rounds or megabytes until the clients' mean accuracy, in percent, was reached.
 
-    `rounds` are one task's, in order; `what` is "rounds" or "megabytes" (sent down and up). It is
-    infinite for never.
+    `rounds` are one task's, in order; `what` is "rounds" or "megabytes" (that a deployment sends,
+    down and up). It is infinite for never.
     """
     sent = 0.0
     for row in rounds:
-        sent += (row.get("bytes-down") or 0) + (row.get("bytes-up") or 0)
+        sent += row.get("client-bytes-down", math.nan) + row.get("client-bytes-up", math.nan)
         if (row.get("accuracy") or -math.inf) >= accuracy:
             return float(row["round"]) if what == "rounds" else sent / 1e6
     return math.inf

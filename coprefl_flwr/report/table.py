@@ -103,12 +103,15 @@ def column_of(
     found: Sequence[Summary],
     better: Better = "higher",
     good: Sequence[bool] | None = None,
+    decimals: int = 1,
 ) -> Column:
-    """Return a column of summaries with one decimal, one a line, the best that is good marked."""
+    """Return a column of summaries, one a line, the best that is good marked."""
     which = good or [True] * len(found)
     means = [
-        float(f"{one.mean:.1f}") if ok else math.nan for one, ok in zip(found, which, strict=True)
+        float(f"{one.mean:.{decimals}f}") if ok else math.nan
+        for one, ok in zip(found, which, strict=True)
     ]
     best = best_of(means, better) if sum(which) > 1 else set()
-    numbers = [Number.of(one.mean, one.std, ".1f", at in best) for at, one in enumerate(found)]
+    spec = f".{decimals}f"
+    numbers = [Number.of(one.mean, one.std, spec, at in best) for at, one in enumerate(found)]
     return Column(title, {"here": numbers})

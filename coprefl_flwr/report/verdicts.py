@@ -6,7 +6,9 @@ that can be tested: the r-th smallest of their p-values is judged at 5 % / (K - 
 first that is not below, and all others are judged at that one's level. A claim's corrected interval
 is the t interval of its mean difference at its level (Holm, A simple sequentially rejective
 multiple test procedure, 1979). Where there is no difference at all, some claim of a page is falsely
-decided on 5 % of pages.
+said to differ on 5 % of pages. The intervals are not simultaneous: all but those of the first
+step are narrower than Bonferroni's. Verdicts by a margin, such as that two rows are equal, are read
+off the intervals, and are no tests in Holm's order: the 5 % do not cover them.
 """
 
 import bisect

@@ -1,6 +1,5 @@
 """A report's folder, and its page: one HTML file that needs no other, no network, no JavaScript."""
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,12 +8,12 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from coprefl_flwr.files import write_atomically
+from coprefl_flwr.files import replace_files
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
 from coprefl_flwr.report.comparison import Report
 from coprefl_flwr.report.forms import latex, markdown
 from coprefl_flwr.report.pictures import Picture, draw
-from coprefl_flwr.report.results import write_csv
+from coprefl_flwr.report.results import csv
 from coprefl_flwr.report.searching import search_table
 from coprefl_flwr.report.table import Column, Number, Table
 
@@ -25,7 +24,7 @@ Section = tuple[Table, Table | None, list[Picture]]
 def write_report(report: Report, folder: Path) -> Path:
     """Write tables and figures, and return the path of the page that holds them all.
 
-    The same report gives the same bytes. In `folder`:
+    The same report gives the same bytes, and takes the place of the one before. In `folder`:
 
     | file | what |
     | --- | --- |
@@ -37,29 +36,33 @@ def write_report(report: Report, folder: Path) -> Path:
     | `figures/NAME-KIND.png`, `.pdf` | its figures |
     | `results.csv` | a line per comparison, row and metric |
     | `units.csv` | a line per comparison, row and unit |
+
+    Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
     """
-    for old in ("tables", "figures"):  # Of combinations that may be gone.
-        shutil.rmtree(folder / old, ignore_errors=True)
+    texts, figures = dict[str, str](), dict[str, bytes]()
     tables = [table(comparison) for comparison in report.comparisons]
     across = overviews(report.comparisons, tables)
     if across:
-        write_atomically(folder / "tables" / "overview.md", markdown(*across).encode())
+        texts["tables/overview.md"] = markdown(*across)
     sections: list[Section] = [(one, None, []) for one in across]
     for comparison, of in zip(report.comparisons, tables, strict=True):
-        write_atomically(folder / "tables" / f"{comparison.name}.md", markdown(of).encode())
-        write_atomically(folder / "tables" / f"{comparison.name}.tex", latex(of).encode())
+        texts[f"tables/{comparison.name}.md"] = markdown(of)
+        texts[f"tables/{comparison.name}.tex"] = latex(of)
         tried = search_table(comparison.tried, comparison.scored) if comparison.tried else None
         if tried:
-            path = folder / "tables" / f"{comparison.name}-search.md"
-            write_atomically(path, markdown(tried).encode())
-        pictures = draw(comparison, report.figures, folder / "figures")
+            texts[f"tables/{comparison.name}-search.md"] = markdown(tried)
+        pictures = draw(comparison, report.figures)
+        for picture in pictures:
+            figures |= {f"figures/{name}": content for name, content in picture.files.items()}
         alone = len(report.comparisons) == 1 and of.title == report.title
         sections.append((replace(of, title="Results") if alone else of, tried, pictures))
     for name, rows in (("results", numbers), ("units", units)):
         lines = pd.concat([rows(comparison) for comparison in report.comparisons])
-        write_csv(folder / f"{name}.csv", lines)
-    write_atomically(folder / "provenance.md", markdown(*_provenance(report)).encode())
-    write_atomically(folder / "index.html", _page(report, sections).encode())
+        texts[f"{name}.csv"] = csv(lines)
+    texts["provenance.md"] = markdown(*_provenance(report))
+    texts["index.html"] = _page(report, sections)
+    contents = figures | {name: text.encode() for name, text in texts.items()}
+    replace_files(folder, contents, "report")
     return folder / "index.html"
 
 

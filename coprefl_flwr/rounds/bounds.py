@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, is_buffer, mismatch
+from coprefl_flwr.arrays import Arrays, is_buffer, mismatch, norm
 from coprefl_flwr.errors import LONGEST, SettingsError
+from coprefl_flwr.failures import MOD
 from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Metrics, Rule, measured
@@ -52,13 +53,24 @@ class Bounds:
         "where the server sees each client's own; not set: any length",
         minimum=1,
     )
-    most_metrics: int = option(1000, "metrics that a reply may have", minimum=1)
+    most_metrics: int = option(
+        128,
+        "metrics that a client's reply may have; all replies to one question have at most twice as "
+        "many different names",
+        minimum=1,
+    )
     most_bytes: int | None = option(
         None,
         "bytes of arrays that a reply may have; not set: what those that were sent take in float64",
         minimum=1,
     )
     most_clients: int = option(10**7, "clients that nodes may say there are", minimum=1)
+    clients_per_node: int | None = option(
+        None,
+        "clients that a node may name as its own; not set: one in a deployment, any number in a "
+        "simulation or on a local grid, whose nodes are this program's own",
+        minimum=1,
+    )
 
     def __post_init__(self) -> None:
         """Check each bound."""
@@ -102,6 +114,11 @@ class Limits:
     positive: Names = ()
     counts: Names = ()
     trainable: Names | None = None
+
+    @property
+    def most_names(self) -> int:
+        """How many different names the metrics of several clients may have together."""
+        return 2 * self.most_metrics
 
     @classmethod
     def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
@@ -211,6 +228,29 @@ def weights_named(names: Iterable[str], sent: Arrays) -> set[str]:
     return found
 
 
+ROUNDING = 1e-6
+"""By which part of itself the norm of arrays may differ from that which was sent along."""
+
+
+def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
+    """Raise a ValueError if a reply's arrays are not those whose norm the node sent with them.
+
+    Numbers that are not finite are left to other checks.
+    """
+    if reply.norm is None:
+        return
+    found = norm(reply.records.values())
+    if not abs(found - reply.norm) > ROUNDING * max(found, reply.norm):
+        return
+    rule = exchange.combine.of if isinstance(exchange.combine, Apart) else exchange.combine
+    what, instead = "no model", "take the mod away"
+    if isinstance(rule, LossMoments):
+        what, instead = "a gradient", "set clip= and noise= where it is made"
+    elif exchange.of_models:
+        what, instead = "a sum over clients", "let every node be one client"
+    raise ValueError(f"{MOD} changed an answer as if it were a model, but it is {what}: {instead}")
+
+
 def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
     rule, sent = exchange.combine, exchange.arrays
@@ -250,9 +290,10 @@ def check_size(content: RecordDict, exchange: Exchange, clients: int, bounds: Bo
     records += records_of(content, MetricRecord).values()
     records += records_of(content, ConfigRecord).values()
     for record in records:
-        if len(record) > bounds.most_metrics + 1:  # And the list `clients`.
-            found = f"{len(record)} metrics in the reply"
-            raise ValueError(f"{found}, at most {bounds.most_metrics} are read")
+        several = isinstance(record.get("clients"), list)
+        most = (1 + several) * bounds.most_metrics
+        if len(record) > most + several + 1:  # And the list itself, and the norm.
+            raise ValueError(f"{len(record)} metrics in the reply, at most {most} are read")
         longest = max((len(v) for v in record.values() if isinstance(v, list)), default=0)
         if longest > clients and "clients" in record:
             raise ValueError(f"results of {longest} clients in the reply, asked were {clients}")

@@ -123,7 +123,11 @@ def _records(rounds: Rounds) -> dict[int, MetricRecord]:
 
 @dataclass
 class Checkpoint:
-    """What a run needs to go on after `round`; `versions` are the clients' committed states."""
+    """What a run needs to go on after `round`.
+
+    `versions` are the clients' committed states, and `bound` has the node that each client is bound
+    to, where nodes name their clients.
+    """
 
     round: int
     arrays: Arrays
@@ -131,6 +135,7 @@ class Checkpoint:
     history: History
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
+    bound: dict[int, int] = field(default_factory=dict)
 
 
 def continue_from(
@@ -205,6 +210,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "state": state,
         "options": checkpoint.options,
         "versions": checkpoint.versions,
+        "bound": checkpoint.bound,
     }
     text = json.dumps(about)
     write_atomically(path, save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
@@ -229,6 +235,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             history=_history(about, tensors),
             options=dict(about["options"]),
             versions={int(client): version for client, version in about["versions"].items()},
+            bound={int(client): int(node) for client, node in about["bound"].items()},
         )
     except (
         SafetensorError,

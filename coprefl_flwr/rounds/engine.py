@@ -91,6 +91,7 @@ class Engine:
         self.evaluation: Replies | None = None
         self.running = self.strategy  # Whose exchanges these are: that of a phase, if it has such.
         self.arrays: Arrays = {}
+        self._bound: dict[int, int] = {}
         self.round = self.attempt = self.offset = self._kept = 0
         self._transport: Transport | None = None
 
@@ -101,6 +102,7 @@ class Engine:
         self.arrays, self.offset = kept.arrays, kept.round
         self.history, self.state = kept.history, kept.state
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
+        self._bound = kept.bound
         if self.offset and self.stop and self.stop(self._report(self.offset, 0.0)):
             self.num_rounds = self.offset
 
@@ -222,8 +224,8 @@ class Engine:
         if not self.started and not strategy.wrappable:
             raise SettingsError(
                 f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-                "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
-                "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+                "DifferentialPrivacy, which takes a round for one exchange answered by models "
+                "(allowed inside a wrapper: FedAvg, FedProx)"
             )
         if not self.started and strategy.robust:
             raise SettingsError(
@@ -238,6 +240,8 @@ class Engine:
             strategy.population,
             strategy.hosting,
             strategy.bounds,
+            strategy.given,
+            self._bound,
         )
 
     def _start_attempt(self, attempt: int) -> list[Message]:
@@ -321,7 +325,8 @@ class Engine:
         if not self.checkpoint or server_round == self._kept:
             return
         options, versions = self.strategy.options(), self.versions
-        kept = (self.arrays, self.state, self.history, options, versions.committed)
+        bound = self._transport.roster.bound if self._transport else self._bound
+        kept = (self.arrays, self.state, self.history, options, versions.committed, bound)
         write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
         versions.checkpointed()
         self._kept = server_round

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds.combine import Mean, Rule
+from coprefl_flwr.rounds.combine import Apart, Chain, Mean, Rule
 from coprefl_flwr.rounds.protocol import MessageConfig
 
 
@@ -39,6 +39,17 @@ class Exchange:
     counts: Collection[str] = ()
     changes: Collection[str] = ()
     trainable: Collection[str] | None = None
+
+    @property
+    def of_models(self) -> bool:
+        """Whether clients answer with models, and keep and measure nothing that depends on them.
+
+        A client-side mod may clip such an answer and put noise on it, and no other.
+        """
+        rule = self.combine.of if isinstance(self.combine, Apart) else self.combine
+        mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
+        plain = self.action == "train" and not self.stateful and not self.changes
+        return plain and (mean or isinstance(rule, Chain))
 
 
 @dataclass(frozen=True)
@@ -77,9 +88,15 @@ class Replies:
 
 
 def joined(parts: Sequence[Replies]) -> Replies:
-    """Return the replies of several exchanges with other clients each, without their arrays."""
-    metrics = {}
-    for name in sorted({name for part in parts for name in part.metrics}):
-        values = [part.metrics.get(name, np.full(len(part.clients), np.nan)) for part in parts]
-        metrics[name] = np.concatenate(values)
+    """Return the replies of several exchanges with other clients each, without their arrays.
+
+    Their metrics are those that each of the exchanges has: with more, there could be as many names
+    as there are exchanges, each with as many gaps.
+    """
+    parts = [part for part in parts if part.clients]
+    named = [set(part.metrics) for part in parts]
+    metrics = {
+        name: np.concatenate([part.metrics[name] for part in parts])
+        for name in sorted(set.intersection(*named) if named else ())
+    }
     return Replies(tuple(client for part in parts for client in part.clients), metrics)

@@ -1,14 +1,25 @@
 """The options that every strategy has, and what is checked of them before any work."""
 
+import inspect
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.options import check_declared, declared, option, without_added
 from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
-from coprefl_flwr.rounds.roster import HOSTINGS
+from coprefl_flwr.rounds.roster import HOSTINGS, OWN, given_clients
+
+OF_FLOWER = {
+    "fraction_evaluate": "evaluate_every, the rounds between evaluations on all clients",
+    "min_evaluate_nodes": "evaluate_every, the rounds between evaluations on all clients",
+    "min_train_nodes": "participants, the clients of a round",
+    "min_available_nodes": "min_nodes, the nodes to wait for",
+}
+"""What arguments of Flower's strategies are called here."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -16,6 +27,9 @@ class RoundOptions:
     """Options of the run, of who takes part, and of how clients' results become one.
 
     The last are `AGGREGATION`, for methods that average: see `RoundStrategy.averages`.
+    `node_clients` says which clients each node hosts: {node id: its clients}, or the path of a TOML
+    file of that. Nodes are not asked then, and a node that it does not name is left out. Where it
+    is not set, nodes name their clients, and the first to name a client keeps it.
     """
 
     participants: int | None = option(
@@ -64,6 +78,21 @@ class RoundOptions:
         added=True,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
+    node_clients: Mapping[int, Sequence[int]] | str | Path | None = field(
+        default=None, metadata={"option": False}
+    )
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse an argument that the class does not have, and say what Flower's is called here."""
+        taken = inspect.signature(cls.__init__).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            return super().__new__(cls)
+        for name in given.keys() - taken.keys():
+            line = unknown("option", name, [one for one in taken if one != "self"])
+            if name in OF_FLOWER:
+                line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
+            raise SettingsError(f"{cls.__name__}: {line}", name)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Check the options."""
@@ -72,6 +101,10 @@ class RoundOptions:
             self.enough(self.participants)
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
+        self.given = None if self.node_clients is None else given_clients(self.node_clients)
+        if self.given is not None and self.hosting not in (None, OWN):
+            limit = "with node_clients it must be own, or not set"
+            raise SettingsError(f"hosting = {self.hosting}: {limit}")
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"

@@ -1,12 +1,14 @@
-"""Clients that are left out for what the others answered: other names, or much longer updates."""
+"""What is left out for what others answered: other names, longer updates, rare metrics."""
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, is_buffer
+from coprefl_flwr.errors import cut
 from coprefl_flwr.rounds.bounds import weights_named
 from coprefl_flwr.rounds.combine import Apart, PerClient, Rule
 from coprefl_flwr.rounds.exchange import Exchange
@@ -48,6 +50,26 @@ def most_named(named: Mapping[frozenset[str], int], sent: Arrays) -> frozenset[s
         return len(weights_named(weights, sent)), -len(names)
 
     return max(first, key=rank)
+
+
+def leave_out_rare_metrics(replies: Iterable[NodeReply], most: int) -> str:
+    """Leave out metrics where the replies have more than `most` different names of such.
+
+    Those that most clients report stay, among them what every client must report. Every name has a
+    value, or a gap, for every client: with names of each client's own, time and memory would grow
+    with the square of their number. Returns a line about it, "" where nothing was left out.
+    """
+    measured = [metrics for reply in replies for metrics in reply.metrics.values()]
+    reported = Counter(name for metrics in measured for name in metrics)
+    if len(reported) <= most:
+        return ""
+    rare = sorted(reported, key=lambda name: (-reported[name], name))[most:]
+    left_out = set(rare)
+    for metrics in measured:
+        for name in metrics.keys() & left_out:
+            del metrics[name]
+    found = f"the replies have metrics of {len(reported)} names, at most {most} are read"
+    return f"{found}: '{cut(rare[0])}' and others that few clients report are left out"
 
 
 def leave_out_large(

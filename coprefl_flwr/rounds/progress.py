@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from coprefl_flwr.cores import load
+from coprefl_flwr.errors import for_terminal
 from coprefl_flwr.rounds.strategy import RoundReport
 
 logger = logging.getLogger("flwr.coprefl")
@@ -126,7 +127,8 @@ class Progress:
         """Start a part beside those that are under way."""
         self._count(kind, rounds)
         now = time.monotonic()
-        part = Part(self, self.done, title, kind, workers, now, now, switch, left=rounds)
+        shown = for_terminal(title)
+        part = Part(self, self.done, shown, kind, workers, now, now, switch, left=rounds)
         self._live.append(part)
         return part
 

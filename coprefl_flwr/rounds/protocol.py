@@ -7,10 +7,11 @@ Request   the ArrayRecord "arrays", which clients answer with arrays of the same
           to add up their results) and, if there are any, `limits` (what a result must keep to, see
           `rounds.bounds`). Where clients keep a state, `state-version` and `state-kept` (see
           `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients` for
-          several.
+          several. `unchanged` where nothing on the way may change the reply's arrays.
 Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
-          and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`).
+          and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`). A reply that must
+          arrive `unchanged` has the metric `norm-as-sent`: the l2 norm of all its arrays.
           A request without `clients` gets the reply Flower's own strategies expect: one
           ArrayRecord and a MetricRecord of scalars, as apps written for Flower alone do.
 Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the number of clients
@@ -25,13 +26,16 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.arrays import Arrays, from_record, norm, to_record
 from coprefl_flwr.errors import SettingsError, cut
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds.combine import Rule
 
 ROSTER = "query.roster"
 ARRAYS = "arrays"
+UNCHANGED, NORM = "unchanged", "norm-as-sent"
+"""What a request says of a reply whose arrays nothing may change, and the metric that shows it."""
+
 OF_CLIENTS = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
@@ -45,6 +49,7 @@ OURS = (
     "clients",
     "combine",
     "limits",
+    UNCHANGED,
 )
 """Settings that every request has from this package; an app cannot send its own under these."""
 
@@ -54,11 +59,15 @@ MessageConfig = dict[str, Scalar | list[int] | list[float] | list[str] | list[bo
 
 @dataclass
 class NodeReply:
-    """What one node answered: per-client metrics, the arrays or sums, and who failed and why."""
+    """What one node answered: per-client metrics, the arrays or sums, and who failed and why.
+
+    `norm` is that of the arrays as they were sent, where the node says it.
+    """
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: dict[str, Arrays] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
+    norm: float | None = None
 
     @property
     def clients(self) -> list[int]:
@@ -139,6 +148,14 @@ def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
     return content
 
 
+def with_norm(content: RecordDict) -> RecordDict:
+    """Add the norm of its arrays to the metrics of a reply that must arrive unchanged."""
+    records = records_of(content, ArrayRecord).values()
+    found = norm(from_record(record, copy=False) for record in records)
+    records_of(content, MetricRecord)["metrics"][NORM] = found
+    return content
+
+
 def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True) -> NodeReply:
     """Read a hosted or a plain reply to a request for `clients`, with its arrays or without.
 
@@ -155,7 +172,8 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         if len(clients) != 1:
             raise ValueError(f"one result for the {len(clients)} clients that were asked")
         scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
-        return NodeReply({clients[0]: scalars}, records)
+        only = scalars.pop(NORM, None)
+        return NodeReply({clients[0]: scalars}, records, norm=only)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
@@ -170,7 +188,9 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, asked were {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
-    return NodeReply(metrics, records, failed | lost)
+    sent = measured.get(NORM)
+    as_sent = None if sent is None or isinstance(sent, list) else float(sent)
+    return NodeReply(metrics, records, failed | lost, as_sent)
 
 
 def _failures(content: RecordDict) -> dict[int, str]:

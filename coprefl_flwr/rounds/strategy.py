@@ -220,8 +220,15 @@ class RoundStrategy(RoundOptions, Strategy, ABC):
 
     @property
     def history(self) -> History:
-        """The metrics and the traffic of all rounds so far."""
+        """The metrics and the traffic of all rounds so far: `history.rounds()` has a dict a round.
+
+        After `cp.pretrain` it is that of the strategy that was given.
+        """
         return self._engine.history
+
+    @history.setter
+    def history(self, history: History) -> None:
+        self._engine.history = history
 
     @property
     def evaluation(self) -> Replies | None:

@@ -1,12 +1,12 @@
-"""What a round sends: models, as the papers count them, and the bytes really sent."""
+"""What a round sends: models and bytes as a deployment sends them, and the bytes of this run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.handover import records_of, size_of
 from coprefl_flwr.rounds.exchange import Exchange
 from coprefl_flwr.rounds.protocol import NodeReply
@@ -14,43 +14,59 @@ from coprefl_flwr.rounds.protocol import NodeReply
 
 @dataclass
 class Traffic:
-    """Models and bytes sent to clients (down) and back (up).
+    """Models and bytes sent to clients (down) and back (up) in a round, evaluations left out.
 
-    A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size` bytes.
-    Models are counted as if every client were a node of its own; other quantities, such as control
-    variates, count by their size. Bytes are those of the serialised arrays in the messages of this
-    run, where a node that hosts several clients is sent the arrays once and answers with one sum.
+    Both count what a deployment sends, where every client is a node of its own: it is sent all
+    arrays of an exchange and answers with its own. They are the same however this run hosts its
+    clients. A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size`
+    bytes; other quantities, such as control variates, count by their size. `client_bytes_down` and
+    `client_bytes_up` are the bytes of the serialised arrays, each with its header; a reply is taken
+    to have the dtypes that were sent.
+
+    `wire_bytes_down` and `wire_bytes_up` are those of the messages of this run, where a node that
+    hosts several clients is sent the arrays once and answers with one sum in float64.
+
+    Every attempt at a round counts: downwards each client that was sent something, upwards each
+    that gave a good reply. A client that failed, or whose reply was refused, sends nothing back;
+    the bytes of a refused reply are on the wire all the same.
     """
 
     model_size: int = 0
     models_down: float = 0.0
     models_up: float = 0.0
-    bytes_down: int = 0
-    bytes_up: int = 0
+    client_bytes_down: int = 0
+    client_bytes_up: int = 0
+    wire_bytes_down: int = 0
+    wire_bytes_up: int = 0
     replies_asked: int = 0
     replies_left_out: int = 0
 
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
-        """Count an exchange's messages to `clients` clients."""
+        """Count an exchange's messages to `clients` clients; all have the same arrays."""
         sent = size(exchange.arrays) + sum(map(size, exchange.extra.values()))
+        each = [_in_message(message) for message in messages]
         self.models_down += clients * self._models(sent)
-        self.bytes_down += sum(map(array_bytes, messages))
+        self.client_bytes_down += clients * each[0] if each else 0
+        self.wire_bytes_down += sum(each)
 
-    def count_up(self, message: Message) -> None:
-        """Count the bytes of a reply, good or bad."""
-        self.bytes_up += 0 if message.has_error() else array_bytes(message)
+    def count_wire_up(self, message: Message) -> None:
+        """Count the bytes of a node's reply, good or bad."""
+        self.wire_bytes_up += 0 if message.has_error() else _in_message(message)
 
     def count_replies(self, asked: int, good: int) -> None:
         """Count the clients that were asked in an exchange, and those that are left out of it."""
         self.replies_asked += asked
         self.replies_left_out += asked - good
 
-    def count_models_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
-        """Count what the clients of good replies answered with."""
-        for reply in replies:
-            answered: Arrays = next(iter(reply.records.values()), {})
-            answer = {name: exchange.arrays[name] for name in answered}
-            self.models_up += len(reply.metrics) * self._models(size(answer))
+    def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
+        """Count what the clients of good replies answered with: all with the same arrays."""
+        if not replies:
+            return
+        clients = sum(len(reply.metrics) for reply in replies)
+        answered: Arrays = next(iter(replies[0].records.values()), {})
+        answer = {name: exchange.arrays[name] for name in answered}
+        self.models_up += clients * self._models(size(answer))
+        self.client_bytes_up += clients * _serialised([to_record(answer, copy=False)])
 
     def as_metrics(self) -> dict[str, float]:
         """Return the counts under the names they have in tables and files.
@@ -72,7 +88,10 @@ def size(arrays: Arrays) -> int:
     return sum(np.asarray(array).nbytes for array in arrays.values())
 
 
-def array_bytes(message: Message) -> int:
-    """Return the bytes of the serialised arrays in a message."""
-    records = records_of(message.content, ArrayRecord).values()
+def _in_message(message: Message) -> int:
+    return _serialised(records_of(message.content, ArrayRecord).values())
+
+
+def _serialised(records: Iterable[ArrayRecord]) -> int:
+    """Return the bytes of the serialised arrays of these records."""
     return sum(size_of(array) for record in records for array in record.values())

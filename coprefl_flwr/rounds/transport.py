@@ -12,16 +12,26 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
-from coprefl_flwr.failures import NOT_REGISTERED, program_error, reason
+from coprefl_flwr.failures import NOT_REGISTERED, most_often, program_error, reason
 from coprefl_flwr.flower import end_with_simulation, plain_log
 from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
-from coprefl_flwr.rounds.bounds import Bounds, Limits, check_reply, check_size
+from coprefl_flwr.rounds.bounds import (
+    Bounds,
+    Limits,
+    check_reply,
+    check_size,
+    check_unchanged,
+)
 from coprefl_flwr.rounds.combine import Chain
 from coprefl_flwr.rounds.combining import combined
 from coprefl_flwr.rounds.exchange import Exchange, Replies
-from coprefl_flwr.rounds.lines import GONE, Lines
-from coprefl_flwr.rounds.outliers import leave_out_large, leave_out_other_names
+from coprefl_flwr.rounds.lines import DISPUTED, GONE, METRICS, Lines
+from coprefl_flwr.rounds.outliers import (
+    leave_out_large,
+    leave_out_other_names,
+    leave_out_rare_metrics,
+)
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
 from coprefl_flwr.rounds.roster import NODE, OWN, Roster
 from coprefl_flwr.rounds.traffic import Traffic
@@ -50,7 +60,8 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_nodes` are waited for before the first exchange. `hosting` and `bounds` are the strategy's.
+    `min_nodes` are waited for before the first exchange. `hosting`, `bounds` and `given` are the
+    strategy's, and `bound` has the nodes that clients were bound to when the run was stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
     """
@@ -62,6 +73,8 @@ class Transport:
     population: str
     hosting: str | None = None
     bounds: Bounds = field(default_factory=Bounds)
+    given: Mapping[int, Sequence[int]] | None = None
+    bound: Mapping[int, int] = field(default_factory=dict)
     lines: Lines = field(default_factory=Lines)
     refused: dict[int, str] = field(default_factory=dict)
     begun: bool = False
@@ -75,8 +88,11 @@ class Transport:
 
     def __post_init__(self) -> None:
         """Let the grid of a simulation look for replies more often, and end when that ended."""
-        self.roster = Roster(self.hosting, self.bounds.most_clients)
-        end_with_simulation(self.grid)
+        ours = end_with_simulation(self.grid) or getattr(self.grid, "own_nodes", False)
+        per_node = self.bounds.clients_per_node or (None if ours else 1)
+        of_nodes = (per_node, self.given, self.bound)
+        self.roster = Roster(self.hosting, self.bounds.most_clients, *of_nodes)
+        self._disputed: dict[int, str] = {}
         # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -98,19 +114,26 @@ class Transport:
             nodes = self.nodes()
             if len(nodes) >= (1 if self.begun else self.min_nodes):
                 self._ask_roster(nodes)
+                self._tell_disputed()
                 clients = self.roster.clients()
                 self.most_clients = max(self.most_clients, len(clients))
                 enough = 1 if self.begun else wanted or 1
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
+                    self.roster.keep()
                     return clients
             shared = program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
+            listed = set(self.grid.get_node_ids())
+            if self.begun and listed and listed <= self.silent:
+                gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
+                raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
             waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
             if time.monotonic() > end:
-                why = self.roster.undecided
+                found = (self.roster.undecided, *self.refused.values(), *self._disputed.values())
+                why = next(filter(None, found), "")
                 waited = f"{waiting}; waited {self.timeout:g} s"
                 raise RunFailedError(f"{waited}; {why}" if why else waited)
             if not told:
@@ -126,8 +149,8 @@ class Transport:
             return
         if not roster.agreed:
             self._ask(self._unasked(nodes)[:FIRST_ASKED])
-        if roster.hosting == NODE:
-            self._refuse(roster.hear({node: {} for node in self._unasked(nodes)}))
+        if roster.given is not None or roster.hosting == NODE:
+            self._refuse(roster.look_up(self._unasked(nodes)))
         elif roster.hosting == OWN or not roster.agreed:
             self._ask(self._unasked(nodes))
 
@@ -155,6 +178,13 @@ class Transport:
         self._refuse(problems | self.roster.hear(answers))
         self._mark_silent(set(nodes) - set(of), patience)
 
+    def _tell_disputed(self) -> None:
+        """Tell, once, which clients several nodes name, and who has them."""
+        for client, why in self.roster.lost.items():
+            if self._disputed.get(client) != why:
+                self.lines.warn(DISPUTED, why)
+        self._disputed = self.roster.lost
+
     def _refuse(self, problems: Mapping[int, str]) -> None:
         """Tell which nodes' answers are no good; they are asked again before the next round."""
         for node, why in problems.items():
@@ -172,12 +202,16 @@ class Transport:
         self._limits = Limits.of(self.bounds, exchange)
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        # Of others a client-side mod would take for one client's model what is none.
+        may_change = self.roster.single() if exchange.of_models else set()
         self._sent = []
         for node, share in self._shares.items():
             each = [versions.of(client) if exchange.stateful else {} for client in share]
+            fixed = exchange.combine.sums and node not in may_change
+            whole: MessageConfig = {protocol.UNCHANGED: True} if fixed else {}
             content = protocol.request(
                 records,
-                {**config, **exchange.config},
+                {**config, **exchange.config, **whole},
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
@@ -201,23 +235,27 @@ class Transport:
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
-                self.lines.warn(node, f"node {node} sent a reply that it was not asked for")
+                why = f": {reason(message)}" if message.has_error() else ""
+                self.lines.warn(node, f"node {node} sent a reply that it was not asked for{why}")
                 continue
             replies[node] = self._read(exchange, message, self._shares[node])
-            self.traffic.count_up(message)
+            self.traffic.count_wire_up(message)
             _empty(message)
         self._mark_silent(set(self._shares) - set(replies), self.timeout)
+        if line := leave_out_rare_metrics(replies.values(), self._limits.most_names):
+            self.lines.warn(METRICS, line)
         leave_out_other_names(exchange, replies)
         leave_out_large(exchange, replies, self.bounds.largest_update)
         self._tell_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_replies(len(exchange.clients), count)
+        self.traffic.count_up(exchange, good)
         needed = self.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            raise RoundFailedError(f"{found}, needed are {needed}")
-        self.traffic.count_models_up(exchange, good)
+            why = most_often(self.failed[exchange.action].values())
+            raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
     def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
@@ -262,6 +300,7 @@ class Transport:
         try:
             check_size(message.content, exchange, len(share), self.bounds)
             reply = protocol.read_reply(message.content, share, exchange.combine.sums)
+            check_unchanged(exchange, reply)
             check_reply(exchange, self._limits, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))

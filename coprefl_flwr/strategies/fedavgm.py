@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
@@ -11,7 +13,8 @@ from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
 class FedAvgM(RoundStrategy):
     """FedAvg with server momentum (Hsu, Qi and Brown 2019, arxiv.org/abs/1909.06335).
 
-    The velocity v begins at zero; without momentum and with a rate of 1 this is FedAvg.
+    The velocity v begins at zero; without momentum and with a rate of 1 this is FedAvg. It is
+    float32 where the model is float16.
     """
 
     global_learning_rate: float = option(1.0, "server's step size along the velocity", above=0)
@@ -27,13 +30,14 @@ class FedAvgM(RoundStrategy):
         """Return w + eta v, v <- beta v + sum_k n_k (w_k - w) / sum_k n_k; buffers are the mean."""
         replies = yield from self.train(server_round, arrays, Mean("num-examples"))
         weights = weights_of(arrays)
+        mean = replies.arrays
         velocity = {
-            name: self.server_momentum * v + (replies.arrays[name] - weights[name])
-            for name, v in self.kept_arrays("velocity", zeros_like(weights)).items()
+            n: self.server_momentum * v + np.subtract(mean[n], weights[n], dtype=v.dtype)
+            for n, v in self.kept_arrays("velocity", zeros_like(weights)).items()
         }
         self.state["velocity"] = velocity
         moved = {n: w + self.global_learning_rate * velocity[n] for n, w in weights.items()}
-        return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()
+        return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's steps times the server's rate, which go on in the rounds behind them."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds import Mean, Round, RoundStrategy
@@ -33,7 +35,10 @@ class FedDyn(RoundStrategy):
         # h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1})
         drift = self.kept_arrays("drift", zeros_like(weights_of(arrays)))
         part = self.alpha * len(replies.clients) / self.population_size()
-        drift = {name: h - part * (mean[name] - arrays[name]) for name, h in drift.items()}
+        drift = {
+            name: h - part * np.subtract(mean[name], arrays[name], dtype=h.dtype)
+            for name, h in drift.items()
+        }
         # theta^t = 1/|P_t| sum_{k in P_t} theta_k - h / alpha
         self.state["drift"] = drift
         moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}

@@ -8,16 +8,19 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, HeadLayer, Round, RoundStrategy, Total, Work
+from coprefl_flwr.rounds import Budget, Exchange, HeadLayer, Round, RoundStrategy, Total, Work
 
 
 @dataclass(kw_only=True, eq=False)
 class LinearHead(RoundStrategy):
-    """Replaces the last linear layer in one round; all other arrays stay as they are sent.
+    """Replaces the last linear layer; all other arrays stay as they are sent.
 
     A client answers with sums over its training samples, of the z that enter that layer: "sums"
     (C, d) of z by class, "counts" (C,), and with `products` the sum of z z^T, (d, d); all float64.
     They are added up, so the layer is that of all samples in one place, whoever holds which.
+
+    One round is enough where all clients take part. Where some are drawn, the sums of later rounds
+    are added to those before, as z is the same in every round; a client answers once.
 
     `head` names the layer. A class of which nobody has a sample keeps what was sent for it.
     """
@@ -38,27 +41,32 @@ class LinearHead(RoundStrategy):
     products: ClassVar[bool] = False
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
-        """Ask all clients for their sums and make the layer of them."""
+        """Ask the participants that did not answer yet for their sums and renew the layer."""
         classes, size = arrays[self.head.weight].shape
-        asked = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
+        zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
-            asked["products"] = np.zeros((size, size))
-        replies = yield from self.train(
-            server_round,
-            asked,
-            Total(),
-            extra={"model": arrays},
-            config={"head-layer": self.head.module},
-            counts=("counts",),
-        )
-        found = replies.sums["sum"]
-        weight, bias = self.layer(found)
-        seen = found["counts"] > 0
+            zeros["products"] = np.zeros((size, size))
+        found, metrics = self.kept_arrays("sums", zeros), dict[str, float]()
+        counted = self.kept_arrays("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
+        new = sorted({*self.sample(server_round)} - {*counted.tolist()})
+        if new:
+            replies = yield Exchange(
+                *("train", zeros, new, Total(), {"model": arrays}),
+                config={"head-layer": self.head.module},
+                needed=min(self.min_replies, len(new)),
+                counts=("counts",),
+            )
+            found = {name: found[name] + one for name, one in replies.sums["sum"].items()}
+            metrics = replies.mean_metrics()
+            answered = np.array(replies.clients, np.uint64)
+            self.state["sums"] = found
+            self.state["counted"] = {"clients": np.union1d(counted, answered)}
+        (weight, bias), seen = self.layer(found), found["counts"] > 0
         before, scale = arrays[self.head.weight], self.logit_scale
-        new = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
+        layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}
         if self.head.bias:
-            new[self.head.bias] = np.where(seen, scale * bias, arrays[self.head.bias])
-        return cast_like(arrays | new, arrays), replies.mean_metrics()
+            layer[self.head.bias] = np.where(seen, scale * bias, arrays[self.head.bias])
+        return cast_like(arrays | layer, arrays), metrics
 
     def budget(self, work: Work) -> Budget:
         """Return features alone: the layer is computed, without a step and without gradients."""

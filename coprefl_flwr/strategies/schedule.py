@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
 from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS
 
@@ -24,6 +24,14 @@ class Schedule(RoundStrategy):
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
+        for phase in phases:
+            pair = isinstance(phase, Sequence) and len(phase) == 2
+            if not pair or not isinstance(phase[0], RoundStrategy):
+                example = "(Cyclic(participants=5), 10)"
+                raise SettingsError(
+                    f"a phase is {short(repr(phase))}; needed is a pair of a strategy and its "
+                    f"number of rounds, such as {example}"
+                )
         first, _ = phases[0]
         super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
         self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])

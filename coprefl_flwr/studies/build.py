@@ -2,18 +2,19 @@
 
 import functools
 import logging
-import shutil
 from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from coprefl_flwr.files import remove_named
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.stage import check_folders, run_stage
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import Study, StudyFolder, own_folder, with_run_name
 
@@ -49,13 +50,14 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     settings = with_run_name(settings)
     study = build(settings)
     study.check()
-    with own_folder(settings) as folder:
-        store = StudyFolder(folder)
+    store = StudyFolder(study.root / settings.run_name)
+    check_folders(study.stages, store)
+    with own_folder(settings):
         logger.info("results go to %s", store.root)
         progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
         with quiet_flower():
             for stage in study.stages:
                 run_stage(stage, grid, store, progress)
-        shutil.rmtree(store.root / "features", ignore_errors=True)
+        remove_named(store.root / "features", FEATURE_FILE)
         write_results(study, store, store.root)
         return store.root

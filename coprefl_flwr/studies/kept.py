@@ -111,6 +111,8 @@ def put_aside_damaged(folder: Path) -> None:
         folder,
         ", ".join(dict.fromkeys(wrong)),
     )
+    # One that a kill left is of the last round: it would leave no round that writes the result.
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     for name in {RESULT, SUMS, *wrong}:  # Without a result it is not done.
         if (folder / name).exists():
             os.replace(folder / name, folder / f"{name}.damaged")

@@ -1,6 +1,7 @@
 """Who holds what in a personalised study: datasets, shifts, and features in place of images."""
 
 import functools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -238,6 +239,10 @@ def _loaded(text: str, outlined: bool) -> tuple[Backbone, ...]:
     if alone and len(names) > 1:
         raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
     return () if alone else tuple(load_backbone(name, outlined) for name in names)
+
+
+FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
+"""Names of the files of clients' features."""
 
 
 @functools.lru_cache(maxsize=128)

@@ -111,6 +111,7 @@ class Personalised(Study):
         """Raise a SettingsError if something cannot be had as set; loads the data."""
         check_precisions(list(self.phases.values()))
         _ = self.data.images
+        self.metrics.check(self.data.num_classes)
         for name, phase in self.phases.items():
             self.first_arrays(name)
             phase.check_aggregation("method", self.data.num_clients)

@@ -94,6 +94,10 @@ class ClientData:
     train: Samples
     test: Samples | None = None
 
+    def __repr__(self) -> str:
+        tested = f", {len(self.test)} to be tested on" if self.test else ""
+        return f"<{len(self.train)} samples to train on{tested}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Population:
@@ -105,6 +109,11 @@ class Population:
     name: str
     classes: tuple[int, ...]
     clients: tuple[ClientData, ...]
+
+    def __repr__(self) -> str:
+        sizes = [len(one.train) + len(one.test or ()) for one in self.clients]
+        each = f"{min(sizes)} to {max(sizes)} samples each"
+        return f"<{self.name}: {len(sizes)} clients, {each}, {len(self.classes)} classes>"
 
 
 def task_name(number: int) -> str:

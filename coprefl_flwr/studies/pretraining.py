@@ -1,7 +1,7 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,12 +159,21 @@ class Pretraining(Stage):
         """Return whether it diverged or did not learn; nothing of a start that is not trained."""
         if not self.phases:
             return None
+        classes = read_about(folder, num_classes=int)["num-classes"]
+        losses = {
+            row["round"]: row["loss"] for row in read_result(folder)["rounds"] if "loss" in row
+        }
+        return self.trouble_of(losses, classes, start_loss)
+
+    def trouble_of(
+        self, losses: Mapping[int, float | None], classes: int, start_loss: float | None = None
+    ) -> Trouble | None:
+        """Return whether it diverged or did not learn, from the losses of its rounds."""
         last = self.phases[-1].method.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
-        rounds = [row for row in read_result(folder)["rounds"] if row.get("round", 0) > before]
         return trouble_of(
-            [row["loss"] for row in rounds if "loss" in row],
-            read_about(folder, num_classes=int)["num-classes"],
+            [loss for number, loss in losses.items() if number > before],
+            classes,
             start_loss=start_loss,
             chained=last.loss_of == "chain",
             comparable=last.loss_of != "more",

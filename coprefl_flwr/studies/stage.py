@@ -14,9 +14,8 @@ checkpoint, and ends with the very bytes of one that was not.
 
 import json
 import logging
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -27,8 +26,9 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.client_state import VERSION
 from coprefl_flwr.errors import RunFailedError
-from coprefl_flwr.files import remove_unfinished, write_atomically
+from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.places import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
@@ -194,6 +194,14 @@ class Stage(ABC):
         return None
 
 
+def check_folders(stages: Iterable[Stage], store: Store) -> None:
+    """Raise a SettingsError if a folder that stages write into is a link, or lies behind one."""
+    for stage in stages:
+        check_links(store.base, store.folder(stage) / STATES)
+        if stage.features():
+            check_links(store.base, store.shared(stage.features()))
+
+
 def run_stage(
     stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook] = ()
 ) -> None:
@@ -226,7 +234,7 @@ def settle(stage: Stage, folder: Path) -> bool:
     remove_unfinished(folder, below=False)  # Others may be making what lies below it.
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
-        shutil.rmtree(folder / STATES, ignore_errors=True)
+        remove_named(folder / STATES, VERSION)
     return True
 
 
@@ -236,7 +244,7 @@ def _train(
     folder, strategy = store.folder(stage), stage.strategy()
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
-        shutil.rmtree(folder / STATES, ignore_errors=True)
+        remove_named(folder / STATES, VERSION)
 
     def finish(report: RoundReport) -> None:
         """Keep what a checkpoint does not hold: what was evaluated, and at the end the result."""
@@ -320,5 +328,7 @@ def round_rows(
     for number, metrics in strategy.history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
-        rows.append({**about, "round": number - stage.before, **measured, **metrics, **more})
+        own = {**about, "round": number - stage.before, **measured}
+        # A node may answer with metrics of any name, which are not to take the place of these.
+        rows.append({**own, **metrics, **more, **own})
     return rows

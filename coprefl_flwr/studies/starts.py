@@ -19,7 +19,7 @@ from coprefl_flwr.methods import HEAD, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.options import declared
-from coprefl_flwr.rounds import HeadLayer
+from coprefl_flwr.rounds import HeadLayer, RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
@@ -55,6 +55,7 @@ class Starts(Study):
         self.outlined = outlined
         not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
+        self.metrics.check(self.tasks.task_classes)
         self.populations = self.made_populations()
         self._shared_network = functools.cache(self.network)
         self.starts = self.made_starts(settings.method)
@@ -67,8 +68,7 @@ class Starts(Study):
             learning_rate=self.tasks.task_learning_rate,
             precision=self.training.precision,
         )
-        named, head = self.tasks.task_method.strip(), self.tasks.head.strip()
-        self.task_phase = read_phase("task-method", named, TASK, of_tasks, self.short)
+        self.task_phase, head = self.made_task_phase(of_tasks), self.tasks.head.strip()
         if self.tasks.tasks:
             self.task_phase.check_aggregation("task-method", self.tasks.task_clients)
         self.head_phase: Phase | None = None
@@ -92,6 +92,15 @@ class Starts(Study):
         """Return the stages that make the starting models, by name."""
         names = entries(method, [RANDOM, *with_role(PRETRAINING)])
         return {name: Pretraining(self, name) for name in names}
+
+    def made_task_phase(self, training: TrainingSettings) -> Phase:
+        """Return the method of the tasks, with its options."""
+        return read_phase("task-method", self.tasks.task_method.strip(), TASK, training, self.short)
+
+    def task_strategy(self, **run: Any) -> RoundStrategy:
+        """Make the strategy of a task, with these options of the run."""
+        phase = self.task_phase
+        return phase.method.strategy(phase.options, phase.training, **run)
 
     @property
     def num_classes(self) -> int:

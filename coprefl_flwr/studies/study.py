@@ -2,6 +2,7 @@
 
 Its folder, OUTPUT-DIR/RUN-NAME:
 
+    .coprefl                           says that the folder is the package's (see `files`)
     settings.yaml                      the settings as used
     texts.json                         hashes of the user's own files that they name, if any
     starts/START/model.safetensors     a starting model, and model.json: how it was made
@@ -39,9 +40,13 @@ import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import (
+    LOCKS,
     alone,
+    check_links,
+    check_own,
     expanded,
     inside,
+    own,
     read_json,
     read_text,
     remove_unfinished,
@@ -59,7 +64,7 @@ from coprefl_flwr.studies.stage import FOLDER, RunSettings, Stage
 FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
 """Settings that a resumed run may change: they do not enter its numbers."""
 
-SETTINGS, TEXTS, LOCKS = "settings.yaml", "texts.json", ".locks"
+SETTINGS, TEXTS = "settings.yaml", "texts.json"
 
 LONGEST_SETTINGS = 2**18
 """Bytes of the settings' file, which has 3,000 where nothing long is listed."""
@@ -100,7 +105,9 @@ class Study(ABC):
 
     def folder_of(self, config: Mapping[str, Any], key: str = FOLDER) -> Path:
         """Return a folder that a message names, below the one of this process."""
-        return inside(self.root, str(config.get(key, "")))
+        folder = inside(self.root, str(config.get(key, "")))
+        check_links(self.root, folder)
+        return folder
 
     @abstractmethod
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
@@ -146,6 +153,7 @@ def make_folder(settings: Settings) -> Path:
     folder = _folder(settings)
     _check_folder(settings, folder)
     texts = texts_of(settings.to_config())
+    own(folder, _option(settings))
     remove_unfinished(folder)
     if texts:
         write_atomically(folder / TEXTS, json.dumps(texts).encode())
@@ -158,8 +166,10 @@ def own_folder(settings: Settings) -> Iterator[Path]:
     """Make the run's folder as `make_folder` does, for this process alone."""
     folder = _folder(settings)
     _check_folder(settings, folder)  # Before anything is written.
-    problem = f"run-name = {settings.run_name}: {folder} is being written by another process"
-    with alone(folder.parent / LOCKS / settings.run_name, problem):
+    problem = f"{_option(settings)}: {folder} is being written by another process"
+    lock = folder.parent / LOCKS / settings.run_name
+    check_links(folder.parent, lock)
+    with alone(lock, problem):
         yield make_folder(settings)
 
 
@@ -167,17 +177,23 @@ def _folder(settings: Settings) -> Path:
     return expanded(settings.output_dir).resolve() / settings.run_name
 
 
+def _option(settings: Settings) -> str:
+    return f"run-name = {settings.run_name}"
+
+
 def _check_folder(settings: Settings, folder: Path) -> None:
     """Raise a SettingsError if the run cannot begin, or go on, in this folder."""
     kept, texts, config = folder / SETTINGS, folder / TEXTS, settings.to_config()
     check_place("output-dir", folder)
+    check_links(folder.parent, folder)
+    check_own(folder, _option(settings))
     if settings.resume:
         _check_resumed(kept, config)
         if texts.exists() and read_json(texts) != list(texts_of(config)):
             raise SettingsError("resume = true: files of your own have changed since the run began")
     elif kept.exists():
         raise SettingsError(
-            f"run-name = {settings.run_name}: {folder} holds a run already; set resume=true to go "
+            f"{_option(settings)}: {folder} holds a run already; set resume=true to go "
             "on with it, or another run-name"
         )
 
@@ -187,6 +203,8 @@ def check_place(option: str, folder: Path) -> None:
     for place in (folder, *folder.parents):
         if place.exists() and not place.is_dir():
             raise SettingsError(f"{option}: {place} is a file, not a folder")
+        if place.is_symlink() and not place.exists():
+            raise SettingsError(f"{option}: {place} is a link to nothing")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{option}: {there} cannot be written to")
@@ -226,7 +244,7 @@ def read_settings(file: Path) -> dict[str, Any]:
 def made_by() -> dict[str, Any]:
     """Return what made a result: versions, the machine, and the commit of a checkout's package."""
     here = {"versions": versions(), "machine": machine()}
-    commit = commit_of(Path(coprefl_flwr.__file__).parent)
+    commit = _commit_of(Path(coprefl_flwr.__file__).parents[1])
     return here | ({"commit": commit} if commit else {})
 
 
@@ -242,24 +260,24 @@ def machine() -> str:
 
 
 @functools.cache
-def commit_of(folder: Path) -> str:
-    """Return the commit that a folder under git is at, with "-dirty" if files of it differ.
+def _commit_of(checkout: Path) -> str:
+    """Return the commit of the package's own checkout, with "-dirty" if files of it differ.
 
-    "" where git does not know the folder's files, or is not there.
+    "" where the package does not lie in a checkout of its own, or git is not there. Git runs
+    commands that the configuration of a repository names, so it is never asked about another one:
+    the repository is named, for git looks for one in the folders above too.
     """
+    command = ["git", f"--git-dir={checkout / '.git'}", f"--work-tree={checkout}"]
+    command += ["-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (checkout / ".git").exists():
+        return ""
     try:
-        found = [
-            subprocess.run(
-                ["git", "-C", str(folder), *command], capture_output=True, text=True, timeout=10
-            ).stdout.strip()
-            for command in (
-                ["ls-files", "--", "."],
-                ["describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"],
-            )
-        ]
+        done = subprocess.run(
+            [*command, "--exclude", "*"], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.SubprocessError):
         return ""
-    return found[1] if found[0] else ""
+    return done.stdout.strip()
 
 
 def versions() -> dict[str, str]:

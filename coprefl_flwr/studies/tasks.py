@@ -44,7 +44,7 @@ class Task(Stage):
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
-        tasks, phase = self.study.tasks, self.study.task_phase
+        tasks = self.study.tasks
         run = self.run.of_strategy(
             self.population,
             run_name=self.study.run_name,
@@ -52,7 +52,7 @@ class Task(Stage):
             min_replies=tasks.task_clients,
             evaluate_every=tasks.task_evaluate_every or self.rounds,
         )
-        trained = phase.method.strategy(phase.options, phase.training, **run)
+        trained = self.study.task_strategy(**run)
         if not self.study.head_phase:
             return trained
         phase = self.study.head_phase

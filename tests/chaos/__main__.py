@@ -1,4 +1,4 @@
-"""`make chaos`: kills, hostile replies, fuzzed inputs, damaged files, lying nodes; then a table.
+"""`make chaos`: kills, a user's files, hostile replies, fuzzed inputs, damaged files, lying nodes.
 
     python -m tests.chaos [KIND ...] [--seed N] [--out FOLDER] [--count KIND=N ...]
 
@@ -19,6 +19,7 @@ from tests.chaos.tally import Tally
 
 COUNTS = {
     "kills": 200,
+    "overlaps": 42,
     "hostile": 3000,
     "fuzz": 5000,
     "corrupted": 100,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.recipes import command_line
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.chaos.kills import Whole
@@ -96,8 +97,8 @@ class Scene:
     def files(self) -> list[Path]:
         """Return the files, without those that only say that somebody has them, or half written."""
         found = [one.relative_to(self.place) for one in self.place.rglob("*") if one.is_file()]
-        locks = [one for one in found if ".locks" in one.parts or one.name == ".lock"]
-        return sorted(one for one in set(found) - set(locks) if one.suffix != ".part")
+        locks = [one for one in found if LOCKS in one.parts or one.name == LOCK]
+        return sorted(one for one in set(found) - set(locks) if one.suffix != ".coprefl-part")
 
 
 def scenes(folder: Path) -> list[Scene]:

@@ -165,6 +165,7 @@ def _run(program, kill, log, told) -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
+        sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # Not a test's own.
         counter, opened = Counter(kill.operation), io.open
         counter.install()
         status = refusing(program)

@@ -6,13 +6,16 @@ import random
 
 import pytest
 
-from tests.chaos import corrupted, hostile, inputs, kills
+from tests.chaos import corrupted, hostile, inputs, kills, overlaps
 from tests.chaos.forked import Kill, forked
 from tests.chaos.fuzz import attempt, batch
 from tests.chaos.inputs import Target
 from tests.chaos.tally import Case, NotHeldError, Tally
 from tests.chaos.works import StudyWork
 from tests.tiny_study import write_images
+
+SAMPLED = {("", ""), (".", "new"), ("models/new",)}
+"""Places of runs that are not refused."""
 
 
 @pytest.fixture
@@ -53,6 +56,18 @@ def test_kills_and_damaged_files_of_a_study(tmp_path, home, monkeypatch):
         for file, damage in itertools.product(chosen, ("a bit", "null"))
     ]
     held("corrupted", found, 2, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("run", "operation"),
+    [(run, 1) for run in overlaps.RUNS if run.refused]
+    + [(run, at) for run in overlaps.RUNS if run.places in SAMPLED for at in (9, 60)],
+    ids=lambda one: getattr(one, "name", one),
+)
+def test_a_users_files_stay_as_they_are(run, operation, tmp_path):
+    images = tmp_path / "tiny.npz"
+    write_images(images)
+    overlaps.check_overlap(run, Kill(operation=operation), images, tmp_path)
 
 
 def test_hostile_replies(tmp_path):

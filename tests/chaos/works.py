@@ -7,6 +7,7 @@ from pathlib import Path
 
 from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.client_app import app
+from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.studies.build import run_study
@@ -84,14 +85,15 @@ def left(folder: Path) -> dict[str, bytes]:
     return {
         name: RESUME.sub(b"", content)
         for name, content in found.items()
-        if not name.endswith(".damaged") and not Path(name).name.startswith(".lock")
-        if ".locks" not in Path(name).parts
+        if not name.endswith(".damaged")
+        and Path(name).name != LOCK
+        and LOCKS not in Path(name).parts
     }
 
 
 def check_whole(folder: Path, expected: dict[str, bytes]) -> None:
     """Raise an AssertionError unless all is there, to the byte, and nothing is half written."""
-    halves = [str(one) for one in folder.rglob("*") if one.suffix in (".part", ".partial")]
+    halves = [str(one) for one in folder.rglob("*") if one.suffix == ".coprefl-part"]
     assert not halves, f"half written: {halves}"
     wrong = [str(one) for one in folder.rglob(SUMS) if damaged(one.parent)]
     assert not wrong, f"checksums do not fit: {wrong}"

@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import FedDynClient
 from coprefl_flwr.models import model_arrays
 from tests.clients.stateful import CONFIG, later, make, scaled
+from tests.tiny import CLASSES
 
 REQUEST = {**CONFIG, "feddyn-alpha": 0.5}
 
@@ -60,3 +62,24 @@ def test_the_loss_is_reported_without_the_regulariser(exact_federation, tmp_path
     plain, regularised = losses_by_hand(exact_federation.whole(1), dual, 0.5)
     assert loss == pytest.approx(plain, rel=0, abs=1e-12)
     assert abs(plain - regularised) > 1e-3
+
+
+def test_the_state_of_a_half_model_is_float32(exact_federation, tmp_path):
+    """lambda is added up over participations, and in float16 what is little would be lost."""
+
+    class ToHalf(nn.Module):
+        def forward(self, images):
+            return images.half()
+
+    model = nn.Sequential(ToHalf(), nn.Flatten(), nn.Linear(16, CLASSES)).half()
+    for p in model.parameters():
+        nn.init.zeros_(p)
+    client, start = make(FedDynClient, model, exact_federation, tmp_path)
+    request = {**REQUEST, "feddyn-alpha": 1e-4}
+    found, _, _ = client.fit(start, request)
+    dual = client.state.read(later(request))
+    for name, after in zip(model_arrays(model), found, strict=True):
+        assert after.dtype == np.float16
+        assert dual[name].dtype == np.float32
+        assert dual[name] == pytest.approx(-1e-4 * after.astype(np.float64), rel=1e-6, abs=0)
+    assert any(array.any() for array in dual.values())

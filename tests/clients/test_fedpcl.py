@@ -142,6 +142,48 @@ def test_a_class_without_a_prototype_is_left_out_of_the_loss(client):
     assert not np.array_equal(learnt["2.weight"], client.initial["2.weight"])
 
 
+def normed(client):
+    """Give a client the head of Table 7, with BatchNorm."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        layers = ToDouble(), nn.Flatten(), nn.Linear(16, 6), nn.BatchNorm1d(6), nn.ReLU()
+        client.model = nn.Sequential(*layers).double()
+    client.initial = model_arrays(client.model)
+
+
+@pytest.mark.parametrize("variant", ["both", "contrastive"])
+def test_one_sample_of_the_known_classes_under_batch_norm_is_no_step(client, variant):
+    """It failed in every round, so that nobody learnt of the class that it alone holds."""
+    normed(client)
+    labels = client.train.labels
+    known, alone = np.flatnonzero(labels == 0)[:1], np.flatnonzero(labels == 2)
+    client.train = client.train.take(np.concatenate([known, alone]))
+    shared = a_set(np.random.default_rng(1), {0, 1})
+    request = {**REQUEST, "fedpcl-variant": variant, "extra": {"local": {"0": shared[0]}}}
+    (own, counts), n, metrics = client.fit(shared, request)
+    assert (n, metrics) == (1 + len(alone), {"loss": 0.0})
+    assert counts.tolist() == [1, 0, len(alone)]
+    model = client.model.eval()
+    model.load_state_dict({k: torch.from_numpy(np.array(a)) for k, a in client.initial.items()})
+    inputs, _ = client.train.batch(np.arange(1, n), CPU)
+    mean = torch.nn.functional.normalize(model(inputs)).detach().numpy().mean(axis=0)
+    assert own[2] == pytest.approx(mean / np.linalg.norm(mean), rel=1e-12)
+    kept = client.state.read(later(request))
+    assert all(np.array_equal(kept[name], a) for name, a in client.initial.items())
+    known_again = a_set(np.random.default_rng(1), {0, 2})
+    client.fit(known_again, later(request, extra={"local": {"0": known_again[0]}}))
+    learnt = client.state.read(later(later(request)))
+    assert not np.array_equal(learnt["2.weight"], client.initial["2.weight"])
+
+
+def test_without_batch_norm_one_sample_is_learnt_from(client):
+    client.train = client.train.take(np.flatnonzero(client.train.labels == 0)[:1])
+    shared = a_set(np.random.default_rng(1), {0, 1})
+    _, n, metrics = client.fit(shared, {**REQUEST, "extra": {"local": {"0": shared[0]}}})
+    assert n == 1
+    assert metrics["loss"] != 0
+
+
 def test_a_client_of_one_class_learns(client):
     client.train = client.train.take(np.flatnonzero(client.train.labels == 2))
     shared = a_set(np.random.default_rng(1), {0, 1, 2})

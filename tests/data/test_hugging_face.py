@@ -109,6 +109,14 @@ def test_columns_of_arrays_and_lists():
     assert words.values.dtype == torch.int64
 
 
+def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
+    rows = {"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 0]], "label": [0, 1]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
+    name = f"hf:{tmp_path / 'saved'}"
+    refused("of input_ids and attention_mask only the first would be used", name)
+    assert load_dataset(f"{name}:image=input_ids,label=label").values.tolist() == [[1, 2], [3, 4]]
+
+
 def test_gaps_and_a_selection(rng):
     some = made(rng, 12).select([0, 3, 4, 7])
     with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 of them"):

@@ -92,6 +92,15 @@ def test_one_of_ours_is_returned_as_it_is():
         ),
         (Items([torch.zeros(1)]), "item 0 must be .input, label."),
         (Items([(torch.zeros(2), 0.5)]), "item 0 has label 0.5; whole numbers only"),
+        (
+            Items([(torch.zeros(2), torch.tensor(0.0)), (torch.zeros(2), torch.tensor(1.0))]),
+            r"item 0 has label 0.0; whole numbers only, of an integer dtype: labels.long\(\)",
+        ),
+        (Items([(torch.zeros(2), np.float32(1))]), r"has label 1.0; .*int\(label\) of a float"),
+        (
+            data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 1.0]))),
+            "batch 0 has label 0.0; whole numbers only",
+        ),
         (Items([("text", 0)]), "inputs are str; allowed are PIL images, tensors and NumPy arrays"),
         (
             Items([(torch.zeros(2), 0), (torch.zeros(2), 5)]),
@@ -156,6 +165,47 @@ def test_items_that_are_dicts(keys):
     found = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
     assert found.images[:, 0, 0, 0].tolist() == [0, 1]
     assert found.labels.tolist() == [0, 1]
+
+
+TOKENS = [{"input_ids": [n, n], "attention_mask": [1, 0], "length": 2, "labels": n} for n in (0, 1)]
+TWO_INPUTS = "more than one input, and of input_ids and attention_mask only .*batch=lambda item: "
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Items(TOKENS),
+        Items([{k: torch.tensor(one) for k, one in item.items()} for item in TOKENS]),
+        data.DataLoader(Items(TOKENS), batch_size=2),
+        data.DataLoader(
+            Items([{k: np.array(one) for k, one in item.items()} for item in TOKENS]), batch_size=2
+        ),
+    ],
+    ids=["lists", "tensors", "loader of lists", "loader of arrays"],
+)
+def test_a_second_input_is_not_dropped(given):
+    """The attention mask was left out without a word."""
+    with pytest.raises(SettingsError, match=TWO_INPUTS):
+        as_dataset("own", given)
+    with pytest.raises(SettingsError, match=TWO_INPUTS):
+        as_samples("train", given)
+    found = as_dataset("own", given, batch=lambda item: (_ids(item), item["labels"]))
+    assert found.values.tolist() == [[0, 0], [1, 1]]
+
+
+def _ids(item):
+    """Return the ids, also of what torch's default collate_fn makes of lists: a tensor a place."""
+    ids = item["input_ids"]
+    return torch.stack(ids, dim=1) if isinstance(ids, list) and torch.is_tensor(ids[0]) else ids
+
+
+def test_a_second_image_is_not_dropped_and_numbers_and_texts_beside_one_are():
+    items = [{"image": grey(n), "depth": grey(n), "label": n} for n in (0, 1)]
+    with pytest.raises(SettingsError, match="of image and depth only the first"):
+        as_dataset("own", Items(items))
+    beside = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
+    found = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
+    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
 
 
 def test_items_of_any_form_are_told():

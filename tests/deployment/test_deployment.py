@@ -126,7 +126,7 @@ def free_port():
         return server.getsockname()[1]
 
 
-def local_weights(folder, data, monkeypatch, rounds, seed, nodes):
+def local_weights(folder, data, monkeypatch, rounds, seed, nodes, **more):
     """Run the same app on a `LocalGrid` and return the model that it leaves."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
     from deployment_app.client_app import app as client_app
@@ -142,6 +142,7 @@ def local_weights(folder, data, monkeypatch, rounds, seed, nodes):
     ]
     config |= {"output-dir": str(folder), "rounds": rounds, "seed": seed}
     config |= {"min-nodes": nodes, "participants": nodes}
+    config |= {name.replace("_", "-"): value for name, value in more.items()}
     grid = LocalGrid(on_node, nodes=nodes, run_config=config)
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     return load_file(folder / "deployment" / "model.safetensors")

@@ -1,5 +1,6 @@
 """The claims' recipes can be read under each protocol, and the page is what its figures give."""
 
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from coprefl_flwr.recipes.sweep import check_runs
 from tests.simulation import ROOT
 
 FOLDER, DOCS = ROOT / "examples" / "claims", ROOT / "docs"
+CLAIMED = (DOCS, "claims.md"), (ROOT, "README.md")
 RECIPES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 
 
@@ -42,3 +44,24 @@ def test_the_page_is_made_of_its_figures(tmp_path, monkeypatch):
     assert main(["claims", "examples/claims", "--outputs", str(nothing), "--page", str(page)]) == 0
     made, kept = (file.read_text().splitlines() for file in (page, DOCS / "claims.md"))
     assert [one for one in made if "<!--" not in one] == [one for one in kept if "<!--" not in one]
+
+
+def test_the_readme_has_the_pages_intervals():
+    """It said "some 4 points ahead" of what the page leaves open."""
+    page, readme = ((file / name).read_text() for file, name in CLAIMED)
+    rows = page.replace("\\", "").splitlines()
+    differences = re.findall(r"[+-][\d.]+\s\[[+-][\d.]+,\s[+-][\d.]+\]", readme)
+    assert len(differences) >= 5
+    for one in differences:
+        low, high = (float(number) for number in one.split("[")[1].strip("]").split(","))
+        (row,) = (row for row in rows if f"%: {' '.join(one.split())}" in row)
+        assert ("| **holds** |" in row) == (low > 0)
+        assert ("| open |" in row) == (low < 0 < high)
+    assert not re.search("points ahead|level with|no better than", readme)
+
+
+def test_the_page_says_what_its_intervals_are_not():
+    page = " ".join((DOCS / "claims.md").read_text().split())
+    assert "they are not simultaneous" in page
+    assert "that two rows are equal, or differ too little to matter) are read off the same" in page
+    assert "outside of that order: the 5 % do not cover them" in page

@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -186,7 +187,7 @@ def test_subsets_and_a_dataset_for_each_client():
 
 def test_a_ready_made_partitioner():
     partitioner = ShardPartitioner(3, partition_by="label", shard_size=10, seed=1)
-    clients = cp.partition(images(), partitioner=partitioner)
+    clients = cp.partition(images(), scheme=partitioner)
     assert len(clients) == 3
     assert sum(map(len, clients)) == 240
 
@@ -258,6 +259,26 @@ def test_a_run_that_stopped_goes_on_with_the_same_numbers(tmp_path, monkeypatch)
     other = {**kept, "resume": True, "learning_rate": 0.2}
     assert "other method" in refusal(cp.pretrain, *arguments, rounds=8, **other)
     assert "needs the checkpoint" in refusal(cp.pretrain, *arguments, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_checkpoint_is_not_kept_among_other_files(resume, tmp_path):
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    mine = [tmp_path / "data" / "sub" / "big.gguf.partial", tmp_path / ".mine.part"]
+    for file in mine:
+        file.touch()
+    line = refusal(
+        cp.pretrain,
+        "fedavg",
+        Perceptron(),
+        cp.partition(images(), clients=4, scheme="iid"),
+        rounds=1,
+        checkpoint=tmp_path,
+        resume=resume,
+        **SMALL,
+    )
+    assert f"{tmp_path} holds files that coprefl did not write" in line
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(mine)
 
 
 def test_an_evaluation_that_is_done_is_found_again(tmp_path):
@@ -371,7 +392,7 @@ def test_one_line_for_what_cannot_be():
     assert "did you mean 'iid'" in refusal(cp.partition, data, 4, "idd")
     assert "classes = 9: there are only 8" in refusal(small_tasks, data, classes=9)
     tasks = small_tasks(data)
-    assert "start 'x' is a int" in refusal(cp.evaluate_starts, {"x": 1}, tasks)
+    assert "start 'x' is of type int" in refusal(cp.evaluate_starts, {"x": 1}, tasks)
     other = {"one": model, "other": Perceptron(10)}
     assert "start 'other'" in refusal(cp.evaluate_starts, other, tasks)
     said = refusal(cp.evaluate_starts, {"one": model}, tasks, local_stesp=1)
@@ -392,3 +413,52 @@ def test_every_name_is_there_and_importing_the_package_loads_none():
         _ = cp.pretrian
     program = "import sys, coprefl_flwr; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# ---- parts of one's own, and what is shown ------------------------------------------------------
+
+
+class SmallerQueries(strategies.CoPreFL):
+    """CoPreFL whose clients shrink their query gradient."""
+
+    name = ""
+
+
+class Shrinking(cp.clients.CoPreFLClient):
+    """Sets its own option after its base's constructor, as the how-to has it."""
+
+    options: ClassVar = {"shrink": option(0.5, "factor on the query gradient", maximum=1)}
+    seen: ClassVar = []
+
+    def __init__(self, model, train, *, shrink, **more):
+        super().__init__(model, train, **more)
+        self.shrink = shrink
+
+    def query(self, parameters, config):
+        self.seen.append((self.shrink, self.support_fraction))
+        gradient, n, metrics = super().query(parameters, config)
+        return {name: self.shrink * one for name, one in gradient.items()}, n, metrics
+
+
+SmallerQueries.client = Shrinking
+
+
+def test_a_client_of_coprefls_has_options_of_its_own_and_its_bases():
+    """Its base's constructor asked for an attribute that was not there yet."""
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
+    made = cp.pretrain(
+        SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.25, support_fraction=0.6
+    )
+    assert set(Shrinking.seen) == {(0.75, 0.8), (0.25, 0.6)}
+    assert model_arrays(made).keys() == model_arrays(network(CLASSES)).keys()
+    line = refusal(cp.pretrain, SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=2.0)
+    assert "shrink = 2.0: must be at most 1" in line
+
+
+def test_what_is_shown_of_tasks_is_a_line():
+    made = small_tasks(images())
+    shown = [repr(one) for one in (made, made[0], made[0].clients[0], made[0].clients[0].train)]
+    assert not any("\n" in one or len(one) > 100 for one in shown), shown
+    assert shown[1].startswith("<task-0: 2 clients, ")
+    assert shown[1].endswith(" samples each, 3 classes>")

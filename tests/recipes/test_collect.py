@@ -14,7 +14,9 @@ from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
+from coprefl_flwr.report.comparing import text_tables
 from coprefl_flwr.report.figures import Landscape
+from coprefl_flwr.report.table import NONE
 from coprefl_flwr.studies.stage import write_result
 from coprefl_flwr.studies.told import told
 from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
@@ -135,6 +137,24 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     assert found.failed == ["fedavg, seed 1: it rained", "coprefl:gamma=1.0, seed 0: not run yet"]
     page = write_report(report, tmp_path / "report").read_text()
     assert "it rained" in page
+
+
+def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
+    """It had dashes, and numbers of one seed beside numbers of three."""
+    recipe = recipe_of(seeds=[0, 1, 2], methods=["random", "fedavg", "cyclic"], reference="random")
+    wanted = {"random": 3, "fedavg": 1, "cyclic": 0}
+    for contest in contests(recipe):
+        for run in contest.reported(contest.entrant.candidates()[0])[
+            : wanted[contest.entrant.label]
+        ]:
+            keep(store, run, [50, 60])
+    (found,) = collect(recipe, store, {}).comparisons
+    lines = text_tables(found).splitlines()
+    random, fedavg, cyclic = (next(one for one in lines if one.startswith(name)) for name in wanted)
+    assert "seeds" not in random
+    assert fedavg.split()[:8] == ["fedavg", "(1", "of", "3", "seeds)", "55.00", "±", "7.07"]
+    assert cyclic.split()[1:9] == ["0", "of", "3", "seeds"] * 2
+    assert NONE not in "".join(lines)
 
 
 def test_before_anything_was_run(store, recipe_of, tmp_path):
@@ -375,11 +395,11 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
         os.utime(file, (86_400 * 365, 86_400 * 365))
-    report = collect(recipe, store, {}, commit="abc123")
+    report = collect(recipe, store, {}, text="abc123")
     assert report.made == {
         "versions": "torch 2.0",
         "commit of the package": "not recorded: an installed package, or results of before it was",
-        "commit of the recipe": "abc123",
+        "SHA-256 of the recipe": "abc123",
         "machine": "An engine, 2 cores",
         "date (UTC)": "1971-01-01",
         "seeds": "3",

@@ -10,9 +10,9 @@ import pytest
 
 from coprefl_flwr import __version__
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.files import alone
+from coprefl_flwr.files import LOCK, LOCKS, alone
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import LOCK, main
+from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe
@@ -150,7 +150,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     below = {"tiny", "tiny/report", "tiny/report/tables", f"models/{model.name}"}
     below |= {"tiny/report/figures"}  # The recipe names none.
     (task,) = (model / "tasks").iterdir()
-    below |= {f"models/{model.name}/tasks/{task.name}", "models"}  # Of .locks.
+    below |= {f"models/{model.name}/tasks/{task.name}", "models"}
     assert found - {".", "outputs"} == {f"outputs/{name}" for name in below}
     kept = (tmp_path / "outputs" / "tiny" / "models.txt").read_text()
     assert kept == "../models\n"
@@ -161,7 +161,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     elsewhere = ["--out", "a/b", "--models", "c"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
     assert (tmp_path / "a" / "b" / "report" / "index.html").exists()
-    assert {one.name for one in (tmp_path / "c").iterdir()} == {".locks", model.name}
+    assert {one.name for one in (tmp_path / "c").iterdir()} == {LOCKS, model.name}
 
 
 def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys):
@@ -198,10 +198,13 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
         "coprefl: stopped; the same command goes on from here\n"
     )
     assert main(["list", str(tmp_path)]) == 0
-    assert f"{out}  under way  A tiny comparison\n" in capsys.readouterr().out
+    assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
     assert main(["report", str(out)]) == 0
     page = (out / "report" / "index.html").read_text()
     assert "fedavg:rounds=1, seed 0: not run yet" in page
+    capsys.readouterr()
+    assert main(["list", str(tmp_path)]) == 0  # It said "reported".
+    assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
 
 
 def test_list(done, capsys):
@@ -221,8 +224,8 @@ def test_list_tells_validation_and_studies_of_flwr_run_apart(done, tmp_path, cap
     """All were lines alike, without a seed, and a folder of `flwr run` was not shown at all."""
     outputs = shutil.copytree(done, tmp_path / "outputs")
     known = json.loads((outputs / "tiny" / "runs.json").read_text())
-    name = next(key for key in known if key.startswith("fedavg"))
-    (outputs / "tiny" / "runs.json").write_text(json.dumps({name: "validation"}))
+    fedavg = next(one for one in known if one["run"].startswith("fedavg"))
+    (outputs / "tiny" / "runs.json").write_text(json.dumps([fedavg | {"for": "validation"}]))
     for run, finished in (("one", True), ("two", False)):
         (outputs / run).mkdir()
         (outputs / run / "settings.yaml").write_text("{seed: 7, method: random fedavg}")
@@ -292,7 +295,7 @@ def test_version(capsys):
     ("content", "problem"),
     [
         (b"title: Old\nsettings: {rounds: 1}\nmethods: [fedavg]\nlayout: 1\n", "unknown key 'lay"),
-        (b"title: Old\nsettings: {method-of-before: 1}\nmethods: [fedavg]\n", "unknown setting 'm"),
+        (b"settings: {rounds: 1}\nmethods: [fedavg]\n", "there is no 'title'"),
         (b"title: [\n", "not YAML"),
         (b"", "is empty"),
         (b"\xff\xfe", "is not a text in UTF-8"),
@@ -362,7 +365,8 @@ def test_damaged_results_are_not_reported_and_made_again(done, copied, capsys, c
     assert any("result.json is damaged: SHA256SUMS" in line for line in caplog.messages)
     said = (out / "report" / "tables" / "table.md").read_text()
     assert said != (done / "tiny" / "report" / "tables" / "table.md").read_text()
-    left = [out / ".recipe.yaml.7.part", copied / "models" / "features" / ".a.npy.7.part"]
+    features = copied / "models" / "features"
+    left = [out / ".recipe.yaml.7.coprefl-part", features / ".a.npy.7.coprefl-part"]
     for file in left:
         file.parent.mkdir(exist_ok=True)
         file.touch()
@@ -395,7 +399,7 @@ def test_a_full_disk_is_one_line_and_nothing_is_lost(path, tmp_path, capsys, mon
     assert main(command) == 1
     assert list(out.parent.glob("models/*/*"))
     assert capsys.readouterr().err.splitlines()[-1] == "coprefl: No space left on device"
-    assert [one for one in tmp_path.rglob("*") if one.is_file() and one.suffix == ".part"] == []
+    assert not list(tmp_path.rglob(".*.coprefl-part"))
     monkeypatch.undo()
     assert main(command) == 0
 

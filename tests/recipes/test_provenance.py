@@ -1,9 +1,15 @@
 """How results were made, as a report says it."""
 
+import hashlib
 import subprocess
 
+import pytest
+
+import coprefl_flwr
+from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.provenance import portable
-from coprefl_flwr.studies.study import commit_of, made_by
+from coprefl_flwr.studies.study import made_by
+from tests.tiny_recipe import tiny_recipe, write_recipe
 
 
 def git(folder, *arguments):
@@ -11,19 +17,72 @@ def git(folder, *arguments):
     subprocess.run(["git", "-C", folder, *who, *arguments], check=True, capture_output=True)
 
 
-def test_the_commit_is_that_of_the_folder_that_git_knows(tmp_path):
-    known, strange = tmp_path / "known", tmp_path / "known" / "outputs"
-    strange.mkdir(parents=True)
-    (known / "recipe.yaml").write_text("title: a\n")
-    git(known, "init", "-q")
-    git(known, "add", "recipe.yaml")
-    git(known, "commit", "-qm", "a")
-    commit = commit_of(known)
-    assert len(commit) == 12
-    assert commit_of(strange) == ""
-    commit_of.cache_clear()
-    (known / "recipe.yaml").write_text("title: b\n")
-    assert commit_of(known) == f"{commit}-dirty"
+@pytest.fixture
+def checkout(tmp_path):
+    """Return a function that makes a repository with a package in a folder of it."""
+
+    def make(package, name="repository"):
+        root = tmp_path / name
+        file = root / package / "coprefl_flwr" / "__init__.py"
+        file.parent.mkdir(parents=True)
+        file.write_text("a = 1\n")
+        git(root.parent, "init", "-q", name)
+        git(root, "add", ".")
+        git(root, "commit", "-qm", "a")
+        return file
+
+    return make
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """Return a function that has git run a program in a repository; it leaves a mark."""
+
+    def prepare(root):
+        program, mark = tmp_path / "program.sh", tmp_path / "mark"
+        program.write_text(f"#!/bin/sh\ntouch {mark}\n")
+        program.chmod(0o755)
+        git(root, "config", "core.fsmonitor", str(program))
+        return mark
+
+    return prepare
+
+
+def test_the_commit_is_that_of_a_checkout_of_the_package(checkout, monkeypatch):
+    file = checkout(".")
+    monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
+    assert len(made_by()["commit"]) == 12
+    file = checkout(".", "changed")
+    file.write_text("a = 2\n")
+    monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
+    assert made_by()["commit"].endswith("-dirty")
+
+
+def test_a_package_inside_of_another_repository_has_no_commit(checkout, trap, monkeypatch):
+    """Git runs the programs that a repository's configuration names."""
+    for name in ("plain", "with a .git"):
+        file = checkout("venv/site-packages", name)
+        mark = trap(file.parents[3])
+        if name != "plain":
+            (file.parents[1] / ".git").mkdir()  # Of which git takes no notice, and looks above.
+        monkeypatch.setattr(coprefl_flwr, "__file__", str(file))
+        assert "commit" not in made_by()
+        assert not mark.exists()
+
+
+def test_git_runs_nothing_in_the_folder_of_a_recipe(tiny_images, tmp_path, trap):
+    folder = tmp_path / "cloned"
+    folder.mkdir()
+    content = tiny_recipe(tiny_images, {"tasks": 0}, methods=["random"], reference=None)
+    recipe = write_recipe(folder / "recipe.yaml", content | {"metrics": ["models"]})
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "a")
+    mark = trap(folder)
+    assert main(["run", str(recipe), "--out", str(tmp_path / "out")]) == 0
+    assert not mark.exists()
+    said = (tmp_path / "out" / "report" / "provenance.md").read_text()
+    assert hashlib.sha256(recipe.read_bytes()).hexdigest() in said
 
 
 def test_what_made_a_result_names_no_folder_and_no_host():

@@ -362,7 +362,7 @@ def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
     store, of = ModelStore(tmp_path), run(base, "random")
     folder = store.folder(of.main)
     (folder / "tasks" / "0-ab").mkdir(parents=True)
-    for left in (".rounds.jsonl.77.part", "tasks/0-ab/.result.json.77.part"):
+    for left in (".rounds.jsonl.77.coprefl-part", "tasks/0-ab/.result.json.77.coprefl-part"):
         (folder / left).touch()
     (folder / "model.json").touch()
     with pytest.raises(ValueError, match="stop"), store.held(of.main):

@@ -7,10 +7,13 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import LOCKS
+from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
@@ -227,7 +230,7 @@ def test_everything_is_made_once(whole):
     # No round was repeated: one message a node for an exchange.
     assert set(Counter(witness.seen).values()) == {1}
     names = {
-        name.partition("/")[2] for name in files(folder / "models") if not name.startswith(".locks")
+        name.partition("/")[2] for name in files(folder / "models") if not name.startswith(LOCKS)
     }
     assert {name for name in names if not name.startswith("tasks/")} == {
         "model.safetensors",
@@ -311,7 +314,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(14, ".part"), (16, ".partial")])
+@pytest.mark.parametrize(("write", "left"), [(15, ".result.json.*"), (17, ".model.safetensors.*")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):
@@ -323,8 +326,8 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
         return main(["run", str(tiny_file), "--out", str(tmp_path / "out")])
 
     assert forked(program, Kill(), tmp_path / "told").status == 9
-    assert [path.name for path in tmp_path.rglob("*") if path.suffix == left]
-    assert list(tmp_path.glob("models/.locks/*"))
+    assert [path.name for path in tmp_path.rglob("*") if path.match(f"{left}.coprefl-part")]
+    assert list(tmp_path.glob(f"models/{LOCKS}/*"))
     assert run(tiny_file, tmp_path / "out", Witness(), monkeypatch) == 0
     assert files(tmp_path / "models") == files(whole[0] / "models")
 
@@ -415,3 +418,36 @@ def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, mon
     assert [name for name in rows if name in ("random", "fedavg", "coprefl")] == list(rows)[-3:]
     digits = {name: any(map(str.isdigit, rows[name])) for name in list(rows)[-3:]}
     assert digits == {"random": True, "fedavg": True, "coprefl": False}
+
+
+def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
+    tiny_images, tmp_path, monkeypatch
+):
+    """Three rounds of three clients, and a task of two rounds of three: each has its own node."""
+    columns = ["models", "megabytes", "megabytes-to-0.1%"]
+    content = tiny_recipe(
+        tiny_images,
+        {"tasks": 1, "model": "tests.tiny_study:plain_network"},
+        methods=["fedavg", "coprefl", "scaffold", "cyclic"],
+        reference="fedavg",
+        metrics=columns,
+    )
+    path = write_recipe(tmp_path / "recipe.yaml", content)
+
+    def reported(nodes):
+        out = tmp_path / str(nodes) / "out"
+        assert (
+            run(path, out, lambda app, _, config: LocalGrid(app, nodes, config), monkeypatch) == 0
+        )
+        values = pd.read_csv(out / "report" / "units.csv", index_col="row")
+        return values[columns].to_dict("index")
+
+    one = reported(1)
+    model, task = ((36 * n + n) * 4 + 2 * 128 for n in (6, 2))  # A header of 128 bytes an array.
+    of_task = 2 * 3 * task / 1e6  # Its first round reaches any accuracy.
+    for name, times in {"fedavg": 1, "coprefl": 2, "scaffold": 2, "cyclic": 1}.items():
+        sent = times * 2 * 3 * 3
+        expected = {"models": sent, "megabytes": sent * model / 1e6, columns[-1]: of_task}
+        assert one[name] == pytest.approx(expected)
+    assert reported(2) == one
+    assert reported(3) == one

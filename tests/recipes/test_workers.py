@@ -1,8 +1,15 @@
 """Workers: the numbers of this process, whoever makes which stage, and however many die."""
 
+import contextlib
 import logging
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -81,6 +88,48 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     assert files(two) == before
 
 
+def in_session(leader):
+    """Return what runs in the session that a process began: {process id: its command}."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(folder.name)] = command.decode()
+    return found
+
+
+@pytest.mark.ray
+def test_no_process_outlives_a_run_that_is_killed(tiny_images, tmp_path, monkeypatch):
+    """Two of Ray's own stayed for a minute."""
+    pytest.importorskip("ray")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    settings = {"rounds": 100_000, "checkpoint-every": 1}
+    content = tiny_recipe(tiny_images, settings, methods=["fedavg", "fedprox"], reference=None)
+    path = write_recipe(tmp_path / "recipe.yaml", content)
+    arguments = ["run", str(path), "--out", str(tmp_path / "out"), "--workers", "2"]
+    program = "import sys; from coprefl_flwr.recipes.command_line import main; main(sys.argv[1:])"
+    begun = [sys.executable, "-c", program, *arguments]
+    with subprocess.Popen(begun, cwd=ROOT, start_new_session=True) as run:
+        try:
+            models = tmp_path / "models"
+            while len(list(models.glob("*/checkpoint.safetensors"))) < 2:
+                assert run.poll() is None
+                time.sleep(0.2)
+            assert any("raylet" in command for command in in_session(run.pid).values())
+            run.kill()
+            run.wait()
+            end = time.monotonic() + 40
+            while (left := in_session(run.pid)) and time.monotonic() < end:
+                time.sleep(0.2)
+            assert left == {}
+        finally:
+            for process in in_session(run.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+
+
 def test_how_many_workers(monkeypatch):
     monkeypatch.setattr(workers, "cores", lambda: 7)
     assert wanted_workers(None) == (1, True)  # As set for tests.
@@ -127,7 +176,7 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     assert InProcess(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
-    for left in (".checkpoint.safetensors.1.part", "checkpoint.safetensors"):
+    for left in (".checkpoint.safetensors.1.coprefl-part", "checkpoint.safetensors"):
         (task / left).touch()
     (start / "client-state/a").mkdir(parents=True)
     with workshop(store, None) as make:
@@ -148,7 +197,7 @@ def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
     store = ModelStore(tmp_path / "models")
     assert InProcess(store)(runs) == {}
     stage = runs[0].study.stages[1]
-    half = store.folder(stage) / ".result.json.1.part"
+    half = store.folder(stage) / ".result.json.1.coprefl-part"
     with store.held(stage):
         half.touch()
         Work(runs, store)

@@ -241,7 +241,7 @@ def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
 def test_rounds_come_back(tmp_path: Path) -> None:
     """A metric that a round lacks is not in its line; whole numbers stay whole."""
     records = [
-        {"phase": "pretraining", "start": "a", "task": None, "round": 1, "bytes-up": 7},
+        {"phase": "pretraining", "start": "a", "task": None, "round": 1, "wire-bytes-up": 7},
         {"phase": "downstream", "start": "a", "task": 0, "round": 1, "accuracy": 50.0},
         {"phase": "downstream", "start": "a", "task": 1, "round": 1, "loss": math.inf},
     ]

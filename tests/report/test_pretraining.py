@@ -16,8 +16,11 @@ def rows(start, accuracies, models=4.0):
             "round": number,
             "models-down": models,
             "models-up": models / 2,
-            "bytes-down": 2_000_000,
-            "bytes-up": 1_000_000,
+            "client-bytes-down": 2_000_000,
+            "client-bytes-up": 1_000_000,
+            # Of the messages of this run alone, so in no table that compares.
+            "wire-bytes-down": 500_000,
+            "wire-bytes-up": 700_000,
         }
         | ({} if accuracy is None else {"server-accuracy": accuracy})
         for number, accuracy in enumerate(accuracies, 1)
@@ -44,6 +47,16 @@ def test_summary_by_hand():
     assert (cyclic["final"], cyclic["best"], cyclic["best-round"]) == (50.0, 50.0, 4)
     assert cyclic["models"] == 48
     assert slower["catches-up"] == math.inf
+
+
+def test_rounds_without_their_bytes_have_no_megabytes():
+    """As results of before have them; an untrained start, which is tested once, sends none."""
+    before = [{k: v for k, v in row.items() if "bytes" not in k} for row in rows("fedavg", [1.0])]
+    untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
+    found = pretraining_summary(frame([*before, untrained])).set_index("start")
+    assert math.isnan(found["megabytes"]["fedavg"])
+    assert found["megabytes"]["random"] == 0
+    assert found["models"].to_dict() == {"fedavg": 6, "random": 0}
 
 
 def test_a_plain_start_is_found_by_its_last_phase():

@@ -2,13 +2,14 @@
 import csv
 import io
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
 
-from coprefl_flwr.report import Measured, text_tables
+from coprefl_flwr.report import Measured, Report, text_tables, write_report
 from coprefl_flwr.report.comparing import numbers, overviews, table, units
 from coprefl_flwr.report.comparison import Comparison
 from coprefl_flwr.report.forms import latex, markdown
@@ -310,3 +311,16 @@ def test_the_table_of_a_search() -> None:
     assert "on 2 validation tasks (seed 100)" in text
     assert "– qffl with q=1: no memory." in text
     assert "† coprefl with gamma=0.0 seed 100: diverged" in text
+
+
+def test_a_cell_that_a_spreadsheet_would_take_for_a_formula_is_a_text(tmp_path: Path) -> None:
+    labels = ["=1+1", "+1+1", "-1-1", "@SUM(A1)", "\t=1+1", "-1.5", "a=b"]
+    rows = [measured(label, [-70.0], [40.0]) for label in labels]
+    one = comparison(units=UNITS[:1], measured=rows, reference="a=b", paper={}, failed=[])
+    write_report(Report("=1+1", "", [], [one], ()), tmp_path)
+    with (tmp_path / "results.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["metric"] == "accuracy"]
+    assert [line["row"] for line in lines] == [
+        *("'=1+1", "'+1+1", "'-1-1", "'@SUM(A1)", "'\t=1+1", "-1.5", "a=b")
+    ]
+    assert {float(line["mean"]) for line in lines} == {-70.0}

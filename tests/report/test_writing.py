@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Measured, Report, write_report
 from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
 from coprefl_flwr.report.figures import Landscape, Similarity
@@ -97,7 +98,7 @@ def test_the_folder(index: Path) -> None:
     figures = {f"figures/participants-20-{kind}.{s}" for kind in FIGURES for s in ("png", "pdf")}
     tables = {f"tables/participants-20.{suffix}" for suffix in ("md", "tex")}
     files = {"index.html", "provenance.md", "results.csv", "units.csv"}
-    assert names == files | figures | tables
+    assert names - {".coprefl"} == files | figures | tables
 
 
 def test_the_page_needs_no_other_file(index: Path) -> None:
@@ -147,12 +148,26 @@ def test_the_same_report_is_the_same_bytes(
 
 
 def test_what_is_no_longer_in_the_report_goes(tmp_path: Path) -> None:
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "figures" / "gone-curves.png").touch()
+    """And nothing else does: files of the user's own beside them stay."""
+    mine = tmp_path / "tables" / "mine.md"
     for name in ("gone", "here"):
         write_report(Report("t", "", [], [replace(comparison(), name=name)]), tmp_path)
-    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {"here"}
-    assert not (tmp_path / "figures" / "gone-curves.png").exists()
+        mine.write_text("mine")
+    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {"here", "mine"}
+    mine.rename(mine.with_name("next.md"))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(SettingsError, match=r"tables/next\.md was not written by coprefl"):
+        write_report(Report("t", "", [], [replace(comparison(), name="next")]), tmp_path)
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
+def test_a_report_is_not_written_among_other_files(tmp_path: Path) -> None:
+    mine = tmp_path / "figures" / "mine.png"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    with pytest.raises(SettingsError, match="holds files that coprefl did not write"):
+        write_report(Report("t", "", [], [comparison()]), tmp_path)
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [mine]
 
 
 def test_nothing_measured_at_all(tmp_path: Path) -> None:

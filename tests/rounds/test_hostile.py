@@ -12,8 +12,9 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds import Bounds, Mean, Replies, joined
 from coprefl_flwr.rounds.protocol import ROSTER
-from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProto
+from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, FedProto
 from tests.hostile import KINDS, LIES, ROSTERS, SPOILT, START, Good, Lying, grid, lie_of, more, of
 from tests.tiny import without_roster
 
@@ -238,3 +239,54 @@ def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     (line,) = warnings_of(caplog)
     assert "metric 'clients' cannot be called so; give it another name" in line
+
+
+class Measures(FedAvg):
+    """Keeps which metrics the replies of a round have, and whose they are."""
+
+    def round(self, server_round, arrays):
+        replies = yield from self.train(server_round, arrays, Mean())
+        self.names, self.reported = set(replies.metrics), replies.clients
+        return replies.arrays, replies.mean_metrics()
+
+
+def names_of_its_own(liars, number):
+    """Return a fault: each of the `liars` reports so many metrics that nobody else has."""
+
+    def fault(client, method, arrays, n, metrics):
+        if client not in liars or method != "fit":
+            return None
+        own = {f"junk-{client}-{i}": 1.0 for i in range(number)}
+        return [a + 4 for a in arrays], n, metrics | own
+
+    return fault
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 40])
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(most_metrics=5)], ids=["default", "set"])
+def test_metrics_of_nodes_own_choosing_are_bounded_in_a_round(nodes, bounds, caplog):
+    """Each name has a value or a gap for every client: time grew with the square of both."""
+    liars = set(range(0, 40, 2))
+    most = bounds.most_metrics
+    app = client_app(lambda _, i: Good(i, names_of_its_own(liars, most - 2)), clients=40)
+    strategy = Measures(min_nodes=nodes, bounds=bounds)
+    strategy.start(LocalGrid(app, nodes), to_record(START), 1)
+    assert {"loss", "num-examples"} <= strategy.names
+    assert len(strategy.names) == 2 * most
+    assert strategy.reported == tuple(range(40))
+    assert strategy.history.train[1] == {"loss": 1.0}
+    lines = warnings_of(caplog)
+    # A node of several clients leaves metrics out itself, before it answers.
+    assert len(lines) == {1: 1, 2: 2, 40: 1}[nodes] + (nodes == 2)
+    assert all(f"at most {2 * most} are read: 'junk-" in line for line in lines)
+
+
+def test_metrics_of_the_links_of_a_chain_are_bounded_too():
+    """Each link is a question of its own, which only one node answers."""
+    liars = set(range(0, 40, 2))
+    app = client_app(lambda _, i: Good(i, names_of_its_own(liars, 100)))
+    strategy = Cyclic(min_nodes=40)
+    result = strategy.start(LocalGrid(app, 40), to_record(START), 1)
+    assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}
+    found = joined([Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars])
+    assert found.metrics.keys() == {"loss"}

@@ -32,7 +32,7 @@ def test_kinds():
 def test_nodes_that_left():
     roster = plain()
     roster.forget([3])
-    assert (roster.clients(), roster.plain, roster.known) == ([2, 4], {2, 4}, {2, 4})
+    assert (roster.clients(), roster.plain, roster.asked()) == ([2, 4], {2, 4}, {2, 4})
     roster = owning()
     roster.forget([2])
     assert roster.clients() == [2, 4]
@@ -74,21 +74,36 @@ def test_a_segment_whose_node_is_gone_goes_to_nobody():
 def test_a_client_is_bound_to_the_node_that_first_named_it():
     """Another may have it while that one is gone, and loses it when it is back."""
     roster = owning()
-    assert roster.hear({9: {"own": [4]}}) == {
-        9: "client 4 is named by two nodes, 3 and 9: give each node its own partition-id"
-    }
-    roster.forget([3])
+    roster.keep()
     assert roster.hear({9: {"own": [4]}}) == {}
-    assert roster.assign([4], [2, 9]) == {9: [4]}
+    assert roster.lost == {
+        4: "client 4 is named by 2 nodes (3, 9): node 3 named it first and keeps it; give each "
+        "node its own partition-id"
+    }
+    assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
+    roster.forget([3])
+    assert roster.assign([4, 2], [2, 9]) == {9: [4]}
+    roster.keep()
     assert roster.hear({3: {"own": [4, 2]}}) == {}
     assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
-    assert 9 in roster.hear({9: {"own": [4]}})
 
 
-def test_who_names_everyones_clients_takes_none_away():
-    roster = Roster()
+def test_who_has_a_client_while_its_node_is_gone_keeps_it_from_a_third():
+    roster = owning()
+    roster.keep()
+    roster.forget([3])
+    roster.hear({9: {"own": [4]}})
+    roster.keep()
+    roster.hear({5: {"own": [4]}})
+    assert roster.assign([4], [2, 5, 9]) == {9: [4]}
+
+
+def test_a_node_that_names_more_than_it_may_has_none():
+    roster = Roster(per_node=1)
     answers = {2: {"own": list(range(100))}, 3: {"own": [0]}, 4: {"own": [1]}}
-    assert roster.hear(answers).keys() == {2}
+    assert roster.hear(answers) == {
+        2: "it names 100 clients as its own, at most 1 allowed: see clients_per_node of Bounds"
+    }
     assert roster.clients() == [0, 1]
 
 

@@ -238,8 +238,41 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
     assert strategy.evaluation.clients == (2,)
-    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1"
-    assert line in [record.getMessage() for record in caplog.records]
+    line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1; 4 failed: Ari"
+    assert any(record.getMessage().startswith(line) for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (
+            lambda client, config, returned: (returned, 1, {"loss": float("nan")}),
+            "3 failed: metric 'loss' is nan: a smaller learning rate?",
+        ),
+        (
+            lambda client, config, returned: (
+                [returned[0] / np.float32(0), returned[1]],
+                1,
+                {"loss": 1.0},
+            ),
+            "3 failed: array 'w' holds a NaN or an infinity: a smaller learning rate?",
+        ),
+        (
+            lambda client, config, returned: (
+                [returned[0][: 2 - (client < 2)], returned[1]],
+                1,
+                {"loss": 1.0},
+            ),
+            "2 failed: array 'w' has shape (1,), sent was (2,)",
+        ),
+    ],
+)
+def test_the_last_line_says_why_no_reply_was_good(fault, why):
+    """It said "0 good replies of 3" alone, and warnings far above why."""
+    grid = counting_grid(clients=3, fault=fault)
+    with pytest.raises(RunFailedError) as caught, np.errstate(divide="ignore", invalid="ignore"):
+        FedAvg(min_replies=2, max_failed_rounds=1).start(grid, to_record(START), 1)
+    assert str(caught.value).endswith(f", needed are 2; {why}")
 
 
 WRAPPED = [
@@ -260,8 +293,8 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
     assert str(caught.value) == (
         f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-        "DifferentialPrivacy, which takes a round for one exchange answered by models: use "
-        "client-side mods instead (allowed inside a wrapper: FedAvg, FedProx)"
+        "DifferentialPrivacy, which takes a round for one exchange answered by models "
+        "(allowed inside a wrapper: FedAvg, FedProx)"
     )
     assert seen == []
 
@@ -349,15 +382,17 @@ def test_a_client_that_has_its_nodes_id():
     assert [client for client, _ in seen] == [3]
 
 
-def test_of_two_nodes_with_one_client_the_second_is_left_out(caplog):
-    """It cannot end the run: that would be up to every node."""
+def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
+    """Who has no client of its own waits for others, and then names the reason."""
     app = client_app(lambda _, i: Counter(i), clients=[3])
-    FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1)
-    (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
-    assert line == (
-        "node 3 is left out: client 3 is named by two nodes, 2 and 3: give each node its own "
-        "partition-id"
+    line = (
+        "client 3 is named by 2 nodes (2, 3): it is left out, as none of them named it first; give "
+        "each node its own partition-id"
     )
+    with pytest.raises(RunFailedError) as caught:
+        FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=0.01)
+    assert str(caught.value).endswith(f"waited 0.01 s; {line}")
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [line]
 
 
 class Deaf(LocalGrid):

@@ -1,4 +1,9 @@
-"""Traffic: models as CyclicFL's Table IV counts them, bytes as the messages really held them."""
+"""Traffic: what a deployment sends, and by itself what the messages of a run really held.
+
+Models are counted as in CyclicFL's Table IV.
+"""
+
+from io import BytesIO
 
 import numpy as np
 import pytest
@@ -7,8 +12,16 @@ from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 
 from coprefl_flwr.arrays import to_record
-from coprefl_flwr.clients import CoPreFLClient, MOONClient, client_app
+from coprefl_flwr.clients import (
+    CoPreFLClient,
+    FedPCLClient,
+    MOONClient,
+    SCAFFOLDClient,
+    TorchClient,
+    client_app,
+)
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.rounds.traffic import Traffic
 from coprefl_flwr.strategies import (
     MOON,
@@ -17,17 +30,18 @@ from coprefl_flwr.strategies import (
     Cyclic,
     Exchange,
     FedAvg,
+    FedPCL,
     Schedule,
 )
 from tests.strategies.test_schedule import two_phase_grid
-from tests.tiny import HOSTINGS, Federation
+from tests.tiny import CLASSES, HOSTINGS, Federation
 
 K_P1, K_P2, T_CYC, T_RES = 3, 2, 2, 4
 T_TOT = T_CYC + T_RES
 
 
 def totals(strategy, grid, start, rounds):
-    """Return the four counts summed over all rounds."""
+    """Return the counts summed over all rounds."""
     strategy.start(grid, to_record(start), rounds)
     traffic = strategy.history.traffic
     assert sorted(traffic) == list(range(1, rounds + 1))
@@ -80,6 +94,91 @@ def test_coprefls_second_exchange(hosting, norm):
     assert found["models-up"] == pytest.approx(2 * 3 * (1 + gradient), rel=1e-12)
 
 
+def saved(*arrays):
+    """Return the bytes of arrays as Flower sends them: each as a file of NumPy's."""
+    files = [BytesIO() for _ in arrays]
+    for file, array in zip(files, arrays, strict=True):
+        np.save(file, array)
+    return sum(len(file.getvalue()) for file in files)
+
+
+def assert_bytes(found, down, up, hosting):
+    assert (found["client-bytes-down"], found["client-bytes-up"]) == (down, up)
+    if hosting in ("own", "plain"):  # As in a deployment: it is what the messages really held.
+        assert (found["wire-bytes-down"], found["wire-bytes-up"]) == (down, up)
+    if hosting in ("1", "2", "pairs"):
+        assert found["wire-bytes-down"] < down
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+@pytest.mark.parametrize("norm", [False, True])
+def test_bytes_by_hand(tmp_path, hosting, norm):
+    """Two rounds of three participants: however clients are hosted, what a deployment sends."""
+    federation = Federation.stochastic() if norm else Federation.exact(norm=False)
+    start, run = federation.start, {"participants": 3, "min_nodes": HOSTINGS[hosting][0]}
+    weights = [array for name, array in start.items() if "running" not in name]
+    weights = [array for array in weights if array.dtype.kind == "f"]
+    model, gradient = saved(*start.values()), saved(*weights)
+
+    def sent(strategy, client):
+        keeps = {"states": tmp_path} if client is SCAFFOLDClient else {}
+        return totals(strategy, federation.grid(hosting, client, **keeps), start, 2)
+
+    each = 2 * 3
+    assert_bytes(sent(FedAvg(**run), TorchClient), each * model, each * model, hosting)
+    found = sent(CoPreFL(**run), CoPreFLClient)
+    assert_bytes(found, each * 2 * model, each * (model + gradient), hosting)
+    both = each * (model + gradient)  # The variates are as large as the gradient.
+    assert_bytes(sent(SCAFFOLD(**run), SCAFFOLDClient), both, both, hosting)
+    assert_bytes(sent(Cyclic(**run), TorchClient), each * model, each * model, hosting)
+
+
+def test_coprefl_sends_twice_what_fedavg_sends():
+    """Whatever a simulation sends, where a sum in float64 takes the place of several models."""
+    federation = Federation.exact(norm=False)
+
+    def megabytes(strategy, client, hosting):
+        found = totals(strategy, federation.grid(hosting, client), federation.start, 3)
+        return found["client-bytes-down"] + found["client-bytes-up"]
+
+    for hosting in ("1", "2"):
+        fedavg = megabytes(FedAvg(participants=3), TorchClient, hosting)
+        assert megabytes(CoPreFL(participants=3), CoPreFLClient, hosting) == 2 * fedavg
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
+    """All four clients are sent the global set and, from round 2 on, four local ones."""
+    federation = Federation.stochastic()
+    rows, counts = no_prototypes(CLASSES, CLASSES).values()
+    grid = federation.grid(hosting, FedPCLClient, states=tmp_path, initial=federation.start)
+    strategy = FedPCL(min_nodes=HOSTINGS[hosting][0])
+    found = totals(strategy, grid, no_prototypes(CLASSES, CLASSES), 3)
+    down = 4 * (3 * saved(rows, counts) + 2 * 4 * saved(rows))
+    assert_bytes(found, down, 4 * 3 * saved(rows, counts), hosting)
+
+
+def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
+    """And may go on with its clients hosted by other nodes."""
+    federation = Federation.stochastic()
+
+    def rounds(hostings):
+        for number, hosting in enumerate(hostings, 1):
+            strategy = CoPreFL(participants=3)
+            strategy.start(
+                federation.grid(hosting, CoPreFLClient),
+                to_record(federation.start),
+                number * 4 // len(hostings),
+                checkpoint=tmp_path / f"{len(hostings)}.safetensors",
+                resume=True,
+            )
+        traffic = strategy.history.traffic
+        assert sorted(traffic) == [1, 2, 3, 4]
+        return [(one["client-bytes-down"], one["client-bytes-up"]) for one in traffic.values()]
+
+    assert rounds(["1", "2"]) == rounds(["4"])
+
+
 class Adds(NumPyClient):
     """A client of one array of 100 numbers."""
 
@@ -116,14 +215,16 @@ def adding(hosting, fault=None):
         ("own", 4 * (HEADER + 400), 4 * (HEADER + 400)),
     ],
 )
-def test_bytes_are_those_of_the_messages(hosting, down, up):
+def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
     strategy = FedAvg(min_nodes=HOSTINGS[hosting][0], evaluate_every=1)
     found = totals(strategy, adding(hosting), START, 3)
     assert found == {
         "models-down": 12.0,
         "models-up": 12.0,
-        "bytes-down": 3 * down,
-        "bytes-up": 3 * up,
+        "client-bytes-down": 3 * 4 * (HEADER + 400),
+        "client-bytes-up": 3 * 4 * (HEADER + 400),
+        "wire-bytes-down": 3 * down,
+        "wire-bytes-up": 3 * up,
     }
 
 
@@ -131,10 +232,12 @@ def test_a_chain_in_one_message_and_link_by_link():
     """A simulation sends the model once and gets it back once, however many clients it visits."""
     one = totals(Cyclic(), adding("1"), START, 1)
     assert (one["models-down"], one["models-up"]) == (4, 4)
-    assert (one["bytes-down"], one["bytes-up"]) == (HEADER + 400, HEADER + 400)
+    assert one["wire-bytes-down"] == one["wire-bytes-up"] == HEADER + 400
     each = totals(Cyclic(min_nodes=4), adding("own"), START, 1)
     assert (each["models-down"], each["models-up"]) == (4, 4)
-    assert each["bytes-down"] == each["bytes-up"] == 4 * (HEADER + 400)
+    assert each["wire-bytes-down"] == each["wire-bytes-up"] == 4 * (HEADER + 400)
+    for found in (one, each):
+        assert found["client-bytes-down"] == found["client-bytes-up"] == 4 * (HEADER + 400)
 
 
 def test_further_arrays_count():
@@ -147,22 +250,25 @@ def test_further_arrays_count():
     found = totals(Two(), adding("2"), START, 1)
     assert found["models-down"] == 4 * 1.5
     assert found["models-up"] == 4
-    assert found["bytes-down"] == 2 * (HEADER + 400 + HEADER + 200)
+    assert found["client-bytes-down"] == 4 * (HEADER + 400 + HEADER + 200)
+    assert found["wire-bytes-down"] == 2 * (HEADER + 400 + HEADER + 200)
 
 
-def test_failures_are_sent_but_send_nothing_back():
-    """Client 1 fails always, and everyone in the first attempt: 8 models down, 3 up."""
+@pytest.mark.parametrize("hosting", ["1", "2", "own"])
+def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
+    """First all clients but one fail, then client 1 alone: 8 models down, 1 and 3 up."""
 
     def fault(config):
-        if config["attempt"] == 0 or config["client"] == 1:
+        if config["client"] == 1 or (config["attempt"] == 0 and config["client"] > 0):
             raise ArithmeticError("boom")
 
-    found = totals(FedAvg(min_nodes=4), adding("own", fault), START, 1)
-    assert (found["models-down"], found["models-up"]) == (8, 3)
-    assert found["bytes-down"] == 8 * (HEADER + 400)
-    assert found["bytes-up"] == 3 * (HEADER + 400)
-    # Of both attempts: four, and one.
-    assert (found["replies-asked"], found["replies-left-out"]) == (8, 5)
+    nodes = HOSTINGS[hosting][0]
+    found = totals(FedAvg(min_nodes=nodes, min_replies=2), adding(hosting, fault), START, 1)
+    assert (found["models-down"], found["models-up"]) == (8, 4)
+    assert found["client-bytes-down"] == 8 * (HEADER + 400)
+    assert found["client-bytes-up"] == 4 * (HEADER + 400)
+    # Of both attempts: four in each.
+    assert (found["replies-asked"], found["replies-left-out"]) == (8, 4)
 
 
 def test_arrays_in_an_evaluation_are_not_looked_at():
@@ -186,6 +292,7 @@ def test_arrays_in_an_evaluation_are_not_looked_at():
     found = totals(strategy, LocalGrid(app, nodes=3), START, 2)
     assert [metrics["loss"] for metrics in strategy.history.evaluate.values()] == [1.0, 1.0]
     assert (found["models-down"], found["models-up"]) == (6, 6)
+    assert found["client-bytes-down"] == found["client-bytes-up"] == 6 * (HEADER + 400)
 
 
 def test_a_round_reports_its_traffic():
@@ -193,7 +300,8 @@ def test_a_round_reports_its_traffic():
     strategy = FedAvg()
     strategy.start(adding("1"), to_record(START), 2, hooks=[seen.append])
     assert [report.metrics["models-up"] for report in seen] == [4, 4]
-    assert strategy.history.rounds()[2]["bytes-down"] == HEADER + 400
+    assert strategy.history.rounds()[2]["client-bytes-down"] == 4 * (HEADER + 400)
+    assert strategy.history.rounds()[2]["wire-bytes-down"] == HEADER + 400
 
 
 def test_a_round_without_messages_sends_nothing():

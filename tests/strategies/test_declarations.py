@@ -161,6 +161,22 @@ def test_samples_that_are_needed():
         CoPreFLClient.check_samples(4, support_fraction=0.1)
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"fraction_evaluate": 0.5}, "Flower's fraction_evaluate is here evaluate_every, "),
+        ({"min_available_nodes": 2}, "Flower's min_available_nodes is here min_nodes, "),
+        ({"min_train_nodes": 2}, "Flower's min_train_nodes is here participants, "),
+        ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
+    ],
+)
+def test_arguments_that_a_strategy_does_not_have(given, line):
+    for one in (FedAvg, HybridCoPreFL, SCAFFOLD):
+        with pytest.raises(SettingsError, match=line) as caught:
+            one(**given)
+        assert str(caught.value).startswith(f"{one.__name__}: ")
+
+
 def test_what_a_clients_constructor_is_given():
     assert TorchClient.needs == CoPreFLClient.needs == frozenset()
     assert StatefulClient.needs == SCAFFOLDClient.needs == {"state", "initial"}

@@ -1,5 +1,6 @@
 """FedAvgM by hand, and equal to FedAvg without its momentum."""
 
+import numpy as np
 import pytest
 
 from coprefl_flwr.clients import TorchClient
@@ -16,6 +17,7 @@ from tests.strategies.by_hand import (
     run,
     sizes,
 )
+from tests.tiny import Federation
 
 
 def local_model(federation, start, client):
@@ -62,3 +64,27 @@ def test_what_it_refuses():
         FedAvgM(server_momentum=1.0)
     with pytest.raises(SettingsError, match=refused("global_learning_rate", 0.0, "above 0")):
         FedAvgM(global_learning_rate=0.0)
+
+
+class Pushed(TorchClient):
+    """Moves every weight by 1 in round 1, and by nothing in the rounds behind it."""
+
+    def fit(self, parameters, config):
+        push = np.float16(config["server-round"] == 1)
+        return [array + push for array in parameters], len(self.train), {"loss": 0.0}
+
+
+def test_the_velocity_of_a_half_model_is_float32():
+    """In float16, 0.9999 times 1 is 1 again: the velocity never fell."""
+    federation = Federation.full_batch()
+    rounds, momentum, rate = 60, 0.9999, 0.01
+    start = {"weight": np.zeros(3, np.float16)}
+    strategy = FedAvgM(server_momentum=momentum, global_learning_rate=rate)
+    found, _ = run(strategy, federation.app(Pushed), start, rounds)
+    w, v = np.zeros(3, np.float16), np.zeros(3, np.float32)
+    for server_round in range(rounds):
+        v = np.float32(momentum) * v + np.float32(server_round == 0)
+        w = (w + np.float32(rate) * v).astype(np.float16)
+    assert v[0] == pytest.approx(momentum ** (rounds - 1), rel=1e-5)
+    assert_equal(found, {"weight": w}, 0)
+    assert_equal(strategy.state["velocity"], {"weight": v}, 0)

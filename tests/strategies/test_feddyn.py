@@ -115,3 +115,18 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
 def test_alpha_is_checked(alpha):
     with pytest.raises(SettingsError, match=refused("alpha", alpha, "above 0")):
         FedDyn(alpha=alpha)
+
+
+class Pushed(FedDynClient):
+    """Moves every weight by 1 in round 1, and by nothing in the rounds behind it."""
+
+    def fit(self, parameters, config):
+        push = np.float16(config["server-round"] == 1)
+        return [array + push for array in parameters], len(self.train), {"loss": 0.0}
+
+
+def test_the_drift_of_a_half_model_is_float32(exact_federation, tmp_path):
+    strategy = FedDyn(alpha=1e-4)
+    grid = exact_federation.grid("1", Pushed, states=tmp_path)
+    run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 3)
+    assert_equal(strategy.state["drift"], {"weight": np.full(3, -1e-4, np.float32)}, 1e-11)

@@ -10,6 +10,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.strategies import NCM, Ridge
 from tests.refusals import refused
+from tests.simulation import ROOT
 from tests.strategies.by_hand import assert_equal, run_on
 from tests.tiny import CLASSES, HOSTINGS, Federation
 
@@ -22,9 +23,9 @@ def federation():
     return Federation.exact()
 
 
-def pooled(federation):
-    """Return z (n, d) and labels (n,) of all clients' samples, by the layers before the last."""
-    whole = [federation.whole(client) for client in range(4)]
+def pooled(federation, clients=range(4)):
+    """Return z (n, d) and labels (n,) of some clients' samples, by the layers before the last."""
+    whole = [federation.whole(client) for client in clients]
     features = federation.model.eval()[:-1](torch.cat([inputs for inputs, _ in whole]))
     return features.detach().numpy(), torch.cat([targets for _, targets in whole]).numpy()
 
@@ -45,18 +46,68 @@ def test_ncm_is_the_nearest_class_mean(federation, hosting):
     assert (nearest == (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)).all()
 
 
-@pytest.mark.parametrize("hosting", NODES)
-def test_ridge_is_the_least_squares_solution(federation, hosting):
+def ridge_by_hand(z, labels, penalty):
     """By least squares on the samples and sqrt(lambda) I below them, not by normal equations."""
-    z, labels = pooled(federation)
-    penalty = 0.3
-    found = after_one_round(federation, Ridge(head=LAYER, penalty=penalty), hosting)
     below = np.sqrt(penalty) * np.eye(z.shape[1])
     targets = np.vstack([np.eye(CLASSES)[labels], np.zeros((z.shape[1], CLASSES))])
     rows = np.linalg.lstsq(np.vstack([z, below]), targets, rcond=None)[0].T
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    expected = {"5.weight": rows, "5.bias": np.zeros(CLASSES)}
-    assert_equal(found, federation.arrays() | expected, 1e-9)
+    return {"5.weight": rows, "5.bias": np.zeros(CLASSES)}
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_ridge_is_the_least_squares_solution(federation, hosting):
+    z, labels = pooled(federation)
+    found = after_one_round(federation, Ridge(head=LAYER, penalty=0.3), hosting)
+    assert_equal(found, federation.arrays() | ridge_by_hand(z, labels, 0.3), 1e-9)
+
+
+def ncm_by_hand(z, labels):
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
+    return {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
+
+
+SAMPLED = {
+    "ncm": (lambda: NCM(head=LAYER, participants=2, seed=1), ncm_by_hand),
+    "ridge": (
+        lambda: Ridge(head=LAYER, penalty=0.3, participants=2, seed=1),
+        lambda z, labels: ridge_by_hand(z, labels, 0.3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize(("rounds", "of"), [(1, 2), (2, 3), (6, 4)])
+def test_of_drawn_clients_each_counts_once_over_all_rounds(federation, kind, rounds, of, tmp_path):
+    """The layer was that of the last round's participants alone."""
+    made, by_hand = SAMPLED[kind]
+    grid, start = federation.grid("2", FeaturesClient), federation.arrays()
+    found, asked = run_on(made(), grid, start, rounds)
+    met = sorted({client for clients in asked for client in clients})
+    assert all(len(clients) == 2 for clients in asked)
+    assert len(met) == of
+    assert_equal(found, start | by_hand(*pooled(federation, met)), 1e-9)
+
+    checkpoint = tmp_path / "checkpoint"
+    for until in range(1, rounds + 1):
+        resumed = made().start(
+            grid, to_record(start), until, checkpoint=checkpoint, resume=until > 1
+        )
+    assert_equal(from_record(resumed.arrays), found, 0)
+
+
+def test_a_client_that_failed_counts_when_it_answers(federation):
+    class Fails(FeaturesClient):
+        def fit(self, parameters, config):
+            if (config["client"], config["server-round"]) == (1, 1):
+                raise ArithmeticError("boom")
+            return super().fit(parameters, config)
+
+    grid, start = federation.grid("2", Fails), federation.arrays()
+    one, _ = run_on(NCM(head=LAYER), grid, start, 1)
+    assert_equal(one, start | ncm_by_hand(*pooled(federation, (0, 2, 3))), 1e-9)
+    two, _ = run_on(NCM(head=LAYER), grid, start, 2)
+    assert_equal(two, start | ncm_by_hand(*pooled(federation)), 1e-9)
 
 
 def test_the_clients_are_evaluated_with_the_new_layer(federation):
@@ -85,6 +136,13 @@ def test_the_scale_multiplies_the_layer(federation, kind):
     double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
     for name in ("5.weight", "5.bias"):
         assert np.allclose(double[name], 2 * one[name], rtol=1e-12, atol=0)
+
+
+def test_the_page_says_where_the_papers_code_is_another():
+    page = (ROOT / "docs" / "methods" / "heads.md").read_text()
+    deviations = page[page.index("## Where they deviate") : page.index("## In this package")]
+    assert "FedNCM's code scales the rows" in deviations
+    assert "Fed3R's code appends a 1" in deviations
 
 
 def test_ncm_needs_a_bias(federation):

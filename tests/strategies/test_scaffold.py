@@ -160,3 +160,21 @@ def test_the_global_learning_rate_is_checked(step):
 def test_the_variant_is_checked():
     with pytest.raises(SettingsError, match=r"^variant: unknown value 'III': did you mean 'II'\?$"):
         SCAFFOLD(variant="III")
+
+
+class Little(SCAFFOLDClient):
+    """Changes its variate by 1 in round 1 and by 2^-12, which float16 has, in those behind it."""
+
+    def fit(self, parameters, config):
+        change = 1.0 if config["server-round"] == 1 else 2.0**-12
+        model, control = parameters[:1], parameters[1]
+        return [*model, np.full_like(control, change)], len(self.train), {"loss": 0.0}
+
+
+def test_the_variate_of_a_half_model_is_float32(exact_federation, tmp_path):
+    """In float16, 1 and 2^-12 more is 1 again."""
+    strategy = SCAFFOLD()
+    grid = exact_federation.grid("1", Little, states=tmp_path)
+    run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 9)
+    expected = np.full(3, 1 + 8 * 2.0**-12, np.float32)
+    assert_equal(strategy.state["control"], {"weight": expected}, 0)

@@ -27,4 +27,5 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     assert found == {}
     assert_same_states(states_of(strategy, tmp_path), expected)
     traffic = strategy.history.traffic[3]
-    assert {traffic[name] for name in ("models-up", "bytes-up", "bytes-down")} == {0}
+    assert traffic["models-up"] == traffic["client-bytes-up"] == 0
+    assert traffic["wire-bytes-up"] == traffic["wire-bytes-down"] == 0

@@ -189,5 +189,5 @@ def test_from_python():
         models.append(model_arrays(start))
     honest, attacked = models
     assert any((honest[name] != attacked[name]).any() for name in honest)
-    with pytest.raises(SettingsError, match=r"^attack-share = 0\.5: needs an attack"):
+    with pytest.raises(SettingsError, match=r"^attack_share = 0\.5: needs an attack"):
         cp.pretrain(cp.FedAvg(), Perceptron(), clients, 1, quiet=True, attack_share=0.5)

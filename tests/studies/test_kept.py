@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -9,10 +10,12 @@ from flwr.app import Context, RecordDict
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.files import MARK
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.kept import (
+    CHECKPOINT,
     RESULT,
     is_done,
     put_aside_damaged,
@@ -20,9 +23,11 @@ from coprefl_flwr.studies.kept import (
     read_result,
     write_result,
 )
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder, own_folder
 from tests.test_checksums import flip
+from tests.tiny_recipe import Killed
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
 
@@ -129,17 +134,68 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
     ]
 
 
+def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings, monkeypatch):
+    """No round was left that writes the result: it was put aside, and never made again."""
+    settings = replace(tiny_settings, method="fedavg", rounds=2, tasks=0)
+
+    def kill(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pretraining, "trouble", kill)  # Called after the last checkpoint.
+        with pytest.raises(Killed):
+            run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    start = Path(settings.output_dir) / "tiny" / "starts" / "fedavg"
+    before = (start / RESULT).read_bytes()
+    assert (start / CHECKPOINT).exists()
+    flip(start / RESULT, -3)
+    resumed = replace(settings, resume=True)
+    run_study(LocalGrid(app, 1, resumed.to_config()), resumed)
+    assert (start / RESULT).read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["tiny", ".*locks", "tiny/starts", "tiny/starts/random"])
+def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
+    settings = replace(tiny_settings, method="random", tasks=0)
+    grid = LocalGrid(app, 1, settings.to_config())
+    outputs = run_study(grid, settings).parent
+    (found,) = outputs.glob(place)
+    found.rename(tmp_path / "elsewhere")
+    found.symlink_to(tmp_path / "elsewhere")
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
+    with pytest.raises(SettingsError, match=f"{found.name} is a link, through which nothing is"):
+        run_study(grid, replace(settings, resume=True))
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_study_does_not_run_in_a_folder_of_other_files(resume, tiny_settings, tmp_path):
+    settings = replace(tiny_settings, method="random", tasks=0, resume=resume)
+    folder = tmp_path / "outputs" / "tiny"
+    names = ["summary.md", "rows.jsonl", "features/0-train.npy", "llama.partial", ".a.part"]
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(b"mine")
+    with pytest.raises(SettingsError, match=r"run-name = tiny: .* coprefl did not write"):
+        run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    found = [file for file in tmp_path.rglob("*") if file.is_file() and "outputs" in file.parts]
+    assert {str(file.relative_to(folder)) for file in found} == set(names)
+    assert {file.read_bytes() for file in found} == {b"mine"}
+
+
 def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=0)
     with own_folder(settings) as folder:
         line = f"run-name = tiny: {folder} is being written by another process"
-        (folder / ".x.json.7.part").touch()
+        (folder / ".x.json.7.coprefl-part").touch()
         (folder / "settings.yaml").rename(folder / "moved.yaml")  # As if both came at once.
         with pytest.raises(SettingsError, match=line), own_folder(settings):
             pass
         (folder / "moved.yaml").rename(folder / "settings.yaml")
     with own_folder(replace(settings, resume=True)):
-        assert [path.name for path in folder.iterdir()] == ["settings.yaml"]
+        assert {path.name for path in folder.iterdir()} == {MARK, "settings.yaml"}
 
 
 def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):

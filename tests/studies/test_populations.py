@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
@@ -382,10 +383,46 @@ def test_datasets_that_do_not_fit_are_refused(two_datasets, tmp_path):
     with pytest.raises(SettingsError, match=r"images are 3x9x7 and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
     (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
-    with pytest.raises(SettingsError, match="both must be images, as texts have no tasks"):
+    with pytest.raises(
+        SettingsError, match=r"both must be images of bytes, or .*; texts have no tasks"
+    ):
         population(
             replace(two_datasets, task_dataset=str(tmp_path / "a.txt"), image_size=0), "task-0"
         )
+
+
+FLOATS = """
+import torch
+from torch.utils.data import TensorDataset
+
+def made(folder, classes=6, side=6, seed=0):
+    images = torch.rand(20 * classes, 3, side, side, generator=torch.Generator().manual_seed(seed))
+    return TensorDataset(images, torch.arange(20 * classes) % classes)
+"""
+
+
+def test_images_of_floats_can_be_the_tasks_too(tiny_settings, tmp_path):
+    """Both were refused as "texts"."""
+    (tmp_path / "floats.py").write_text(FLOATS)
+    here = f"{tmp_path / 'floats.py'}:made"
+    both = replace(
+        tiny_settings,
+        dataset=here,
+        task_dataset=f"{here}:classes=4,seed=1",
+        downstream_classes="4",
+        pretraining_classes="",
+    )
+    found = population(both, "task-0").clients[0].train
+    first = dataset(both)
+    assert first.shape == found.dataset.shape == (3, 6, 6)
+    assert (len(first.classes), len(found.dataset.classes)) == (6, 4)
+    images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
+    inputs, _ = found.batch(slice(None), torch.device("cpu"))
+    assert torch.equal(inputs, images[found.indices])
+    with pytest.raises(SettingsError, match=r"values are 3x7x7 of torch.float32 and 3x6x6 of tor"):
+        population(replace(both, task_dataset=f"{here}:side=7"), "task-0")
+    with pytest.raises(SettingsError, match="both must be images of bytes, or both tensors"):
+        population(replace(both, task_dataset=tiny_settings.dataset), "task-0")
 
 
 # --- the head

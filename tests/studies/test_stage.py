@@ -2,9 +2,69 @@
 
 import json
 import math
+from dataclasses import replace
 
-from coprefl_flwr.report.results import frame
+import pytest
+
+from coprefl_flwr.client_app import app
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.report.results import frame, read_rounds
+from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.stage import RESULT, read_result, write_result
+
+OWN = """\
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.strategies import FedAvg
+
+
+class Naming(TorchClient):
+    def fit(self, parameters, config):
+        arrays, samples, metrics = super().fit(parameters, config)
+        return arrays, samples, {**metrics, "NAME": 7.0}
+
+
+class Mine(FedAvg):
+    name = ""
+    client = Naming
+"""
+
+
+@pytest.mark.parametrize("name", ["round", "phase", "start", "task"])
+def test_a_metric_called_as_a_column_is_refused_in_the_first_round(
+    name, tiny_settings, tmp_path, caplog
+):
+    """It took that column's place, and the study failed when all its rounds were done."""
+    (tmp_path / "own.py").write_text(OWN.replace("NAME", name))
+    settings = replace(tiny_settings, method=f"{tmp_path / 'own.py'}:Mine", tasks=0)
+    with pytest.raises(RunFailedError, match=r"^round 1 failed"):
+        run_study(LocalGrid(app, 1, settings.to_config()), settings)
+    line = f"is left out: metric '{name}' cannot be called so; give it another name"
+    assert any(said.endswith(line) for said in caplog.messages)
+
+
+def test_a_node_that_answers_with_such_a_metric_changes_no_column(tiny_settings):
+    class Naming(LocalGrid):
+        def _handle(self, message):
+            reply = super()._handle(message)
+            if reply.has_content():
+                for record in reply.content.metric_records.values():
+                    many = len(record["clients"]) if "clients" in record else 0
+                    names = ("round", "phase", "start", "task", "accuracy")
+                    record.update({name: [7.0] * many if many else 7.0 for name in names})
+            return reply
+
+    settings = replace(tiny_settings, method="fedavg", tasks=1)
+    found = {}
+    for kind in (LocalGrid, Naming):
+        one = replace(settings, run_name=kind.__name__.lower())
+        folder = run_study(kind(app, 1, one.to_config()), one)
+        found[kind] = read_rounds(folder / "rounds.jsonl")
+    columns = ["phase", "start", "task", "round"]
+    plain, named = found[LocalGrid], found[Naming]
+    assert named[columns].equals(plain[columns])
+    of_task = plain["phase"] == "downstream"
+    assert named["accuracy"][of_task].equals(plain["accuracy"][of_task])
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):

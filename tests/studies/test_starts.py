@@ -80,6 +80,8 @@ def test_starts_in_their_order_with_settings_of_their_own():
         "meta-learning-rate": 0.05,
         "support-fraction": 0.8,
         "resplit": True,
+        "query-clip": 0.0,
+        "query-noise": 0.0,
         **OF_THE_MEAN,
     }
     training = settings.part(TrainingSettings)
@@ -166,7 +168,7 @@ KNOWN = ", ".join(["random", *TRAINED])
         (
             "coprefl:gama=0.5",
             "method, coprefl:gama=0.5: coprefl has no 'gama' here, did you mean 'gamma'?; it has "
-            "gamma, meta-learning-rate, support-fraction, resplit, "
+            "gamma, meta-learning-rate, support-fraction, resplit, query-clip, query-noise, "
             + ", ".join([*OF_AVERAGES, *TRAINING_KEYS]),
         ),
         (
@@ -223,7 +225,7 @@ def test_a_setting_that_no_method_here_has():
     assert line == (
         "mu = 0.1: no method here has this setting; fedavg has aggregation, tolerated-share, "
         "clip-factor; coprefl has gamma, meta-learning-rate, support-fraction, resplit, "
-        "aggregation, tolerated-share, clip-factor"
+        "query-clip, query-noise, aggregation, tolerated-share, clip-factor"
     )
     # A task's method counts too.
     assert build(Settings.of(method="fedavg", mu=0.1, task_method="fedprox"))
@@ -403,6 +405,13 @@ def client(settings, held, **config):
 
     study.populations = Populations()
     return study.client(0, {"server-round": 1, "folder": "run/starts/a", **config})
+
+
+def test_noise_without_a_clip_is_refused_before_any_round(tiny_settings):
+    study = build(replace(tiny_settings, method="coprefl:query-noise=0.5"))
+    with pytest.raises(SettingsError) as refused:
+        study.check()
+    assert str(refused.value) == "query-noise = 0.5: set query-clip too, of which it is a multiple"
 
 
 def test_clients_get_their_settings(federation, tmp_path):

@@ -74,6 +74,7 @@ def results(folder):
 def test_files(whole, module_settings):
     assert whole == Path(module_settings.output_dir) / "tiny"
     assert {str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()} == {
+        ".coprefl",
         "settings.yaml",
         *(f"starts/{start}/model.safetensors" for start in FOLDERS),
         *(f"starts/{start}/model.json" for start in FOLDERS),

@@ -21,4 +21,5 @@ from coprefl_flwr.report.figures.similarity import Similarity as Similarity
 from coprefl_flwr.report.figures.similarity import similarity_figure as similarity_figure
 from coprefl_flwr.report.figures.style import FORMATS as FORMATS
 from coprefl_flwr.report.figures.style import colours as colours
+from coprefl_flwr.report.figures.style import content_of as content_of
 from coprefl_flwr.report.figures.style import save as save

@@ -180,14 +180,19 @@ def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
 
 def save(figure: "Figure", path: str | Path) -> None:
     """Write a figure, atomically; the file's suffix is one of `FORMATS`, its bytes hold no date."""
-    from matplotlib import rc_context
-
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise SettingsError(f"figure {str(path)!r} ends in {suffix!r}; allowed: {allowed}")
+    write_atomically(path, content_of(figure, suffix))
+
+
+def content_of(figure: "Figure", suffix: str) -> bytes:
+    """Return a figure in one of `FORMATS`; the bytes hold no date."""
+    from matplotlib import rc_context
+
     content = io.BytesIO()
     # TrueType letters in PDF (42): what journals ask for.
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
         figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
-    write_atomically(path, content.getvalue())
+    return content.getvalue()

@@ -13,13 +13,12 @@ from coprefl_flwr.clients import CoPreFLClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples, load_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from coprefl_flwr.settings import Settings
 from deployment_app import task
 
 
 def client_fn(context: Context) -> CoPreFLClient:
     """Return this node's client. Each message is a process of its own, so nothing is kept here."""
-    settings = Settings.from_config(context.run_config)
+    settings = task.settings_of(context.run_config)
     training = LocalTraining(
         local_steps=settings.local_steps,
         batch_size=settings.batch_size,

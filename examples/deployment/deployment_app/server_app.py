@@ -21,14 +21,17 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Pre-train with what the run-config says."""
     try:
-        pretrain(grid, Settings.from_config(context.run_config))
+        nodes = str(context.run_config[task.NODE_CLIENTS])
+        pretrain(grid, task.settings_of(context.run_config), nodes or None)
     except (SettingsError, RunFailedError) as error:
         end_log_with(error)
         raise
 
 
-def pretrain(grid: Grid, settings: Settings) -> None:
+def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
     """Pre-train, and write the model to OUTPUT-DIR/RUN-NAME.
+
+    `node_clients` is the file that says which node is which client; None asks the nodes.
 
     Raises
     ------
@@ -48,7 +51,8 @@ def pretrain(grid: Grid, settings: Settings) -> None:
         min_nodes=settings.min_nodes,
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
-        hosting="own",  # Each node names its client; what one says does not change that.
+        hosting="own",  # Each node is the client that it names, or that `node_clients` names.
+        node_clients=node_clients,
     )
     result = strategy.start(
         grid,

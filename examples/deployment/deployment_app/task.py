@@ -1,5 +1,6 @@
 """What the server and every node must agree on: the model, its pixels, and CoPreFL's options."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -17,6 +18,15 @@ PIXEL_MEAN, PIXEL_STD = 0.124, 0.268
 def initial_model(seed: int) -> nn.Module:
     """Return the model with the random weights that the pre-training starts from."""
     return build_model(MODEL, NUM_CLASSES, IMAGE_SHAPE, seed_key=(seed, "model"))
+
+
+NODE_CLIENTS = "node-clients"
+"""The one key of the run-config that is this app's own: a file, see docs/deployment.md."""
+
+
+def settings_of(config: Mapping[str, object]) -> Settings:
+    """Return the settings that a run-config has beside the app's own key."""
+    return Settings.from_config({k: value for k, value in config.items() if k != NODE_CLIENTS})
 
 
 def options(settings: Settings) -> dict[str, Any]:
