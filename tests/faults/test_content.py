@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -96,6 +97,11 @@ def test_an_eps_that_is_called_png_starts_no_ghostscript(tmp_path, monkeypatch):
         load_dataset(str(of_files(tmp_path / "images", eps)))
     assert not started.exists()
     assert "allowed are BMP, JPEG" in str(caught.value)
+    stored = datasets.Dataset.from_dict({"image": [{"bytes": eps, "path": None}], "label": [0]})
+    stored.cast_column("image", datasets.Image()).save_to_disk(str(tmp_path / "stored"))
+    with pytest.raises(SettingsError, match=r"dataset 'hf:.*Ghostscript"):
+        load_dataset(f"hf:{tmp_path / 'stored'}")
+    assert not started.exists()
 
 
 @pytest.mark.parametrize("side", [10_000, 40_000])
@@ -310,7 +316,8 @@ def test_another_order_of_the_weights(saved, order):
 def checkpoint(path, lines=b"", about="", **changes):
     """Write a checkpoint with these lines as its history, under a checksum that fits."""
     tensors = {"arrays/w": np.zeros(2, np.float32), "history": np.frombuffer(lines, np.uint8)}
-    whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}, **changes}
+    whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}}
+    whole |= {"bound": {}, **changes}
     text = about or json.dumps(whole)
     path.write_bytes(save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
     return path
@@ -360,7 +367,8 @@ def made(tiny_images, tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
     keys = {"methods": ["random", "fedavg"], "reference": "fedavg", "figures": ["landscape"]}
     recipe = write_recipe(
-        folder / "a.yaml", tiny_recipe(tiny_images, {"tasks": 1, "rounds": 1}, **keys)
+        folder / "a.yaml",
+        tiny_recipe(tiny_images, {"tasks": 1, "rounds": 1, "model": "femnist-cnn"}, **keys),
     )
     assert main(["run", str(recipe), "--out", str(folder / "out"), "--workers", "1"]) == 0
     return folder
@@ -386,15 +394,15 @@ def copied(made, tmp_path):
     ],
     ids=short,
 )
-def test_a_landscape_of_other_content(copied, said, arrays):
+def test_a_landscape_of_other_content(copied, caplog, arrays):
     folder, run = copied
     file = run / "landscape.npz"
     if arrays is None:
         file.write_bytes(pickle.dumps([1]))
     else:
         np.savez(file, **arrays)
-    line = said("report", folder / "out")
-    assert "landscape.npz" in line
+    assert main(["report", str(folder / "out")]) == 0  # Without the figure.
+    (line,) = [one for one in caplog.messages if "landscape.npz" in one]
     assert "damaged" in line
     assert line.endswith("remove it, and it is made again")
 
@@ -427,12 +435,15 @@ def test_rounds_of_other_content(copied, said, change, line):
 
 
 @pytest.mark.parametrize("text", ["[1]", "1e999", DEEP, "null"], ids=short)
-def test_lists_of_a_recipes_folder_of_other_content(copied, said, text):
+def test_lists_of_a_recipes_folder_of_other_content(copied, said, capsys, text):
     folder, _ = copied
-    (folder / "out" / "runs.json").write_text(text)
-    assert "runs.json is damaged: " in said("list", folder)
-    (folder / "out" / "failed.json").write_text(text)
+    failed = folder / "out" / "failed.json"
+    failed.write_text(text)
     assert "failed.json is damaged: " in said("report", folder / "out")
+    failed.unlink()
+    (folder / "out" / "runs.json").write_text(text)
+    assert main(["list", str(folder)]) == 0
+    assert "runs.json is damaged: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
