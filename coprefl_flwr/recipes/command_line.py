@@ -193,13 +193,12 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> int:
-    if given.workers < 1:
-        raise SettingsError(f"--workers {given.workers}: must be at least 1")
+    workers, _ = wanted_workers(given.workers)
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     out = given.out or Path("outputs") / given.recipe.stem
     plan = plan_of(recipe, ModelStore((given.models or out.parent / "models").resolve()))
     paces = {name: pace(one) for name, one in plan.computing.items()}
-    say(told(recipe, plan, paces, given.workers))
+    say(told(recipe, plan, paces, workers))
     return 0
 
 
