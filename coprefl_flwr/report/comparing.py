@@ -79,7 +79,8 @@ def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
     found = []
     for row in comparison.measured:
-        of = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
+        of = {"comparison": comparison.name, "row": row.name, "label": row.label}
+        of["unit"] = list(comparison.units)
         found.append(pd.DataFrame(of | {name: row.values[name] for name in comparison.metrics}))
     return pd.concat(found)
 
