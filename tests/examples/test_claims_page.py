@@ -162,6 +162,18 @@ def test_a_seed_counts_where_both_rows_have_all_its_tasks(recipe, tmp_path):
     assert rows_of(text)[0][4:] == ["open", "It learns.<br>Would need: at least 3 seeds."]
 
 
+def test_a_seed_counts_where_both_rows_have_as_many_tasks(recipe, tmp_path):
+    lines = [
+        f"tiny,as set,table,{row},accuracy,{seed},{value},{tasks if seed == 4 else 2}"
+        for row, values, tasks in (("random", RANDOM, 2), ("fedavg", FEDAVG, 1))
+        for seed, value in enumerate(values)
+    ]
+    (tmp_path / "docs").mkdir()
+    head = ",".join(page.COLUMNS)
+    (tmp_path / "docs" / "claims.csv").write_text("\n".join([head, *lines, ""]))
+    assert "fedavg 47.25, random 40.25; 4 seeds" in made(tmp_path)[0]
+
+
 def test_runs_of_other_settings_are_left_out(recipe, tmp_path, capsys):
     worth = {"random": RANDOM, "fedavg": FEDAVG}
     run_of(recipe, tmp_path / "outputs" / "few", worth, ["task-rounds=1"])
