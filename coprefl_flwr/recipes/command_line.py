@@ -5,7 +5,6 @@
                [--set KEY=VALUE] [--workers N]
     coprefl plan RECIPE [as run]
     coprefl report DIR
-    coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
@@ -40,8 +39,6 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.flower import without_colours
-from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
-from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
 from coprefl_flwr.recipes.listing import (
@@ -121,11 +118,6 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
     report.set_defaults(run=_report)
-    claims = commands.add_parser("claims", help="write a page of verdicts on recipes' claims")
-    claims.add_argument("folder", type=Path, help="recipes with claims, such as examples/claims")
-    claims.add_argument("--outputs", type=Path, default=Path("outputs"), help="the recipes' runs")
-    claims.add_argument("--page", type=Path, default=CLAIMS_PAGE, help="where it goes")
-    claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
     listed.add_argument(
         "outputs",
