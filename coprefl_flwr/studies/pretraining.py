@@ -161,7 +161,9 @@ class Pretraining(Stage):
             return None
         classes = read_about(folder, num_classes=int)["num-classes"]
         losses = {
-            row["round"]: row["loss"] for row in read_result(folder)["rounds"] if "loss" in row
+            row["round"]: row["loss"]
+            for row in read_result(folder)["rounds"]
+            if {"round", "loss"} <= row.keys()
         }
         return self.trouble_of(losses, classes, start_loss)
 
