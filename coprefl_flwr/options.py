@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import LARGEST_INTEGER
-from coprefl_flwr.places import Value as Value
+from coprefl_flwr.plugins import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
@@ -44,7 +44,7 @@ def option(
     The default None is "not set", if the field's type allows it; `meaning` is for the tables of the
     documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
     the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
-    too (see `coprefl_flwr.places`). `key` is the option's name in run-config and
+    too (see `coprefl_flwr.plugins`). `key` is the option's name in run-config and
     recipes, if that is not the field's name with hyphens. `takes` is what a text can also be given
     as: COUNT, and in a recipe NUMBERS or WORDS. `added` marks an option that came after
     results were stored: its default is what there was before, so results are found again.
@@ -109,9 +109,10 @@ class Option:
 
     def _is_own(self, value: str) -> bool:
         """Return whether a text is the place of something of the user's own, which is checked."""
-        if not self.own or not places.is_place(self.own, value):
+        if not self.own or not plugins.is_place(self.own, value):
             return False
-        places.check(self.own, value)
+        if not plugins.is_without_code():
+            plugins.find(self.own, value)
         return True
 
     def _typed(self, value: Any, name: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.clients.torch_client import StatefulClient
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.learning import LocalTraining
@@ -76,7 +76,7 @@ class Engine:
     def name(self) -> str:
         """The model and what it is given, as people are told of it."""
         trained = f", batches of {self.batch}" if self.batch else ""
-        of = places.portable(self.model)
+        of = plugins.portable(self.model)
         numbers = "" if self.precision == FLOAT32 else f", {self.precision}"
         return f"{of}, {'x'.join(map(str, self.shape))}{trained}{numbers}"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.clients.attacks import ATTACKS, STRENGTH, attackers
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -26,7 +26,7 @@ from coprefl_flwr.methods import (
 from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.options import Value, declared, option, without_added
-from coprefl_flwr.places import parsed
+from coprefl_flwr.plugins import parsed
 from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
 
@@ -187,7 +187,7 @@ def folder_of(name: str) -> str:
 
 def shown(name: str) -> str:
     """Return an entry of `method` as people are told of it: files without their folders."""
-    return "+".join(places.portable(phase) for phase in name.split("+"))
+    return "+".join(plugins.portable(phase) for phase in name.split("+"))
 
 
 def read_phase(
@@ -235,7 +235,7 @@ def made_phase(
 def name_and_options(text: str) -> tuple[str, str]:
     """Return a method's name, or its place, and the options written behind it."""
     name, _, written = text.partition(":")
-    return (name, written) if name in (RANDOM, *METHODS) else places.split_options(text)
+    return (name, written) if name in (RANDOM, *METHODS) else plugins.split_options(text)
 
 
 def with_rounds(name: str, rounds: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
@@ -236,5 +236,5 @@ def _origin(name: str) -> dict[str, str]:
     """Return what weights that were made elsewhere depend on: a file's content, or a text."""
     path = path_of(name)
     if path is None:
-        return {"name": name, "text": places.hash_at("start", name)}
+        return {"name": name, "text": plugins.hash_at("start", name)}
     return {"content": hash_of_file(path) if path.is_file() else ""}
