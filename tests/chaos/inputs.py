@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import SUMS, damaged
+from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.npz import load_npz
@@ -515,7 +515,7 @@ def put_result(content: bytes) -> None:
         (folder / RESULT).write_bytes(content)
         with contextlib.suppress(SettingsError):
             assert read_result(folder) == whole, "another result was read than was written"
-        (folder / SUMS).unlink()
+        write_sums(folder, [RESULT], {})
         read_result(folder)
 
 

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import MetricRecord
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
@@ -301,13 +299,3 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
             read_checkpoint(path)
-
-
-def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
-    path = tmp_path / "checkpoint.safetensors"
-    write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
-    with safe_open(path, framework="numpy") as file:
-        header = {"checkpoint": file.metadata()["checkpoint"].partition(" ")[2]}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    path.write_bytes(save(tensors, header))
-    assert read_checkpoint(path).round == 2
