@@ -160,14 +160,15 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
     """Return the options that a class declares, by key, in their order; read once a class.
 
     They are the fields of a dataclass that `option` made, and of any other class the entries of
-    its attribute `options` and of its bases'.
+    its attribute `options` and of its bases'; None there takes an option of a base away.
     """
     if owner not in _DECLARED:
         if dataclasses.is_dataclass(owner):
             made = {one.name: one for one in dataclasses.fields(owner) if "meaning" in one.metadata}
         else:
             of_each = [vars(one).get("options", {}) for one in reversed(owner.__mro__)]
-            made = {name: one for options in of_each for name, one in options.items()}
+            every = {name: one for options in of_each for name, one in options.items()}
+            made = {name: one for name, one in every.items() if one is not None}
         found = [_option(owner, name, one) for name, one in made.items()]
         _DECLARED[owner] = {one.key: one for one in found}
     return _DECLARED[owner]

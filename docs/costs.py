@@ -11,9 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes.calibration import Pace, paces
-from coprefl_flwr.recipes.plan import Plan, plan_of
-from coprefl_flwr.recipes.plan_command import Paces, figures
+from coprefl_flwr.recipes.plan import Paces, Plan, figures, pace, plan_of
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.report.table import NONE
@@ -21,14 +19,10 @@ from coprefl_flwr.studies.study import machine
 
 FOLDER = Path(__file__).parent.parent / "examples" / "recipes"
 PAGE = FOLDER / "README.md"
-COLUMNS = ("Gradients", "Outputs", "Core h")
+COLUMNS = ("Gradients", "Outputs", "Sent", "Core h")
 """The columns of a plan that are the last ones of the page's tables."""
 ROW = re.compile(r"^\| \[(?P<recipe>[\w-]+)\]\(.*\|$", re.M)
 MEASURED = re.compile(r"(?<=\nCore hours are those of )[^;]+(?=;)")
-SECONDS = 4.0
-"""Of measuring, for each network."""
-
-NO_PACE = Pace(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def plan(recipe: str) -> Plan | None:
@@ -49,8 +43,7 @@ def cells(found: Plan | None, known: Paces) -> list[str]:
     """Return the cells of a recipe's row; without paces the core hours are 0."""
     if not found:
         return [NONE] * len(COLUMNS)
-    whole = found.together
-    told = figures(whole, {engine: known.get(engine, NO_PACE) for engine in whole.work})
+    told = figures(found.together, {name: known.get(name, (0.0, 0.0)) for name in found.computing})
     return [told[title] for title in COLUMNS]
 
 
@@ -66,13 +59,12 @@ def page(text: str, cells_of: Callable[[str], list[str]]) -> str:
 
 def main() -> None:
     """Measure, and write the page."""
-    known: Paces = {}
+    known: dict[str, tuple[float, float]] = {}
 
     def cells_of(recipe: str) -> list[str]:
         found = plan(recipe)
-        work = found.together.work if found else ()
-        new = [engine for engine in work if engine not in known]
-        known.update(paces(new, SECONDS * len(new)) if new else {})
+        for name, computing in found.computing.items() if found else ():
+            known[name] = known.get(name) or pace(computing)
         told = cells(found, known)
         print(recipe, *told, sep=" | ", flush=True)
         return told

@@ -77,6 +77,18 @@ def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
+def test_a_file_that_cannot_be_replaced_stays_whole(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(5, "Input/output error")
+
+    write_atomically(tmp_path / "a", b"old")
+    monkeypatch.setattr("os.replace", refuse)
+    with pytest.raises(OSError, match="Input/output"):
+        write_atomically(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
 def test_a_folder_that_vanished_while_a_file_was_written(tmp_path, monkeypatch):
     """What is told is what the system said first."""
 

@@ -13,7 +13,7 @@ from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import check_declared, declared, option
 
 
 class CoPreFLClient(TorchClient):
@@ -77,7 +77,7 @@ class CoPreFLClient(TorchClient):
     def _check_noise(cls, options: Mapping[str, Any]) -> None:
         """Refuse noise without a norm that it is a multiple of, and both where there are none."""
         clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
-        if (clip or noise) and "query_clip" not in cls.options:
+        if (clip or noise) and "query-clip" not in declared(cls):
             problem = f"{cls.__name__} clips no gradient and puts no noise on it"
             raise SettingsError(f"query_clip = {clip:g}: {problem}", "query-clip")
         if noise and not clip:

@@ -31,9 +31,7 @@ class FedMetaClient(CoPreFLClient):
     in turn, each on the whole of this round's sets, and for the model and rates after them.
     """
 
-    options: ClassVar[Mapping[str, Any]] = {
-        name: CoPreFLClient.options[name] for name in ("support_fraction", "resplit")
-    }
+    options: ClassVar[Mapping[str, Any]] = {"query_clip": None, "query_noise": None}
 
     def query(
         self, parameters: Parameters, config: Config

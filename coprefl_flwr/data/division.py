@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +148,6 @@ class Datasets:
 
     settings: DataSettings
     seed: int
-    outlined: bool = field(default=False, kw_only=True)  # whether only their sizes count
 
     @functools.cached_property
     def loaded(self) -> tuple[Dataset, Dataset]:
@@ -162,7 +161,6 @@ class Datasets:
                 samples_per_class=chosen.samples_per_class,
                 seed=self.seed,
                 relabel=chosen.relabel,
-                outlined=self.outlined,
             )
             check_numbers(f"dataset '{chosen.dataset}'", source)
         names = source.domain_names
@@ -179,7 +177,6 @@ class Datasets:
                 chosen.data_dir,
                 image_size=chosen.image_size,
                 relabel=chosen.relabel,
-                outlined=self.outlined,
             )
             check_numbers(f"dataset '{chosen.task_dataset}'", other)
             return self._alike(source, other)

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
+from coprefl_flwr.data.image_files import without_ghostscript
 from coprefl_flwr.data.of_torch import Columns, as_dataset
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.errors import SettingsError, one_line, unknown
@@ -26,7 +27,9 @@ def load_hugging_face(name: str, relabel: bool) -> Dataset:
         if key not in _OPTIONS:
             raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
     configuration = options.pop("name", None)
-    return as_dataset(what, _given(what, where, configuration), relabel, columns=Columns(**options))
+    given = _given(what, where, configuration)
+    with without_ghostscript():
+        return as_dataset(what, given, relabel, columns=Columns(**options))
 
 
 def files_of(name: str) -> list[Path]:

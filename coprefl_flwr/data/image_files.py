@@ -71,6 +71,19 @@ def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
 
 
 @contextmanager
+def without_ghostscript() -> Iterator[None]:
+    """Have Pillow refuse EPS where another library opens images by it, whatever they are called."""
+    from PIL import EpsImagePlugin
+
+    before = EpsImagePlugin.gs_binary
+    EpsImagePlugin.gs_binary = False
+    try:
+        yield
+    finally:
+        EpsImagePlugin.gs_binary = before
+
+
+@contextmanager
 def _opened(file: Path) -> Iterator["PIL.Image.Image"]:
     """Open an image; a SettingsError for whatever Pillow raises while it is read."""
     from PIL import Image

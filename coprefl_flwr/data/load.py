@@ -12,10 +12,10 @@ from coprefl_flwr.data.labels import renumbered
 from coprefl_flwr.data.leaf import is_leaf, load_leaf
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.data.of_torch import as_dataset
-from coprefl_flwr.data.outline import outline_of
 from coprefl_flwr.data.published import PUBLISHED, load_published
 from coprefl_flwr.data.reduction import Reduction
 from coprefl_flwr.data.samples import Dataset
+from coprefl_flwr.data.sizes import SIZES, stand_in
 from coprefl_flwr.data.text import TextDataset, load_text
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import expanded
@@ -32,7 +32,6 @@ def load_dataset(
     samples_per_class: int = 0,
     seed: int = 0,
     relabel: bool = False,
-    outlined: bool = False,
 ) -> Dataset:
     """Load a dataset; while it is one of the last few loaded, the same object is returned again.
 
@@ -55,12 +54,11 @@ def load_dataset(
         the `name` of its configuration; its parts train, validation and test are used
         or the place of a user's own function of `data_dir`, `Path`, that returns what `as_dataset`
         takes: a torch Dataset, a DataLoader, a Hugging Face Dataset, or one of ours
-    data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr
+    data_dir : where torchvision keeps and downloads its files; "" is ~/.cache/coprefl_flwr; behind
+        `SIZES` nothing is downloaded (see `data.sizes`)
     image_size : side in pixels that images are resized to, once; 0 leaves them as they are
     samples_per_class : most samples of a class, drawn by `seed`; 0 is all
     relabel : number the classes that have samples 0, 1, 2, ... in their order, with their names
-    outlined : return one of the same sizes without its content, where these are known by its name
-        and nothing is at that path
 
     Notes
     -----
@@ -74,10 +72,11 @@ def load_dataset(
     Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
     described, the download fails, or a text shall be reduced.
     """
-    if outlined and (name in PUBLISHED or not expanded(name).exists()):
-        outline = outline_of(name, image_size, samples_per_class)
-        if outline is not None:
-            return outline
+    if str(data_dir).startswith(SIZES):
+        data_dir = str(data_dir).removeprefix(SIZES)
+        found = stand_in(name, image_size, samples_per_class)
+        if found and (name in PUBLISHED or not expanded(name).exists()):
+            return found
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0

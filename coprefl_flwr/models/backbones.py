@@ -97,15 +97,15 @@ def fitted(images: Tensor, shape: tuple[int, ...]) -> Tensor:
     return interpolate(images, size=size, mode="bilinear", antialias=True)
 
 
-def load_backbone(name: str, outlined: bool = False) -> Backbone:
+def load_backbone(name: str, weights: bool = True) -> Backbone:
     """Return the frozen network that `name` stands for.
 
     "resnet18" is a torchvision model with the weights torchvision has for it, downloaded where they
     are missing; "resnet18=FILE" has those of a file (.pth, .pt or .safetensors), whose images are
     taken to be of the size and normalisation of torchvision's; and a path is that of a model that
-    `save_model` wrote, its folder or the file in it. `outlined` ones of torchvision have random
-    weights, and need no file. Raises a SettingsError if the name is unknown, or its weights cannot
-    be loaded or are another network's.
+    `save_model` wrote, its folder or the file in it. Without `weights` those of
+    torchvision are random, and need no file. Raises a SettingsError if the name is unknown, or its
+    weights cannot be loaded or are another network's.
     """
     architecture, equals, file = name.partition("=")
     path = expanded(name)
@@ -118,17 +118,17 @@ def load_backbone(name: str, outlined: bool = False) -> Backbone:
     if architecture not in known:
         line = unknown("backbone", architecture, known)
         raise SettingsError(f"{line} ({_FORMS})", "backbones")
-    weights = models.get_model_weights(architecture).DEFAULT
-    how = weights.transforms()
+    trained = models.get_model_weights(architecture).DEFAULT
+    how = trained.transforms()
     shape = (3, *(how.crop_size * 2)[:2])
-    if outlined:
+    if not weights:
         return Backbone.of(name, models.get_model(architecture), shape, how.mean, how.std)
     if equals:
         return Backbone.of(name, _from_file(name, architecture, file), shape, how.mean, how.std)
     try:
-        network = models.get_model(name, weights=weights)
+        network = models.get_model(name, weights=trained)
     except OSError as error:
-        by_hand = f"put {weights.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
+        by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
         why = f"its weights could not be downloaded ({error}); {by_hand}"
         raise _refused(name, why) from error
     return Backbone.of(name, network, shape, how.mean, how.std)

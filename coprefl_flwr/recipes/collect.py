@@ -68,6 +68,12 @@ def collect(recipe: Recipe, store: ModelStore, failed: Failures, text: str = "")
     )
 
 
+def table_name(compared: Mapping[str, Value]) -> str:
+    """Return the name, in files too, of the table for these values of the compared settings."""
+    name = "_".join(f"{key}={value}" for key, value in compared.items())
+    return re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table"
+
+
 def _if_to_be_had(what: str, made: Callable[..., Any], *of: Any) -> Any:
     """Return what a function gives; None, with a line, where its code or data are not there."""
     try:
@@ -116,14 +122,13 @@ class _Table:
         """Return the table."""
         recipe, printed = self.recipe, self.recipe.paper_table(self.combination)
         compared = {key: self.combination[key] for key in recipe.compared}
-        name = "_".join(f"{key}={value}" for key, value in compared.items())
         paper = recipe.source.rpartition(", Table")[0] or recipe.source
         of_table = f"Table {printed.table}" if printed and printed.table else ""
         source = ", ".join(filter(None, [paper, of_table])) if of_table else recipe.source
         units = self._units()
         missing = dict.fromkeys(recipe.metrics, [math.nan] * len(units))
         return Comparison(
-            name=re.sub(r"[^A-Za-z0-9.=+_-]+", "-", name).strip("-_") or "table",
+            name=table_name(compared),
             title=", ".join(f"{key} = {value}" for key, value in compared.items()) or recipe.title,
             metrics=recipe.metrics,
             units=units,

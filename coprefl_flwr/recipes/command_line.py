@@ -5,7 +5,6 @@
                [--set KEY=VALUE] [--workers N]
     coprefl plan RECIPE [as run]
     coprefl report DIR
-    coprefl claims FOLDER [--outputs DIR] [--page FILE]
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
@@ -40,8 +39,6 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.flower import without_colours
 from coprefl_flwr.plugins import without_code
-from coprefl_flwr.recipes.claims_command import PAGE as CLAIMS_PAGE
-from coprefl_flwr.recipes.claims_command import write_claims
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
 from coprefl_flwr.recipes.listing import (
@@ -55,7 +52,7 @@ from coprefl_flwr.recipes.listing import (
     wanted_of,
 )
 from coprefl_flwr.recipes.new import write_new
-from coprefl_flwr.recipes.plan_command import add_plan, totals
+from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
@@ -103,35 +100,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=_versions())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
-    run.add_argument("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
-    run.add_argument("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
-    run.add_argument("--models", type=Path, help="where results lie (default: models beside --out)")
-    run.add_argument("--scale", choices=(FULL, SMALL), default=FULL, help="small: minutes on a CPU")
-    run.add_argument(
-        "--protocol", default="", metavar="NAME", help="of its own (default: the first)"
-    )
-    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
-    run.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
-    )
+    _add_recipe(run)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
     run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
     run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
     run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
     run.set_defaults(run=_run)
-    add_plan(commands)
+    plan = commands.add_parser("plan", help="say what a recipe takes, before it is run")
+    _add_recipe(plan)
+    shared = "cores that share the hours (default: 1)"
+    plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
+    plan.set_defaults(run=_plan)
     new = commands.add_parser("new", help="write a small recipe with every key explained")
     new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
     new.set_defaults(run=_new)
     report = commands.add_parser("report", help="write tables, figures and a page from results")
     report.add_argument("out", type=Path, help="a recipe's folder")
     report.set_defaults(run=_report)
-    claims = commands.add_parser("claims", help="write a page of verdicts on recipes' claims")
-    claims.add_argument("folder", type=Path, help="recipes with claims, such as examples/claims")
-    claims.add_argument("--outputs", type=Path, default=Path("outputs"), help="the recipes' runs")
-    claims.add_argument("--page", type=Path, default=CLAIMS_PAGE, help="where it goes")
-    claims.set_defaults(run=lambda given: write_claims(given.folder, given.outputs, given.page))
     listed = commands.add_parser("list", help="what there is")
     listed.add_argument(
         "outputs",
@@ -155,6 +141,18 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
     check.set_defaults(run=lambda given: check_methods(given.places, not given.no_flower))
     return parser
+
+
+def _add_recipe(command: argparse.ArgumentParser) -> None:
+    """Add a recipe and the options that change what of it is run."""
+    add = command.add_argument
+    add("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
+    add("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
+    add("--models", type=Path, help="where results lie (default: models beside --out)")
+    add("--scale", choices=(FULL, SMALL), default=FULL, help="small: minutes on a CPU")
+    add("--protocol", default="", metavar="NAME", help="of its own (default: the first)")
+    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
+    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed)
 
 
 def _versions() -> str:
@@ -184,6 +182,16 @@ def _run(given: argparse.Namespace) -> int:
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
         return _run_into(out, store, given, recipe, runs, tracker)
+
+
+def _plan(given: argparse.Namespace) -> int:
+    workers, _ = wanted_workers(given.workers)
+    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
+    out = given.out or Path("outputs") / given.recipe.stem
+    plan = plan_of(recipe, ModelStore((given.models or out.parent / "models").resolve()))
+    paces = {name: pace(one) for name, one in plan.computing.items()}
+    say(told(recipe, plan, paces, workers))
+    return 0
 
 
 def _run_into(

@@ -1,6 +1,5 @@
 """What a folder of outputs holds: recipes, the runs they share, and studies of `flwr run`."""
 
-import contextlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -156,11 +155,15 @@ def _users(folders: Sequence[Path], models: Path) -> dict[str, list[str]]:
     for folder in folders:
         if not (folder / RUNS).exists() or store_of(folder).root.resolve() != models.resolve():
             continue
-        with contextlib.suppress(SettingsError):  # The line of the recipe says what is wrong.
-            for one in wanted_in(folder):
-                own = one["for"] == REPORTED
-                name = folder.name if own else f"{folder.name} ({one['for']})"
-                users.setdefault(one["run"], []).append(name)
+        try:
+            wanted = wanted_in(folder)
+        except SettingsError as error:  # The others are shown.
+            logger.warning("%s", error)
+            continue
+        for one in wanted:
+            own = one["for"] == REPORTED
+            name = folder.name if own else f"{folder.name} ({one['for']})"
+            users.setdefault(one["run"], []).append(name)
     return users
 
 

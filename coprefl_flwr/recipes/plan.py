@@ -1,69 +1,95 @@
-"""What the runs of a recipe take in all, before they are made: row by row, and together.
+"""`coprefl plan`: what the runs of a recipe take, row by row, before they are made.
 
 Counted are stages, as the store keeps them: what two rows need is the first one's, and what is in
-the store already is not to be made again. Which searched value will be reported is not known before
-it is chosen: the mean of values that can be stands for it.
+the store is not made again. Which searched value will be reported is not known before it is chosen:
+until then the best so far stands for it, or else the first. Hours are counts times the seconds of
+one client's round, which is measured on this machine.
 """
 
-import functools
+import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import textwrap
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from coprefl_flwr.recipes.calibration import Pace
+import numpy as np
+
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.cores import one_thread
+from coprefl_flwr.data import Samples
+from coprefl_flwr.data.features import FeatureDataset
+from coprefl_flwr.data.sizes import SIZES
+from coprefl_flwr.errors import one_line
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
+from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.halving import PART
-from coprefl_flwr.recipes.recipe import Candidate, Recipe
+from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.sweep import Contest, contests
-from coprefl_flwr.studies.efforts import Effort, Engine, effort, engine_of, features
+from coprefl_flwr.recipes.sweep import Contest, choose, contests
+from coprefl_flwr.report.forms import plain
+from coprefl_flwr.report.table import NONE, Column, Number, Table
+from coprefl_flwr.rounds.progress import quiet_flower
+from coprefl_flwr.strategies import FedAvg
+from coprefl_flwr.studies.counts import (
+    Computing,
+    Counts,
+    computing,
+    computing_features,
+    counts_of,
+    counts_of_features,
+    total,
+)
 from coprefl_flwr.studies.kept import is_done
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.study import machine
 
-MOST = 8
-"""Values of a row, of those that may be chosen, of which the mean is taken."""
+logger = logging.getLogger("flwr.coprefl")
 
-Work = dict[Engine, Effort]
-"""What is to be computed with each network."""
+WIDTH = 80
 
-Needs = dict[str, Callable[[], tuple[Engine, Effort]]]
-"""By key what has to be made, and what that takes."""
+SECONDS = 1.0
+"""About how long a measured round, and a measured evaluation, takes at most."""
+
+Paces = Mapping[str, tuple[float, float]]
+"""By the name of what computes, seconds of one core for a gradient and for an output."""
 
 
 @dataclass
 class Row:
-    """What a row of the recipe's tables takes, in all tables together.
-
-    `deciding` and `reported` are runs, those that are in the store left out.
-    """
+    """What a row of the recipe's tables takes, in all tables together."""
 
     label: str
-    deciding: float = 0.0
-    reported: float = 0.0
-    work: Work = field(default_factory=dict)
+    deciding: int = 0  # runs that choose values, and those that are reported: only new ones
+    reported: int = 0
+    work: dict[str, Counts] = field(default_factory=dict)  # by the name of what computes
 
     @property
-    def total(self) -> Effort:
-        """What is computed with all networks."""
-        return sum(self.work.values(), Effort())
+    def counts(self) -> Counts:
+        """What all networks compute."""
+        return total(self.work.values())
 
-    def seconds(self, paces: dict[Engine, Pace]) -> float:
+    def add(self, name: str, counts: Counts) -> None:
+        """Add what a network computes."""
+        self.work[name] = total([counts, self.work.get(name, Counts())])
+
+    def seconds(self, paces: Paces) -> float:
         """Return how long it takes on one core."""
-        return math.fsum(paces[engine].seconds(one) for engine, one in self.work.items())
-
-    def bytes(self, paces: dict[Engine, Pace]) -> float:
-        """Return what it leaves on disk."""
-        return math.fsum(paces[engine].bytes(one) for engine, one in self.work.items())
+        parts = [(one, *paces[name]) for name, one in self.work.items()]
+        return math.fsum(one.gradients * g + one.outputs * o for one, g, o in parts)
 
 
 @dataclass
 class Plan:
-    """What a recipe takes; `done` of its stages are in the store and are not counted."""
+    """What a recipe takes that is not in the store."""
 
+    store: ModelStore
     rows: list[Row]
-    done: int = 0
-    mean: bool = False  # whether the mean of searched values stands for what will be chosen
+    computing: dict[str, Computing] = field(default_factory=dict)  # by name
+    counted: set[str] = field(default_factory=set)  # keys of stages and features
+    done: set[str] = field(default_factory=set)  # keys of stages that are in the store
 
     @property
     def together(self) -> Row:
@@ -72,120 +98,177 @@ class Plan:
         for row in self.rows:
             whole.deciding += row.deciding
             whole.reported += row.reported
-            _add(whole.work, row.work)
+            for name, counts in row.work.items():
+                whole.add(name, counts)
         return whole
 
-    @property
-    def unknown(self) -> list[str]:
-        """The rows of which a method does not say what it computes."""
-        return [row.label for row in self.rows if math.isnan(row.total.gradients)]
+    def add(self, row: Row, runs: Iterable[Run]) -> int:
+        """Add what runs take; return how many of them there is something to do for."""
+        return sum([self._add_run(row, run) for run in runs])
+
+    def _add_run(self, row: Row, run: Run) -> bool:
+        before = len(self.counted)
+        for stage in run.study.stages:
+            if is_done(self.store.folder(stage)):
+                self.done.add(stage.key)
+                continue
+            if stage.key not in self.counted:
+                self._count(row, stage.key, computing(stage), counts_of(stage))
+            if isinstance(stage, PersonalStage):
+                of, there = f"features/{stage.features()}", self.store.shared(stage.features())
+                if of not in self.counted and not there.exists():
+                    self._count(row, of, computing_features(stage), counts_of_features(stage))
+        return len(self.counted) > before
+
+    def _count(self, row: Row, key: str, computing: Computing, counts: Counts) -> None:
+        self.counted.add(key)
+        row.add(self.computing.setdefault(computing.name, computing).name, counts)
 
 
 def plan_of(recipe: Recipe, store: ModelStore) -> Plan:
-    """Return what a recipe takes that is not in the store yet; no data need be at hand.
+    """Return what a recipe takes that is not in the store yet.
 
-    Raises a SettingsError for a run that cannot be as set, or a dataset whose size is not known.
+    Datasets whose sizes are published need not be at hand. Raises a SettingsError for a run that
+    cannot be as set, or another dataset that is not there.
     """
-    counted = _Counter(store)
-    rows = {one.label: Row(one.label) for one in recipe.entrants}
-    for contest in contests(recipe, outlined=True):
+    folders = tuple(f"{SIZES}{one}" for one in recipe.settings.get("data-dir", ("",)))
+    recipe = replace(recipe, settings={**recipe.settings, "data-dir": folders})
+    plan = Plan(store, [Row(one.label) for one in recipe.entrants])
+    rows = {row.label: row for row in plan.rows}
+    for contest in contests(recipe):
         with recipe.placing(contest.entrant):
-            counted.contest(contest, rows[contest.entrant.label])
-    return Plan(list(rows.values()), len(counted.done), counted.mean)
+            _add_contest(plan, contest, rows[contest.entrant.label])
+    return plan
 
 
-class _Counter:
-    """Counts each stage once, for the row that needs it first.
+def _add_contest(plan: Plan, contest: Contest, row: Row) -> None:
+    """Add what one row of one table takes."""
+    left, store = contest.entrant.candidates(), plan.store
+    if contest.searched:
+        trials = [run for one in left for run in contest.trials(one)]
+        row.deciding += plan.add(row, trials)
+        tried = contest.left(store) if all(map(store.done, trials)) else []  # Or there are none.
+        left = tried or left[: max(1, len(left) // PART)]
+    if contest.validated:
+        if len(left) > 1 or not contest.halved:
+            row.deciding += plan.add(row, [run for one in left for run in contest.deciding(one)])
+        left = [choose(store, contest) or left[0]]
+    row.reported += plan.add(row, [run for one in left for run in contest.reported(one)])
 
-    `counted` is how much of a stage is counted: a part where it is not certain that it is made.
+
+# ---- hours ---------------------------------------------------------------------------------------
+
+
+def pace(of: Computing) -> tuple[float, float]:
+    """Return the seconds of one core for a gradient and for an output: a client's round, measured.
+
+    It has five steps and an evaluation of a batch, or as many samples as take about a second.
     """
+    one_thread()
+    clock = time.process_time if default_device().type == "cpu" else time.perf_counter
+    module = of.network()
+    arrays, config = model_arrays(module), {"server-round": 1}
 
-    def __init__(self, store: ModelStore) -> None:
-        self.store = store
-        self.counted: dict[str, float] = {}
-        self.done: set[str] = set()
-        self.mean = False
+    def client(n: int) -> TorchClient:
+        values = np.random.default_rng(0).standard_normal((n, *of.shape), dtype=np.float32)
+        labels = np.arange(n) % 2
+        inputs = of.text or FeatureDataset(values, labels, ("0", "1"))
+        held = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
+        training = of.training or LocalTraining()
+        training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
+        return TorchClient(module, held, test=held, training=training)
 
-    def contest(self, contest: Contest, row: Row) -> None:
-        """Add what one row of one table takes."""
-        candidates = contest.entrant.candidates()
-        if not contest.searched:
-            runs = [run for one in candidates for run in contest.reported(one)]
-            row.reported += self.add(row, runs)
-            return
-        trials = [run for one in candidates for run in contest.trials(one)]
-        row.deciding += self.add(row, trials)
-        left, number = candidates, max(1, len(candidates) // PART)
-        if all(map(self.store.done, trials)):  # Or there are none.
-            left = contest.left(self.store) or candidates
-            number = len(left)
-        if not contest.validated:  # What decides is what is reported.
-            row.reported += self.share(row, [contest.reported(one) for one in left], number)
-            return
-        if number > 1 or not contest.halved:
-            row.deciding += self.share(row, [contest.deciding(one) for one in left], number)
-        known = self.chosen(contest, left)
-        row.reported += self.share(row, [contest.reported(one) for one in known], 1)
+    def train(n: int) -> float:
+        one, ends = client(n), list[float]()
+        strategy = FedAvg(participants=1)
+        grid = LocalGrid(client_app(lambda _, __: one, clients=1))
+        strategy.start(grid, to_record(arrays), 4, hooks=[lambda _: ends.append(clock())])
+        return min(np.diff(ends))
 
-    def chosen(self, contest: Contest, left: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that can be chosen yet."""
-        judged = contest.judged(self.store).values()
-        if all(self.store.done(run) for runs in judged for run in runs):
-            return [one for one in contest.shown(self.store) if one] or list(left)
-        return list(left)
+    def test(n: int) -> float:
+        one, ends = client(n), list[float]()
+        for _ in range(4):
+            one.evaluate(list(arrays.values()), config)
+            ends.append(clock())
+        return min(np.diff(ends))
 
-    def share(self, row: Row, groups: Sequence[Sequence[Run]], number: int) -> float:
-        """Add what so many of the groups of runs take in the mean; return how many runs that is.
+    def of_one(run: Callable[[int], float], most: int) -> float:
+        n = int(np.clip(2 * SECONDS / max(run(2), 1e-9), 2, most))  # BatchNorm needs two.
+        return run(n) / n
 
-        A stage that all of them have is made in any case. Which are chosen is not known, but those
-        of another table are taken to be the same.
-        """
-        if number == len(groups):
-            return self.add(row, [run for runs in groups for run in runs])
-        some = groups[:: math.ceil(len(groups) / MOST)]
-        needs = [[self.needs(run) for run in runs] for runs in some]
-        factor = number / len(some)
-        often = Counter(key for group in needs for key in set[str]().union(*group))
-        parts = {key: min(1.0, factor * times) for key, times in often.items()}
-        found = sum([self.count(row, one, parts) for group in needs for one in group])
-        self.mean = self.mean or bool(found)
-        return found * factor
-
-    def add(self, row: Row, runs: Iterable[Run]) -> float:
-        """Add what runs take; return how many there is something to do for."""
-        return sum([self.count(row, self.needs(run), {}) for run in runs])
-
-    def count(self, row: Row, needs: Needs, parts: Mapping[str, float]) -> bool:
-        """Add what a run needs, the whole or these parts, and tell whether there was anything."""
-        new = False
-        for key, work in needs.items():
-            part, before = parts.get(key, 1.0), self.counted.get(key, 0.0)
-            if part > before:
-                new, self.counted[key] = True, part
-                engine, one = work()
-                _add(row.work, {engine: one * (part - before)})
-        return new
-
-    def needs(self, run: Run) -> Needs:
-        """Return what a run needs that is not in the store: stages, and features to train on."""
-        found: Needs = {}
-        for stage in run.study.stages:
-            if is_done(self.store.root / stage.key):
-                self.done.add(stage.key)
-                continue
-            found[stage.key] = functools.partial(_work_of, stage)
-            if not isinstance(stage, PersonalStage):
-                continue
-            of = stage.features()
-            if not self.store.shared(of).exists():
-                found[f"features/{of}"] = functools.partial(features, stage)
-        return found
+    with quiet_flower():
+        gradient = of_one(train, 5 * of.training.samples_per_step) if of.training else 0.0
+        return gradient, of_one(test, EVALUATION_BATCH)
 
 
-def _work_of(stage: Stage) -> tuple[Engine, Effort]:
-    return engine_of(stage), effort(stage)
+# ---- in words ----------------------------------------------------------------------------------
 
 
-def _add(work: Work, more: Work) -> None:
-    for engine, one in more.items():
-        work[engine] = work.get(engine, Effort()) + one
+def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
+    """Return a plan as text."""
+    rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
+    shown = [figures(row, paces) for row in rows]
+    cells = [Column(title, {"here": [Number(one[title]) for one in shown]}) for title in shown[0]]
+    table = Table(["Method"], [[row.label] for row in rows], cells, marks=False)
+    hours = plan.together.seconds(paces) / 3600
+    wall = f", {_hours(hours / workers)} with {workers} workers on as many cores"
+    notes = [
+        ", ".join(filter(None, [recipe.title, recipe.source, recipe.protocol])),
+        "Runs: those that choose values + those that are reported. Gradients, and outputs without "
+        "one (evaluations, losses, features), are counted by samples. Sent is what a deployment "
+        "sends, evaluations left out. Of searched values the first stands for the one that will "
+        "be chosen.",
+        f"{len(plan.done):,} stages are in the store and are not counted." * bool(plan.done),
+        "A dash: a method does not say how many gradients it computes." * math.isnan(hours),
+        f"In all {_hours(hours)} core hours{wall * (workers > 1)}, by a measured round of one "
+        f"client on {machine()}:" * bool(paces),
+        *(f"- {name}: {g:.2g} s a gradient, {o:.2g} s an output" for name, (g, o) in paces.items()),
+    ]
+    first, *more = [textwrap.fill(note, WIDTH) for note in notes if note]
+    return "\n".join([first, "", plain(table, WIDTH), "", *more])
+
+
+def figures(row: Row, paces: Paces) -> dict[str, str]:
+    """Return what a row takes as people are told it, by the title of a column."""
+    counts = row.counts
+    return {
+        "Runs": _runs(row),
+        "Steps": _many(counts.steps),
+        "Gradients": _many(counts.gradients),
+        "Outputs": _many(counts.outputs),
+        "Sent": f"{_many(counts.sent)}B",
+        "Disk": f"{_many(counts.disk)}B",
+        "Core h": _hours(row.seconds(paces) / 3600),
+    }
+
+
+def totals(recipe: Recipe, store: ModelStore) -> str:
+    """Return in one line what a recipe takes that is about to be run."""
+    try:
+        plan = plan_of(recipe, store)
+    except Exception as error:  # It was checked: no sum of sizes keeps it from being run.
+        logger.debug("the plan", exc_info=True)
+        return f"what it takes is not known ({one_line(error)})"
+    whole = plan.together
+    gradients, outputs = _many(whole.counts.gradients), _many(whole.counts.outputs)
+    done = f", {len(plan.done):,} stages done before" if plan.done else ""
+    return f"{_runs(whole)} runs to make, {gradients} gradients, {outputs} evaluations{done}"
+
+
+def _runs(row: Row) -> str:
+    return f"{row.deciding} + {row.reported}" if row.deciding else f"{row.reported}"
+
+
+def _many(number: float) -> str:
+    """Return a number in three digits: "1.23 M"."""
+    if math.isnan(number):
+        return NONE
+    number = float(f"{number:.3g}")  # First, as 999,700 is 1 M.
+    power = min(int(math.log10(max(number, 1)) // 3), 5)
+    return f"{number / 1000**power:.3g} {('', 'k', 'M', 'G', 'T', 'P')[power]}".strip()
+
+
+def _hours(hours: float) -> str:
+    if math.isnan(hours):
+        return NONE
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.2g}"

@@ -7,7 +7,7 @@ from pathlib import Path
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
 from coprefl_flwr.options import Option
-from coprefl_flwr.recipes import claims, entries
+from coprefl_flwr.recipes import entries
 from coprefl_flwr.recipes.entries import Choices, choices_of, values_of
 from coprefl_flwr.recipes.lists import as_text, written_out
 from coprefl_flwr.recipes.own import found, resolved, with_what_columns_need
@@ -33,7 +33,7 @@ DEFAULTS = {"select": VALIDATION, "search-by": EVERY, "search-trials": 10}
 DEFAULTS |= {"validation-tasks": 2, "validation-seed": 100, "seeds": 0}
 KEYS = (
     *("title", "source", "settings", "methods", "search", "reference", "metrics", "figures"),
-    *("small", "paper", "scale", "claims", PROTOCOLS, PROTOCOL, *DEFAULTS),
+    *("small", "paper", "scale", PROTOCOLS, PROTOCOL, *DEFAULTS),
 )
 MOST_RUNS = 100_000
 """Runs of a recipe: a list of them is made before the first begins."""
@@ -67,7 +67,6 @@ def read_recipe(
         One line with the file and the line in it.
     """
     tree = written_out(found(dict(read_yaml(path).mapping("a recipe", KEYS)), path.parent))
-    _check_claims(tree)  # As they are written: a change drops those that it leaves no rows of.
     before, tree = tree, applied(tree, protocol, path)
     new, tree = tree.get(PROTOCOL) is not before.get(PROTOCOL), written_out(tree)
     if scale == SMALL:
@@ -133,11 +132,6 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
     metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
     figures = _figures(tree, settings)
     protocol, because, equal = chosen(tree)
-    columns = _columns(metrics, settings, equal, rows)
-    if changed and "claims" in tree:
-        tree["claims"] = claims.without_others(tree["claims"], settings, names, columns)
-        if not tree["claims"].value:
-            del tree["claims"]
     recipe = Recipe(
         title=tree["title"].text("title"),
         source=tree["source"].text("source") if "source" in tree else "",
@@ -150,12 +144,9 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
         validation_seed=given["validation-seed"].whole("validation-seed", 0),
         reference=reference,
         seeds=seeds,
-        metrics=columns,
+        metrics=_columns(metrics, settings, equal, rows),
         figures=figures,
         paper=entries.paper_tables(tree["paper"], settings, names) if "paper" in tree else (),
-        claims=(
-            claims.read_claims(tree["claims"], settings, names, columns) if "claims" in tree else ()
-        ),
         notes=tuple(tree["scale"].text("scale").splitlines()) if "scale" in tree else (),
         protocol=protocol,
         because=because,
@@ -290,18 +281,6 @@ def _check_number(
 
 
 # ---- checks between the parts -------------------------------------------------------------------
-
-
-def _check_claims(tree: Mapping[str, Located]) -> None:
-    """Raise a SettingsError for a claim that a recipe has no rows, table or column of."""
-    if not {"claims", "settings", "methods"} <= tree.keys():
-        return
-    settings, role = choices_of(tree, "settings"), ROLES[entries.study_of(tree)]
-    select = str(tree["select"].value) if "select" in tree else DEFAULTS["select"]
-    metrics = [entries.metric_of(one, "metric") for one in entries_of(tree, "metrics")]
-    rows = _entrants(tree, role)
-    columns = _columns(metrics, settings, "", rows)
-    claims.read_claims(tree["claims"], settings, _names(rows, str(select)), columns)
 
 
 def _check_searched(recipe: Recipe) -> None:

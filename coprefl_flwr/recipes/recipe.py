@@ -29,8 +29,6 @@ paper:                        # what the paper printed
     - {table: 1(a), where: {participants: 20}, rows: {coprefl: 83.29±2.61 34.69±3.17}}
 ```
 
-`claims` are what a paper says of two rows (`claims`).
-
 `settings` with `study: personalised` make it a recipe of personalised methods.
 """
 
@@ -45,7 +43,6 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.claims import Claim
 from coprefl_flwr.recipes.entries import Choices, PaperTable
 from coprefl_flwr.studies.phases import keys_of, name_and_options
 from coprefl_flwr.studies.settings import STARTS
@@ -121,7 +118,6 @@ class Recipe:
     metrics: tuple[str, ...]
     figures: tuple[str, ...]
     paper: tuple[PaperTable, ...]
-    claims: tuple[Claim, ...]
     notes: tuple[str, ...]
     protocol: str  # the protocol that it is of, why there is such, and what that makes equal; or ""
     because: str

@@ -43,18 +43,12 @@ ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 
 @dataclass(frozen=True)
 class Run:
-    """One entry of `method` with one seed; `settings` name no other entry.
-
-    One that is `outlined` is never made: its study needs no data (see `studies.build`).
-    """
+    """One entry of `method` with one seed; `settings` name no other entry."""
 
     settings: Settings
-    outlined: bool = False
 
     @classmethod
-    def of(
-        cls, config: Mapping[str, Value], entry: str, seed: int, outlined: bool = False
-    ) -> "Run":
+    def of(cls, config: Mapping[str, Value], entry: str, seed: int) -> "Run":
         """Return the run of an entry with a seed.
 
         Settings that only other methods of the comparison have are left out.
@@ -62,7 +56,7 @@ class Run:
         role = ROLES[str(config.get("study", STARTS))]
         has = keys_of(entry, role) | heeded_by(config)
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}), outlined)
+        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
 
     @functools.cached_property
     def shared(self) -> Settings:
@@ -72,7 +66,7 @@ class Run:
     @property
     def study(self) -> Study:
         """Its stages and their clients, which are not kept here: they hold data."""
-        return build(self.shared, self.outlined)
+        return build(self.shared)
 
     @property
     def name(self) -> str:

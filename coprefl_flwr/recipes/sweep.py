@@ -51,7 +51,6 @@ class Contest:
     recipe: Recipe
     combination: Mapping[str, Value]  # the settings of the table
     entrant: Entrant
-    outlined: bool = False  # whether its runs are never made, only counted
 
     @property
     def searched(self) -> bool:
@@ -98,7 +97,7 @@ class Contest:
 
     @functools.cached_property
     def _validated_on(self) -> tuple[int, ...]:
-        return validation_classes(self.recipe, self.combination, self.outlined)
+        return validation_classes(self.recipe, self.combination)
 
     def trials(self, candidate: Candidate) -> list[Run]:
         """Return the short runs that decide whether a candidate goes on; none without halving."""
@@ -139,22 +138,20 @@ class Contest:
 
     def _run(self, config: Mapping[str, Value], candidate: Candidate, seed: int) -> Run:
         """Return a candidate's run, of other rounds where the protocol wants equal step sizes."""
-        run = Run.of(config, candidate.start, seed, self.outlined)
+        run = Run.of(config, candidate.start, seed)
         reference = self.recipe.reference_start
         if self.recipe.equal != STEP_SIZE or reference is None:
             return run
-        return with_step_size(run, Run.of(config, reference, seed, self.outlined))
+        return with_step_size(run, Run.of(config, reference, seed))
 
 
-def validation_classes(
-    recipe: Recipe, config: Mapping[str, Value], outlined: bool = False
-) -> tuple[int, ...]:
+def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int, ...]:
     """Draw as many classes as the reported tasks have, none of which any of these has.
 
     Raises a SettingsError if fewer than a task needs are left.
     """
     runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
-    datasets = [Datasets(one.part(DataSettings), one.seed, outlined=outlined) for one in runs]
+    datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
     splits = [one.classes for one in datasets]
     taken = {number for _, downstream in splits for number in downstream}
     if runs[0].task_dataset:
@@ -175,10 +172,10 @@ def validation_classes(
     return tuple(sorted(int(number) for number in rng.choice(sorted(free), wanted, replace=False)))
 
 
-def contests(recipe: Recipe, outlined: bool = False) -> list[Contest]:
+def contests(recipe: Recipe) -> list[Contest]:
     """Return the rows of all tables, table by table."""
     rows = itertools.product(recipe.combinations(), recipe.entrants)
-    return [Contest(recipe, combination, entrant, outlined) for combination, entrant in rows]
+    return [Contest(recipe, combination, entrant) for combination, entrant in rows]
 
 
 def check_runs(recipe: Recipe) -> list[Run]:

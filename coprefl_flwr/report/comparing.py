@@ -79,8 +79,9 @@ def units(comparison: Comparison) -> pd.DataFrame:
     """Return a row per measured line and unit, with all metrics: those of `units.csv`."""
     found = []
     for row in comparison.measured:
-        of = {"comparison": comparison.name, "row": row.name, "unit": list(comparison.units)}
-        found.append(pd.DataFrame(of | {name: row.values[name] for name in comparison.metrics}))
+        values = {name: row.values[name] for name in comparison.metrics}
+        of = {"comparison": comparison.name, "row": row.name, "label": row.label}
+        found.append(pd.DataFrame({**of, "unit": list(comparison.units), **values}))
     return pd.concat(found)
 
 

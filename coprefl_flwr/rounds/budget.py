@@ -95,6 +95,9 @@ class Budget:
         Part of a round's travel that every further round takes once more.
     forwards : float
         Losses, features and prototypes of one sample without a gradient, over all participants.
+    sent : float, optional
+        What is sent to all participants and back, in sizes of the global arrays; None where every
+        exchange sends these arrays both ways.
     """
 
     travel: float
@@ -102,6 +105,7 @@ class Budget:
     at_server: float = 0.0
     momentum: float = 0.0
     forwards: float = 0.0
+    sent: float | None = None
 
     def and_server(self, step_size: float, gradients: float) -> "Budget":
         """Return it with steps at the server besides."""

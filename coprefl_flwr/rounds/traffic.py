@@ -66,7 +66,7 @@ class Traffic:
         answered: Arrays = next(iter(replies[0].records.values()), {})
         answer = {name: exchange.arrays[name] for name in answered}
         self.models_up += clients * self._models(size(answer))
-        self.client_bytes_up += clients * _serialised([to_record(answer, copy=False)])
+        self.client_bytes_up += clients * serialised(answer)
 
     def as_metrics(self) -> dict[str, float]:
         """Return the counts under the names they have in tables and files.
@@ -86,6 +86,11 @@ class Traffic:
 def size(arrays: Arrays) -> int:
     """Return the bytes of the arrays' numbers."""
     return sum(np.asarray(array).nbytes for array in arrays.values())
+
+
+def serialised(arrays: Arrays) -> int:
+    """Return the bytes of the serialised arrays, each with its header."""
+    return _serialised([to_record(arrays, copy=False)])
 
 
 def _in_message(message: Message) -> int:

@@ -46,9 +46,8 @@ class FedMeta(RoundStrategy):
 
     def round(self, server_round: int, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean; rates likewise."""
-        learnt = self.learnt(arrays)
+        learnt, steps, beta = self.learnt(arrays), self.local_steps, self.meta_learning_rate
         asked = "train.query", learnt, self.sample(server_round), Mean("")
-        steps, beta = self.local_steps, self.meta_learning_rate
         config: MessageConfig = {
             "meta-variant": self.variant,
             "inner-learning-rate": self.inner_learning_rate,
@@ -66,10 +65,11 @@ class FedMeta(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return the meta steps; in the second order a support gradient costs two more."""
-        support = work.on_part(work.options["support-fraction"]).samples
+        support, steps = work.on_part(work.options["support-fraction"]).samples, self.local_steps
         adaptation = (1 if self.variant == "fomaml" else 3) * self.inner_steps * support
-        gradients = self.local_steps * work.participants * (adaptation + work.samples - support)
-        return Budget(0.0, gradients, at_server=self.local_steps * self.meta_learning_rate)
+        gradients = steps * work.participants * (adaptation + work.samples - support)
+        sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.
+        return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate, sent=sent)
 
     def learnt(self, arrays: Arrays) -> Arrays:
         """Return the model and, with "meta-sgd", the inner rates behind it."""

@@ -71,5 +71,8 @@ class FedPCL(RoundStrategy):
 
     def budget(self, work: Work) -> Budget:
         """Return a round's gradients, from round 2 on; no weights are everybody's."""
-        held = work.participants * work.samples  # Of which prototypes are made.
-        return Budget(0.0, work.participants * work.visited, forwards=held)
+        clients = work.participants
+        held = clients * work.samples  # Of which prototypes are made.
+        # Down go the global set and every client's own, up a client's own.
+        sent = clients * (clients + 2)
+        return Budget(0.0, clients * work.visited, forwards=held, sent=sent)

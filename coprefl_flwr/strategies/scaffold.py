@@ -65,4 +65,5 @@ class SCAFFOLD(RoundStrategy):
         """Return eta_g times the local steps; variant I's full gradients are computed besides."""
         full = work.participants * work.samples if self.variant == "I" else 0.0
         gradients = work.participants * work.visited + full
-        return Budget(self.global_learning_rate * work.travel, gradients)
+        sent = 4 * work.participants  # The model and a variate, both ways.
+        return Budget(self.global_learning_rate * work.travel, gradients, sent=sent)

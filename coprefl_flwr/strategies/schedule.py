@@ -25,13 +25,12 @@ class Schedule(RoundStrategy):
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
         for phase in phases:
-            pair = isinstance(phase, Sequence) and len(phase) == 2
-            if not pair or not isinstance(phase[0], RoundStrategy):
-                example = "(Cyclic(participants=5), 10)"
-                raise SettingsError(
-                    f"a phase is {short(repr(phase))}; needed is a pair of a strategy and its "
-                    f"number of rounds, such as {example}"
-                )
+            match phase:
+                case (RoundStrategy(), _):
+                    continue
+            needed = "a pair of a strategy and its number of rounds"
+            example = "such as (Cyclic(participants=5), 10)"
+            raise SettingsError(f"a phase is {short(repr(phase))}; needed is {needed}, {example}")
         first, _ = phases[0]
         super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
         self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])

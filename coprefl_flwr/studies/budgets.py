@@ -8,7 +8,10 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from torch import nn
+
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import ServerData
 from coprefl_flwr.rounds import Work
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.phases import Phase, shown
@@ -28,11 +31,15 @@ class Cost(NamedTuple):
 
 def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
     """Return each phase of a pre-training with its strategy, and what a round of it works on."""
-    held = made.study.populations.population(PRETRAINING).clients
-    sizes = [len(client.train) for client in held]
+    populations = made.study.populations
+    sizes = [len(client.train) for client in populations.population(PRETRAINING).clients]
+
+    def server(whose: str) -> ServerData:
+        return ServerData(nn.Identity(), populations.samples_of(whose))  # Only its size counts.
+
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))
-        for phase, strategy in zip(made.phases, made.strategies(), strict=True)
+        for phase, strategy in zip(made.phases, made.strategies(server), strict=True)
     ]
 
 

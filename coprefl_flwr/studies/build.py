@@ -23,21 +23,20 @@ logger = logging.getLogger("flwr.coprefl")
 KINDS: dict[str, type[Starts] | type[Personalised]] = {STARTS: Starts, PERSONALISED: Personalised}
 
 
-def build(settings: Settings, outlined: bool = False) -> Study:
+def build(settings: Settings) -> Study:
     """Return the study of these settings, held once per process while a user's files stay the same.
 
-    It is another one after a change of folder, from which a relative `output-dir` counts. One that
-    is `outlined` is never run: it needs no data at hand, and says what a run would take.
+    It is another one after a change of folder, from which a relative `output-dir` counts.
 
     Raises a SettingsError for what can be seen without loading data: an unknown method or option,
     an entry of `method` named twice, an option that no method has, a setting that is not heeded.
     """
-    return _built(settings, outlined, texts_of(settings.to_config()), Path.cwd())
+    return _built(settings, texts_of(settings.to_config()), Path.cwd())
 
 
 @functools.lru_cache(maxsize=8)
-def _built(settings: Settings, outlined: bool, _: tuple[str, ...], __: Path) -> Study:
-    return KINDS[settings.study](settings, outlined)
+def _built(settings: Settings, _: tuple[str, ...], __: Path) -> Study:
+    return KINDS[settings.study](settings)
 
 
 def run_study(grid: Grid, settings: Settings) -> Path:

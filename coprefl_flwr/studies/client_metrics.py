@@ -88,6 +88,8 @@ class ClientMetrics:
     @concerning("client-metrics")
     def check(self, classes: int) -> None:
         """Raise a SettingsError if one fails on logits of so many classes, each seen twice."""
+        if is_without_code():
+            return
         logits, numbers = torch.eye(classes).repeat(2, 1), torch.arange(classes)
         labels = torch.cat([numbers, numbers.roll(1)])
         for name, fn in self.functions.items():  # Better now than in the last round.

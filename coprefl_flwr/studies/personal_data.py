@@ -15,6 +15,7 @@ from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.labels import check_numbers
+from coprefl_flwr.data.sizes import SIZES
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
@@ -103,7 +104,6 @@ class PersonalData:
     source: DataSettings
     seed: int
     precision: str = FLOAT32
-    outlined: bool = False  # whether only sizes count: as many samples of a class for each client
 
     @property
     def datasets(self) -> str:
@@ -140,7 +140,6 @@ class PersonalData:
             own.data_dir,
             image_size=own.image_size,
             relabel=own.relabel,
-            outlined=self.outlined,
         )
         check_numbers(file, source)
         if not isinstance(source, ImageDataset):
@@ -194,7 +193,7 @@ class PersonalData:
         """
         wanted, key = self.settings.train_per_class, (self.seed, PERSONAL)
         counts = np.full((self.num_clients, self.num_classes), wanted)
-        if self.shift != "feature" and not self.outlined:
+        if self.shift != "feature":
             alpha, fewest = self.source.alpha, self.source.min_samples
             counts = dirichlet_counts(self.domains, counts, key, alpha=alpha, min_samples=fewest)
         ratio = self.settings.test_per_class / wanted
@@ -216,8 +215,8 @@ class PersonalData:
 
     @property
     def networks(self) -> tuple[Backbone, ...]:
-        """The frozen networks, none for pixels and scratch; outlined ones have random weights."""
-        return _loaded(self.settings.backbones, self.outlined)
+        """The frozen networks, none for pixels and scratch; in a plan torchvision's are random."""
+        return _loaded(self.settings.backbones, not self.source.data_dir.startswith(SIZES))
 
     def pixels(self, batch: Tensor) -> Tensor:
         """Return images in the size of the first dataset's, normalised as those are."""
@@ -230,7 +229,7 @@ class PersonalData:
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
 @concerning("backbones")
-def _loaded(text: str, outlined: bool) -> tuple[Backbone, ...]:
+def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
     """Return the frozen networks, none for pixels and scratch."""
     names = text.split()
     if not names:
@@ -238,7 +237,7 @@ def _loaded(text: str, outlined: bool) -> tuple[Backbone, ...]:
     alone = [name for name in names if name in (PIXELS, SCRATCH)]
     if alone and len(names) > 1:
         raise SettingsError(f"backbones = {text}: {alone[0]} stands alone")
-    return () if alone else tuple(load_backbone(name, outlined) for name in names)
+    return () if alone else tuple(load_backbone(name, weights) for name in names)
 
 
 FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
@@ -286,14 +285,13 @@ def personal_data(
     data: DataSettings,
     seed: int,
     precision: str = FLOAT32,
-    outlined: bool = False,
 ) -> PersonalData:
     """Return `PersonalData`, held once per process for the last settings that were asked for.
 
     Where a file of the user's own has changed, it is made anew.
     """
     texts = texts_of(values_of(settings) | values_of(data))
-    return _held(settings, data, seed, precision, outlined, texts)
+    return _held(settings, data, seed, precision, texts)
 
 
 @functools.lru_cache(maxsize=4)
@@ -302,7 +300,6 @@ def _held(
     data: DataSettings,
     seed: int,
     precision: str,
-    outlined: bool,
     _: tuple[str, ...],
 ) -> PersonalData:
-    return PersonalData(settings, data, seed, precision, outlined)
+    return PersonalData(settings, data, seed, precision)

@@ -65,7 +65,7 @@ HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples"
 class Personalised(Study):
     """A personalised study; refuses the settings that such a study does not heed."""
 
-    def __init__(self, settings: Settings, outlined: bool = False) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
         for key, why in REFUSED.items():
             not_set(settings, [key], why)
@@ -73,7 +73,7 @@ class Personalised(Study):
         not_set(settings, unheeded, "a personalised study does not heed it")
         self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
         precision = self.training.precision
-        self.data = personal_data(self.personal, data, self.run.seed, precision, outlined)
+        self.data = personal_data(self.personal, data, self.run.seed, precision)
         self.test_every = data.test_every
         names = entries(settings.method, list(with_role(PERSONALISED)))
         self.phases = {name: self._phase(name) for name in names}

@@ -8,6 +8,7 @@ import numpy as np
 from coprefl_flwr import seeds
 from coprefl_flwr.data import SCHEMES, Samples, TextDataset, partition, split_in_two
 from coprefl_flwr.data.division import Datasets, DataSettings, rows_of
+from coprefl_flwr.data.sizes import StandIn
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
@@ -198,15 +199,11 @@ class Populations:
         self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
     ) -> list[Samples]:
         """Return the samples that each client of a population holds."""
-        groups = samples.dataset.groups
-        if self.datasets.outlined:
+        if isinstance(samples.dataset, StandIn) and scheme != "natural":
             # Drawing a partition takes seconds, and in the mean it deals out as much.
-            held = np.arange(len(samples))
-            if scheme == "natural" and groups is not None:  # Of whom some are drawn.
-                sizes = np.bincount(groups[samples.indices])
-                large = sizes[sizes >= self.data.min_samples]
-                held = held[: round(clients * float(large.mean()))] if len(large) else held
-            return [samples.take(part) for part in np.array_split(held, clients)]
+            equal = np.array_split(np.arange(len(samples)), clients)
+            return [samples.take(part) for part in equal]
+        groups = samples.dataset.groups
         parts = partition(
             samples.labels,
             clients,
@@ -282,23 +279,18 @@ class Populations:
             )
 
 
-def populations(
-    data: DataSettings, tasks: TaskSettings, seed: int, outlined: bool = False
-) -> Populations:
+def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> Populations:
     """Return `Populations`, held once per process for the last settings that were asked for.
 
     What is held are views of the datasets, which are loaded once, and positions in them. Where a
-    file of the user's own has changed, they are made anew. Where they are `outlined`, only sizes
-    count: datasets need not be at hand, and clients hold equally much.
+    file of the user's own has changed, they are made anew.
     """
-    return _held(data, tasks, seed, outlined, texts_of(values_of(data) | values_of(tasks)))
+    return _held(data, tasks, seed, texts_of(values_of(data) | values_of(tasks)))
 
 
 @functools.lru_cache(maxsize=8)
-def _held(
-    data: DataSettings, tasks: TaskSettings, seed: int, outlined: bool, _: tuple[str, ...]
-) -> Populations:
-    return Populations(data, tasks, seed, Datasets(data, seed, outlined=outlined))
+def _held(data: DataSettings, tasks: TaskSettings, seed: int, _: tuple[str, ...]) -> Populations:
+    return Populations(data, tasks, seed)
 
 
 def by_source_part(samples: Samples) -> tuple[Samples, Samples]:

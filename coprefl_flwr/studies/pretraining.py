@@ -13,7 +13,7 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.methods import PRETRAINING, RANDOM
+from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
@@ -82,10 +82,10 @@ class Pretraining(Stage):
         rounds = [phase.training.rounds for phase in self.phases]
         return Schedule(list(zip(made, rounds, strict=True)))
 
-    def strategies(self) -> list[RoundStrategy]:
-        """Make the strategy of each phase."""
+    def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
+        """Make the strategy of each phase; `server` gives the study's own data, or others."""
         run = self.run.of_strategy(clients_of.PRETRAINING, run_name=self.study.run_name)
-        server, made = self.study.server_data, []
+        server, made = server or self.study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
             strategy = phase.method.strategy(phase.options, phase.training, server, **run)
@@ -161,7 +161,9 @@ class Pretraining(Stage):
             return None
         classes = read_about(folder, num_classes=int)["num-classes"]
         losses = {
-            row["round"]: row["loss"] for row in read_result(folder)["rounds"] if "loss" in row
+            row["round"]: row["loss"]
+            for row in read_result(folder)["rounds"]
+            if {"round", "loss"} <= row.keys()
         }
         return self.trouble_of(losses, classes, start_loss)
 

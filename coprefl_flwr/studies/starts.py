@@ -45,14 +45,10 @@ CPU = torch.device("cpu")
 
 
 class Starts(Study):
-    """A study of starting models; refuses the settings of personalised studies.
+    """A study of starting models; refuses the settings of personalised studies."""
 
-    One that is `outlined` is never run: only sizes count in it (see `populations`).
-    """
-
-    def __init__(self, settings: Settings, outlined: bool = False) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self.outlined = outlined
         not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
         self.data, self.tasks = settings.part(DataSettings), settings.part(TaskSettings)
         self.metrics.check(self.tasks.task_classes)
@@ -86,7 +82,7 @@ class Starts(Study):
 
     def made_populations(self) -> clients_of.Populations:
         """Return the clients of all phases."""
-        return clients_of.populations(self.data, self.tasks, self.run.seed, self.outlined)
+        return clients_of.populations(self.data, self.tasks, self.run.seed)
 
     def made_starts(self, method: str) -> Mapping[str, Pretraining]:
         """Return the stages that make the starting models, by name."""
@@ -148,8 +144,7 @@ class Starts(Study):
 
     def server_data(self, whose: str) -> ServerData:
         """Return what is computed on at the server (see `Populations.samples_of`)."""
-        network = nn.Identity() if self.outlined else self.network()
-        return ServerData(network, self.populations.samples_of(whose))
+        return ServerData(self.network(), self.populations.samples_of(whose))
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""

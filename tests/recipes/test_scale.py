@@ -192,6 +192,6 @@ def test_a_wrong_line_below_small_is_found(cut):
 
 
 def test_what_is_no_number_is_not_cut_but_refused(cut):
-    for rounds in (float("inf"), {"a": 1}):
-        with pytest.raises(SettingsError, match=r"large\.yaml, line \d+: rounds"):
+    for rounds, line in ((float("inf"), "'.inf' is not a finite number"), ({"a": 1}, "rounds")):
+        with pytest.raises(SettingsError, match=rf"large\.yaml, line \d+: {line}"):
             cut(settings={**RECIPE["settings"], "rounds": rounds})

@@ -228,6 +228,7 @@ def test_units_csv() -> None:
     assert [line["unit"] for line in lines[:4]] == UNITS
     assert [line["accuracy"] for line in lines[8:]] == ["90.0", "", "90.0", "90.0"]
     assert lines[8]["row"] == NASTY
+    assert [line["label"] for line in lines[::4]] == ["fedavg", "coprefl", NASTY]
 
 
 def test_overview_has_a_column_a_comparison() -> None:

@@ -168,6 +168,20 @@ def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
     assert from_record(result.arrays)["w"][0] == pytest.approx(np.mean([*attempts[1]]) + 1)
 
 
+def test_one_reply_too_few_repeats_the_round():
+    """Two of three clients answer well, where three are needed."""
+    seen = []
+
+    def first_client_fails_once(client, config, returned):
+        if config["attempt"] == 0 and client == min(c for c, _ in seen):
+            raise ArithmeticError("not yet")
+        return returned, 1, {"loss": 0.0}
+
+    grid = counting_grid(clients=3, seen=seen, fault=first_client_fails_once)
+    FedAvg(min_replies=3).start(grid, to_record(START), 1)
+    assert {config["attempt"] for _, config in seen} == {0, 1}
+
+
 def test_a_run_fails_after_max_failed_rounds():
     seen = []
     grid = counting_grid(seen=seen, fault=lambda *_: ([], 0, {}))

@@ -206,7 +206,7 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg(participants=2, min_nodes=2).start(grid, to_record(START), 3)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [3, 3, 3])
-    assert "node 4 is left out: client 0 is named by two nodes" in caplog.text
+    assert "node 2 named it first and keeps it" in caplog.text
 
 
 def test_no_one_left(caplog):

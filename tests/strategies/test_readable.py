@@ -16,9 +16,9 @@ ALGORITHMS = sorted(path.name for path in FOLDER.glob("*.py") if path.stem not i
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_file_has_80_lines_and_its_round_30_at_most(name):
+def test_a_file_has_90_lines_and_its_round_30_at_most(name):
     text = (FOLDER / name).read_text()
-    assert len(text.splitlines()) <= 80
+    assert len(text.splitlines()) <= 90
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef)]
     programs = [n for n in functions if n.name == "round"]
     assert len(programs) == (name not in VARIANTS)

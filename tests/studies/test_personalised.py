@@ -93,6 +93,9 @@ def test_all_methods_learn_something_of_their_own(settings):
     assert all(count > 1.3 * chance for name, count in hits.items() if name != "pfedme"), hits
     assert sorted(path.name for path in (folder / "methods").iterdir()) == sorted(PERSONAL_METHODS)
     assert not (folder / "features").exists()
+    # The clients' own models are what such a study is about: they stay.
+    stateful = {path.name for path in folder.glob("methods/*") if (path / "client-state").exists()}
+    assert stateful == {"fedpcl", "fedproto", "fedrep", "pfedme", "solo"}
     summary = (folder / "summary.md").read_text()
     assert all(f"| {name} | " in summary for name in PERSONAL_METHODS)
     assert "| Method | plain | noisy | noisier |" in summary

@@ -7,7 +7,9 @@ import pytest
 from scipy import stats
 
 from coprefl_flwr.report.figures import save
-from coprefl_flwr.report.figures.budgets import budget_figure, points
+from tests.examples.claims import budgets
+
+budget_figure, points = budgets.budget_figure, budgets.points
 
 VALUES = {"accuracy": [50.0, 52.0, 54.0], "variance": [90.0, 100.0, 80.0]}
 
@@ -16,7 +18,7 @@ OTHER = {"accuracy": [40.0, 43.0, 39.0], "variance": [50.0, 90.0, 70.0]}
 
 def table(row: str, protocol: str, values: Mapping[str, Sequence[float]]) -> pd.DataFrame:
     """The table's rows of one row: {metric: a value a seed}."""
-    about = {"recipe": "r", "protocol": protocol, "where": "", "row": row}
+    about = {"recipe": "r", "protocol": protocol, "row": row}
     found = [
         {**about, "metric": metric, "seed": seed, "value": value, "tasks": 2}
         for metric, of_seeds in values.items()

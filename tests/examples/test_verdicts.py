@@ -9,16 +9,11 @@ import pytest
 from scipy import stats
 
 from coprefl_flwr.report.statistics import seed_means
-from coprefl_flwr.report.verdicts import (
-    FAILS,
-    HOLDS,
-    OPEN,
-    Question,
-    Says,
-    holm_levels,
-    judge,
-    usual_margin,
-)
+from tests.examples.claims import verdicts
+
+FAILS, HOLDS, OPEN = verdicts.FAILS, verdicts.HOLDS, verdicts.OPEN
+Question, Says = verdicts.Question, verdicts.Says
+holm_levels, judge, usual_margin = verdicts.holm_levels, verdicts.judge, verdicts.usual_margin
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,0 +1,245 @@
+"""What a stage takes, counted from settings and sizes before it is run.
+
+What a round of a method computes and sends stands beside its round; see `rounds.budget`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from coprefl_flwr.clients import StatefulClient
+from coprefl_flwr.data import TextDataset
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
+from coprefl_flwr.models import build_model, model_arrays
+from coprefl_flwr.models.backbones import Backbone
+from coprefl_flwr.plugins import portable
+from coprefl_flwr.rounds import RoundStrategy, Work
+from coprefl_flwr.rounds.traffic import serialised
+from coprefl_flwr.studies.budgets import works
+from coprefl_flwr.studies.personalised import PersonalStage, adam
+from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.populations import PRETRAINING, ClientData, Populations
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.start_loss import StartLoss
+from coprefl_flwr.studies.tasks import Diagnosis, Task
+
+HESSIAN_PRODUCTS = 30
+"""Products with the Hessian of a diagnosis: about as many as its search for the eigenvalue has."""
+
+ROUND_BYTES = 600
+"""About what a round takes in a result."""
+
+
+class Counts(NamedTuple):
+    """How much of everything; nan where a method does not say what it computes."""
+
+    steps: float = 0.0  # of SGD or Adam
+    gradients: float = 0.0  # of one sample's loss
+    outputs: float = 0.0  # of one sample, without a gradient
+    sent: float = 0.0  # bytes, as a deployment sends them, evaluations left out
+    disk: float = 0.0  # bytes
+
+
+def total(counts: Iterable[Counts]) -> Counts:
+    """Return the sum of counts."""
+    return Counts(*map(math.fsum, zip(Counts(), *counts, strict=True)))
+
+
+@functools.singledispatch
+def counts_of(stage: Stage) -> Counts:
+    """Return what a stage takes."""
+    raise TypeError(f"{type(stage).__name__} is no stage that is known")
+
+
+@counts_of.register
+def _(stage: Pretraining) -> Counts:
+    study, size, outputs = stage.study, _model_size(stage, stage.study.num_classes), 0.0
+    if stage.phases and study.data.test_every:
+        outputs += _times(stage.rounds, study.data.test_every) * _of_test_part(study.populations)
+    if stage.phases and stage.run.stop_at_loss is not None:
+        outputs += _times(stage.rounds, stage.run.stop_check_every) * _held(_clients(stage))
+    phases = [
+        _rounds(strategy, work, size, phase.training.rounds)
+        for phase, strategy, work in works(stage)
+    ]
+    return total([*phases, Counts(outputs=outputs, disk=size)])
+
+
+@counts_of.register
+def _(stage: Task) -> Counts:
+    study, tasks = stage.study, stage.study.tasks
+    clients = study.populations.population(stage.population).clients
+    size = _model_size(stage.made, tasks.task_classes)
+    evaluated = _times(stage.rounds, tasks.task_evaluate_every or stage.rounds) * _tested(clients)
+    head = Counts(outputs=_held(clients), sent=len(clients) * size, disk=ROUND_BYTES)
+    return total(
+        [
+            _of_all(study.task_phase, study.task_phase.training, clients, size, tasks.task_rounds),
+            Counts(outputs=evaluated),
+            head if study.head_phase else Counts(),
+        ]
+    )
+
+
+@counts_of.register
+def _(stage: Diagnosis) -> Counts:
+    study = stage.of.study
+    clients = study.populations.population(stage.of.population).clients
+    work = Work(len(clients), [len(one.train) for one in clients], study.task_phase.training)
+    held = _held(clients)
+    products = 3 * HESSIAN_PRODUCTS * min(held, HESSIAN_SAMPLES)
+    return Counts(
+        steps=work.participants * work.mean(work.training.steps),
+        gradients=work.participants * work.visited + held + products,
+        outputs=2 * POINTS * (held - held / len(clients)) + held + _tested(clients),
+        disk=ROUND_BYTES,
+    )
+
+
+@counts_of.register
+def _(stage: StartLoss) -> Counts:
+    return Counts(outputs=_held(_clients(stage.made)), disk=ROUND_BYTES)
+
+
+@counts_of.register
+def _(stage: PersonalStage) -> Counts:
+    study, clients = stage.study, stage.study.data.images
+    size = serialised(study.first_arrays(stage.method))
+    evaluated = _times(stage.rounds, study.test_every or stage.rounds) * _tested(clients)
+    trained = _of_all(stage.of, adam(stage.of.training), clients, size, stage.rounds)
+    own = serialised(study.network(stage.method).arrays) * len(clients)
+    stateful = issubclass(stage.of.method.client_class, StatefulClient)
+    return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
+
+
+def counts_of_features(stage: PersonalStage) -> Counts:
+    """Return what a personalised stage's features take, made once for all that train on them."""
+    data = stage.study.data
+    held = _held(data.images) + _tested(data.images)
+    outputs = held if data.networks else 0
+    return Counts(outputs=outputs, disk=4 * held * math.prod(data.input_shape))
+
+
+def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Counts:
+    """Return what rounds of a method take, evaluations left out; `size` is its global arrays'."""
+    budget, sent = strategy.budget(work), 2.0 * work.participants * len(strategy.actions)
+    if budget.sent is not None:
+        sent = budget.sent
+    fraction = work.options.get("support-fraction")
+    if not strategy.samples_clients and strategy.server_data:  # Its work is at the server.
+        work = Work(1, [len(strategy.server)], work.training)  # type: ignore[attr-defined]
+    elif fraction and strategy.local_training:
+        work = work.on_part(fraction)
+    each = work.options.get("local-steps") or work.mean(work.training.steps)
+    steps = work.participants * each + int(work.options.get("server-steps") or 0)
+    of_round = (steps, budget.gradients, budget.forwards, sent * size, ROUND_BYTES)
+    return Counts(*(rounds * number for number in of_round))
+
+
+def _of_all(
+    phase: Phase, training: LocalTraining, clients: Sequence[ClientData], size: float, rounds: int
+) -> Counts:
+    """Return what rounds take in which all clients take part, evaluations left out."""
+    sizes = [len(client.train) for client in clients]
+    work = Work(len(clients), sizes, training, phase.options)
+    return _rounds(phase.method.strategy(phase.options, training), work, size, rounds)
+
+
+def _model_size(made: Pretraining, classes: int) -> int:
+    study = made.study
+    return _size(study.model.model, classes, study.input_shape, study.model.norm)
+
+
+@functools.lru_cache(maxsize=16)
+def _size(model: str, classes: int, shape: tuple[int, ...], norm: str) -> int:
+    return serialised(model_arrays(build_model(model, classes, shape, norm)))
+
+
+def _clients(made: Pretraining) -> Sequence[ClientData]:
+    return made.study.populations.population(PRETRAINING).clients
+
+
+def _held(clients: Sequence[ClientData]) -> int:
+    return sum(len(client.train) for client in clients)
+
+
+def _tested(clients: Sequence[ClientData]) -> int:
+    return sum(len(client.test or ()) for client in clients)
+
+
+@functools.lru_cache(maxsize=8)
+def _of_test_part(populations: Populations) -> int:
+    return len(populations.test_samples())
+
+
+def _times(rounds: int, every: int) -> int:
+    """Return how often something is due that is so every few rounds, and after the last."""
+    return math.ceil(rounds / every) if rounds else 0
+
+
+# ---- what computes -------------------------------------------------------------------------------
+
+
+class Computing(NamedTuple):
+    """A network that computes; with those of one name a sample takes as long.
+
+    It is given `shape` numbers, or the windows of `text`. `training` is None where nothing is
+    trained.
+    """
+
+    name: str
+    network: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    training: LocalTraining | None
+    text: TextDataset | None = None
+
+
+def computing(stage: Stage) -> Computing:
+    """Return what a stage computes with."""
+    if isinstance(stage, PersonalStage):
+        study, own, shape = stage.study, adam(stage.of.training), stage.study.data.input_shape
+        head = f"a {stage.of.method.strategy_class.network} head"
+        model = study.model.model if study.personal.from_scratch else head
+        name = _named(model, study.personal.head_norm or "batch", shape, own)
+        return Computing(name, lambda: study.network(stage.method).module, shape, own)
+    assert isinstance(stage, Pretraining | Task | Diagnosis | StartLoss)
+    of = stage.of if isinstance(stage, Diagnosis) else stage
+    made = of if isinstance(of, Pretraining) else of.made
+    about, source = made.study, made.study.populations.datasets.pretraining
+    training = (made.phases[0] if made.phases else about.task_phase).training
+    name = _named(about.model.model, about.model.norm, source.shape, training)
+    text = source if isinstance(source, TextDataset) else None
+    return Computing(name, about.network, source.shape, training, text)
+
+
+def computing_features(stage: PersonalStage) -> Computing:
+    """Return the backbones that make a personalised stage's features; pixels are only kept."""
+    data = stage.study.data
+    if not data.networks:
+        return computing(stage)
+    shape = data.domains[0].images.shape
+    name = f"{data.settings.backbones}, {'x'.join(map(str, shape))}"
+    return Computing(name, lambda: Each(data.networks), shape, None)
+
+
+def _named(model: str, norm: str, shape: tuple[int, ...], training: LocalTraining) -> str:
+    size, numbers = "x".join(map(str, shape)), training.precision
+    return f"{portable(model)}, {norm}, {size}, batches of {training.samples_per_step}, {numbers}"
+
+
+class Each(nn.Module):
+    """Several backbones as one network."""
+
+    def __init__(self, backbones: Sequence[Backbone]) -> None:
+        super().__init__()
+        self.backbones = backbones
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features of all of them, (b, size)."""
+        return torch.cat([one.features(images) for one in self.backbones], dim=1)
