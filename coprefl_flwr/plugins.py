@@ -139,6 +139,12 @@ def find(kind: str, text: str) -> Any:
     raise SettingsError(f"{place}: {unknown('name', name, public)}")
 
 
+def check(kind: str, text: str) -> None:
+    """Raise a SettingsError as `find` does; a command that only shows results needs no code."""
+    if not is_without_code():
+        find(kind, text)
+
+
 def call(text: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """Call what is at a place, with the options of `text` as keyword arguments.
 

@@ -50,8 +50,8 @@ def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], text: str) -> d
 
 _UNKNOWN = {
     "versions": "nothing is done yet",
-    "commit of the package": "not recorded: an installed package, or results of before it was",
-    "machine": "not recorded: results of before it was",
+    "commit of the package": "not recorded: an installed package",
+    "machine": "nothing is done yet",
     "date (UTC)": "nothing is done yet",
 }
 """Why a line says nothing."""

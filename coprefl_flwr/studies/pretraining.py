@@ -17,7 +17,6 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
-from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
@@ -209,7 +208,7 @@ class Pretraining(Stage):
         of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
         study, data = self.study, self.study.data
         pretraining, downstream = study.populations.datasets.classes
-        every = without_added(values_of(data), declared(type(data)))
+        every = values_of(data)
         unheeded = ("data-dir", *of_classes, *of_tasks)
         found = {key: one for key, one in every.items() if key not in unheeded}
         found |= values_of(study.model)

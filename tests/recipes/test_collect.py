@@ -398,7 +398,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     report = collect(recipe, store, {}, text="abc123")
     assert report.made == {
         "versions": "torch 2.0",
-        "commit of the package": "not recorded: an installed package, or results of before it was",
+        "commit of the package": "not recorded: an installed package",
         "SHA-256 of the recipe": "abc123",
         "machine": "An engine, 2 cores",
         "date (UTC)": "1971-01-01",
