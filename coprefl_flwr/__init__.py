@@ -15,7 +15,7 @@ The names of `FOUND` are loaded on first use: importing the package takes no tim
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from coprefl_flwr.places import register as register
+from coprefl_flwr.plugins import register as register
 
 if TYPE_CHECKING:
     from coprefl_flwr.clients import query_reply as query_reply

@@ -1,13 +1,11 @@
 """Checksums, by which a file that was damaged on disk is found before it is used.
 
 A folder of results has them in a file of its own, which `sha256sum -c SHA256SUMS` reads; arrays
-that are saved as safetensors carry theirs in the file's header. What was written before there were
-checksums has none, and is taken as it is.
+that are saved as safetensors carry theirs in the file's header.
 """
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -18,9 +16,6 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_bytes, write_atomically
 
 SUMS = "SHA256SUMS"
-IN_HEADER = "sha256"
-
-_LINE = re.compile(r"([0-9a-f]{64})  (\S+)")
 
 
 def of_arrays(arrays: Arrays, text: str = "") -> str:
@@ -49,28 +44,25 @@ def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]
     write_atomically(folder / SUMS, "".join(lines).encode())
 
 
-def damaged(folder: Path, *names: str, needed: Iterable[str] = ()) -> list[str]:
-    """Return which files of a folder are not what their checksums say; of `names`, if any.
+def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
+    """Return the files of a folder that are not what their checksums say; of `names`, if any.
 
-    One that is not there is left to whoever needs it. Where the file of checksums cannot be read,
-    is cut short or lacks one that is `needed`, it is that one that is damaged.
+    A missing file is left to whoever needs it. Where the file of checksums cannot be read, is cut
+    short or lacks the one that is `needed`, it is itself what is damaged.
     """
-    sums = folder / SUMS
-    if not os.path.lexists(sums):
-        return []
+    if not os.path.lexists(folder / SUMS):
+        return [SUMS] if needed else []
     try:
-        text = read_bytes(sums).decode(errors="replace")
-    except SettingsError:  # A folder, a device, or one that may not be read.
+        text = read_bytes(folder / SUMS).decode(errors="replace")
+    except SettingsError:  # A folder, a device, or a file that may not be read.
         return [SUMS]
-    lines = text.splitlines()
-    found = [_LINE.fullmatch(line) for line in lines]
-    known = {one[2]: one[1] for one in found if one}
-    if len(known) < len(lines) or not known or not text.endswith("\n"):
+    lines = [line.split("  ", 1) for line in text.splitlines()]
+    if not text.endswith("\n") or any(len(line) < 2 for line in lines):
         return [SUMS]
-    if set(needed) - known.keys():
+    known = {name: digest for digest, name in lines}
+    if needed and needed not in known:
         return [SUMS]
-    wanted = [name for name in known if not names or name in names]
-    there = [name for name in wanted if (folder / name).exists()]
+    there = [name for name in known if name in (names or known) and (folder / name).exists()]
     return [name for name in there if _sum(folder / name) != known[name]]
 
 

@@ -17,12 +17,14 @@ from safetensors.numpy import save
 
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.checksums import IN_HEADER
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished, write_atomically
 
 VERSION = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Names of a state's files."""
+
+IN_HEADER = "sha256"
+"""The entry of such a file's header that holds the checksum."""
 
 
 class ClientState:
@@ -51,10 +53,7 @@ class ClientState:
                 found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         except (OSError, SafetensorError, TypeError, AttributeError) as error:
             raise SettingsError(f"{lost}: {file}") from error
-        written = header.get(IN_HEADER)
-        # States of before do not say whose they are, or have no checksum either.
-        whole = written in (None, checksums.sealed(found, self._whose(file)))
-        if not whole and written != checksums.of_arrays(found):
+        if header.get(IN_HEADER) != checksums.sealed(found, self._whose(file)):
             raise SettingsError(f"{lost}: {file}")
         return found
 

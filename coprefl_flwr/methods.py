@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import nn
 
-from coprefl_flwr import places, strategies
+from coprefl_flwr import plugins, strategies
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
@@ -59,7 +59,7 @@ class Method:
         named = self.strategy_class.client
         if not isinstance(named, str):
             return named
-        found: type[TorchClient] = places.find("method", named)
+        found: type[TorchClient] = plugins.find("method", named)
         return found
 
     @property
@@ -70,7 +70,7 @@ class Method:
     @property
     def text(self) -> str:
         """The hash of a user's own method's source; "" for a built-in one, which has a version."""
-        return "" if self.name in METHODS else places.hash_at("method", self.name)
+        return "" if self.name in METHODS else plugins.hash_at("method", self.name)
 
     @functools.cached_property
     def options(self) -> Mapping[str, Option]:
@@ -207,10 +207,10 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Method:
     """
     if name in METHODS and (not role or role in METHODS[name].roles):
         return METHODS[name]
-    if name in METHODS or not places.is_place("method", name):
-        names = [*(known or METHODS), *places.brought("method")]
+    if name in METHODS or not plugins.is_place("method", name):
+        names = [*(known or METHODS), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))
-    method = Method(name, _checked(name, places.find("method", name)))
+    method = Method(name, _checked(name, plugins.find("method", name)))
     if role and role not in method.roles:
         raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
     return method

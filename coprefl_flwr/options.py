@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import LARGEST_INTEGER
-from coprefl_flwr.places import Value as Value
+from coprefl_flwr.plugins import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
@@ -37,21 +37,19 @@ def option(
     own: str = "",
     key: str = "",
     takes: tuple[str, ...] = (),
-    added: bool = False,
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
     The default None is "not set", if the field's type allows it; `meaning` is for the tables of the
     documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
     the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
-    too (see `coprefl_flwr.places`). `key` is the option's name in run-config and
+    too (see `coprefl_flwr.plugins`). `key` is the option's name in run-config and
     recipes, if that is not the field's name with hyphens. `takes` is what a text can also be given
-    as: COUNT, and in a recipe NUMBERS or WORDS. `added` marks an option that came after
-    results were stored: its default is what there was before, so results are found again.
+    as: COUNT, and in a recipe NUMBERS or WORDS.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above}
     about = {"meaning": meaning, "unit": unit, "choices": choices, "own": own, "key": key}
-    return field(default=default, metadata={**about, **limits, "takes": takes, "added": added})
+    return field(default=default, metadata={**about, **limits, "takes": takes})
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,6 @@ class Option:
     choices: tuple[str, ...] = ()
     own: str = ""
     takes: tuple[str, ...] = ()
-    added: bool = False
 
     def read(self, value: object) -> Any:
         """Return a value of the run-config with its right type; "" is None where that is allowed.
@@ -109,9 +106,9 @@ class Option:
 
     def _is_own(self, value: str) -> bool:
         """Return whether a text is the place of something of the user's own, which is checked."""
-        if not self.own or not places.is_place(self.own, value):
+        if not self.own or not plugins.is_place(self.own, value):
             return False
-        places.check(self.own, value)
+        plugins.check(self.own, value)
         return True
 
     def _typed(self, value: Any, name: str) -> Any:
@@ -143,13 +140,6 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def without_added(values: Mapping[str, Any], options: Mapping[str, Option]) -> dict[str, Any]:
-    """Return values by key without the `added` ones at their default, as before there were such."""
-    known = options.items()
-    defaults = {key: one.default for key, one in known if one.added}
-    return {key: v for key, v in values.items() if key not in defaults or v != defaults[key]}
 
 
 _DECLARED: dict[type, Mapping[str, Option]] = {}

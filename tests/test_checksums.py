@@ -1,4 +1,4 @@
-"""Checksums: every flipped bit is found, and what has none is taken as it is."""
+"""Checksums: every flipped bit is found."""
 
 import numpy as np
 import pytest
@@ -41,13 +41,14 @@ def test_a_flipped_bit_is_found(folder, name):
 
 def test_checksums_that_cannot_be_read_are_what_is_damaged(folder):
     whole = (folder / SUMS).read_bytes()
-    for content in (b"", b"null", whole[:-30], b"\xff" + whole[1:]):
+    for content in (b"", b"\n", b"null", whole[:-1], whole[:-30]):
         (folder / SUMS).write_bytes(content)
         assert damaged(folder) == [SUMS]
+    (folder / SUMS).write_bytes(b"\xff" + whole[1:])
+    assert damaged(folder) == ["a.json"]
 
 
 def test_a_folder_in_the_place_of_checksums_is_damage(folder):
-    """It was taken for none, and what is beside it for results of before there were checksums."""
     (folder / SUMS).unlink()
     (folder / SUMS).mkdir()
     assert damaged(folder) == [SUMS]
@@ -61,10 +62,20 @@ def test_a_folder_in_the_place_of_a_file_is_damage(folder):
     assert damaged(folder) == ["a.json"]
 
 
-def test_without_checksums_nothing_is_said(folder):
+def test_without_checksums_only_a_file_that_needs_one_is_damaged(folder):
+    """A folder with a model of somebody else's needs none."""
     (folder / SUMS).unlink()
     (folder / "a.json").write_text("")
     assert damaged(folder) == []
+    assert damaged(folder, needed="a.json") == [SUMS]
+
+
+def test_checksums_of_any_order(folder):
+    """As another program writes them."""
+    lines = (folder / SUMS).read_text().splitlines(keepends=True)
+    (folder / SUMS).write_text("".join(reversed(lines)))
+    assert damaged(folder, needed="a.json") == []
+    assert damaged(folder, needed="c.json") == [SUMS]
 
 
 def test_arrays_whatever_their_order():

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from coprefl_flwr.allowed import check_allowed
 from coprefl_flwr.errors import SettingsError, of_system, short
 from coprefl_flwr.files import (
     alone,
@@ -17,6 +16,7 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
+from coprefl_flwr.plugins import check_allowed
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,6 @@ UPPER = (
 )
 FOUNDATION = {
     "allocator",
-    "allowed",
     "arrays",
     "checksums",
     "client_state",
@@ -48,9 +47,8 @@ FOUNDATION = {
     "files",
     "flower",
     "handover",
-    "imports",
     "options",
-    "places",
+    "plugins",
     "prototypes",
     "seeds",
     "simulation",

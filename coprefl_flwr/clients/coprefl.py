@@ -33,14 +33,12 @@ class CoPreFLClient(TorchClient):
             0.0,
             "largest l2 norm of the query gradient, and largest query loss; 0: any",
             minimum=0,
-            added=True,
         ),
         "query_noise": option(
             0.0,
             "standard deviation of the noise on each number of both, as a multiple of "
             "`query-clip`; its privacy is not accounted",
             minimum=0,
-            added=True,
         ),
     }
 

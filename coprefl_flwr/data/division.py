@@ -47,7 +47,6 @@ class DataSettings:
         False,
         "number the labels of the datasets 0, 1, 2, ... in their order, without the classes that "
         "have no sample; false: labels with gaps are refused",
-        added=True,
     )
     image_size: int = option(
         0,

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.data.image_files import without_ghostscript
 from coprefl_flwr.data.of_torch import Columns, as_dataset
 from coprefl_flwr.data.samples import Dataset
@@ -21,8 +21,8 @@ def load_hugging_face(name: str, relabel: bool) -> Dataset:
     Raises a SettingsError in one line if it is not there, offline, or not as `as_dataset` takes it.
     """
     what = f"dataset '{name}'"
-    where, _ = places.split_options(name.removeprefix(PREFIX))
-    options = {key: str(value) for key, value in places.options_of(name).items()}
+    where, _ = plugins.split_options(name.removeprefix(PREFIX))
+    options = {key: str(value) for key, value in plugins.options_of(name).items()}
     for key in options:
         if key not in _OPTIONS:
             raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
@@ -39,7 +39,7 @@ def files_of(name: str) -> list[Path]:
     """
     if not name.startswith(PREFIX):
         return []
-    folder = expanded(places.split_options(name.removeprefix(PREFIX))[0])
+    folder = expanded(plugins.split_options(name.removeprefix(PREFIX))[0])
     if not folder.is_dir():
         return []
     noted = (*_SAVED, "dataset_info.json")

@@ -3,7 +3,7 @@
 import functools
 from pathlib import Path
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.data.folders import is_tiny_imagenet, load_folder, load_tiny_imagenet
 from coprefl_flwr.data.glyphs import glyphs, glyphs_in_domains
 from coprefl_flwr.data.hugging_face import PREFIX, files_of, load_hugging_face
@@ -81,7 +81,7 @@ def load_dataset(
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
     drawn_by = seed if samples_per_class else 0
     reduction = Reduction(image_size, samples_per_class, drawn_by)
-    own = (places.hash_at("dataset", name) or "none") if is_own(name) else ""
+    own = (plugins.hash_at("dataset", name) or "none") if is_own(name) else ""
     written = [(file, file.stat().st_size, file.stat().st_mtime_ns) for file in files_of(name)]
     version = own or str(written)
     return _load(name, expanded(folder), reduction, version, relabel)
@@ -94,7 +94,7 @@ def is_own(name: str) -> bool:
         return False
     if expanded(name).exists():
         return False
-    return places.is_place("dataset", name)
+    return plugins.is_place("dataset", name)
 
 
 @functools.lru_cache(maxsize=8)
@@ -140,7 +140,7 @@ def _whole(name: str, data_dir: Path, _: str, relabel: bool) -> Dataset:
 def _as_it_is(name: str, data_dir: Path, relabel: bool) -> Dataset:
     """Load a dataset; labels may be ids, too many to have names, where they are relabelled."""
     if is_own(name):
-        made = places.call(name, places.find("dataset", name), (data_dir,))
+        made = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(f"dataset '{name}'", made, relabel)
     if name.startswith(PREFIX):
         return load_hugging_face(name, relabel)
@@ -163,5 +163,5 @@ def _as_it_is(name: str, data_dir: Path, relabel: bool) -> Dataset:
         raise SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")
     if path.suffix.startswith((".npz", ".txt")) or len(path.parts) > 1:
         raise SettingsError(f"dataset '{name}': the path does not exist; allowed is {paths}")
-    known = [*_NAMES, *places.brought("dataset")]
+    known = [*_NAMES, *plugins.brought("dataset")]
     raise SettingsError(f"{unknown('dataset', name, known)} (or {paths}, hf:NAME, or module:NAME)")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr import places, seeds
+from coprefl_flwr import plugins, seeds
 from coprefl_flwr.data.partitioners import MAX_DRAWS, NO_GROUPS, by_class, positions
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 
@@ -61,16 +61,16 @@ def partition(
     """
     labels, key = np.asarray(labels), (*seed_key, "partition")
     if scheme not in SCHEMES:
-        if not places.is_place("partition", scheme):
-            known = [*SCHEMES, *places.brought("partition")]
+        if not plugins.is_place("partition", scheme):
+            known = [*SCHEMES, *plugins.brought("partition")]
             raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
-        if hasattr(places.find("partition", scheme), "load_partition"):
+        if hasattr(plugins.find("partition", scheme), "load_partition"):
             what = f"partition '{scheme}' of {len(labels)} samples among {clients} clients"
             columns = {"label": labels} | ({} if groups is None else {"groups": groups})
             given = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
             fewest = max(min_samples, 1)
             return by_class(what, scheme, columns, clients, given=given, key=key, fewest=fewest)
-        found = places.find("partition", scheme)
+        found = plugins.find("partition", scheme)
         return by_function(
             scheme, found, labels, clients, seed_key=seed_key, min_samples=min_samples
         )
@@ -127,7 +127,7 @@ def by_function(
     `place` is where it was found, or its name. The rest is as in `partition`.
     """
     rng, fewest = seeds.generator(*seed_key, "partition"), max(min_samples, 1)
-    given = places.call(place, function, (labels.copy(), clients, rng))
+    given = plugins.call(place, function, (labels.copy(), clients, rng))
     what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
     try:
         parts = [np.asarray(part) for part in given]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr import places, seeds
+from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def by_class(
     `columns` are label and, if there are any, groups. The number of clients, the seed, and what is
     `given` and not named, are filled in where the class takes them.
     """
-    kind = places.find("partition", text)
+    kind = plugins.find("partition", text)
     _check_whole(what, kind.__name__)
     takes = inspect.signature(kind).parameters
     options = _options(what, text, list(takes), clients)
@@ -186,7 +186,7 @@ def _made(what: str, kind: Any, options: dict[str, Any]) -> "Partitioner":
 
 def _options(what: str, text: str, known: list[str], clients: int) -> dict[str, Any]:
     """Return the options behind a class: what follows a comma without a key continues a list."""
-    _, written = places.split_options(text)
+    _, written = plugins.split_options(text)
     found: dict[str, list[Any]] = {}
     for piece in written.split(",") if written else []:
         key, equals, value = piece.partition("=")
@@ -196,7 +196,7 @@ def _options(what: str, text: str, known: list[str], clients: int) -> dict[str, 
         if name not in known or name in _NO_TEXT:
             allowed = [one for one in known if one not in (*_OURS, *_NO_TEXT)]
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
-        found.setdefault(name, []).append(places.parsed(value if equals else piece))
+        found.setdefault(name, []).append(plugins.parsed(value if equals else piece))
     options = {name: one if len(one) > 1 else one[0] for name, one in found.items()}
     if "partition_sizes" in options and not isinstance(options["partition_sizes"], list):
         options["partition_sizes"] = [options["partition_sizes"]] * clients

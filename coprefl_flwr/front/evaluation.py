@@ -36,7 +36,6 @@ from coprefl_flwr.models import check_weights, model_arrays, save_model, with_fr
 from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import Network, last_linear
 from coprefl_flwr.models.origin import FILE, arrays_from
-from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import declared
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.forms import plain
@@ -48,7 +47,6 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
 from coprefl_flwr.studies.phases import (
     FRESH,
     KEEP,
-    PRECISION,
     Phase,
     TrainingSettings,
     check_precisions,
@@ -324,8 +322,6 @@ class _Study(Starts):
         held = [client for task in range(len(self.drawn)) for client in self.drawn[task].clients]
         samples = [part for one in held for part in (one.train, one.test) if part is not None]
         free = {"run-name", "output-dir", "checkpoint-every"}
-        # What a run of before there was a choice has not.
-        free |= {PRECISION} if self.training.precision == FLOAT32 else set()
         return {
             "settings": {key: one for key, one in self.config.items() if key not in free},
             "starts": {

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.cores import one_thread
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
@@ -51,9 +51,9 @@ class Host:
         without_colours()
         self._held: tuple[str, ClientAppFn, Mapping[int, Any]] | None = None
 
-    def adopt(self, own: places.Registered) -> None:
+    def adopt(self, own: plugins.Registered) -> None:
         """Know by name what was registered in the process that asks."""
-        places.adopt(own)
+        plugins.REGISTERED.update(own)
 
     def answer(
         self, grid: str, given: Sequence[Any], message: Message, names: Sequence[str], *arrays: Any
@@ -111,7 +111,7 @@ class RayGrid(LocalGrid):
         # One after the other, so that each process has as many as the next, or one more.
         self._host = dict(zip(self._contexts, itertools.cycle(hosts or self._own), strict=False))
         self._name = uuid.uuid4().hex
-        self._given = [ray.put((places.registered(), client_app, self._contexts))]
+        self._given = [ray.put((plugins.REGISTERED, client_app, self._contexts))]
         self._asked: dict[str, Asked] = {}
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.arrays import as_array
 from coprefl_flwr.models.precision import FLOAT32, SHORT, computing
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.transfer import on_cpu
 
 LossFn = Callable[[Tensor, Tensor], Tensor]

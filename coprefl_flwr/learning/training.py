@@ -72,7 +72,6 @@ class LocalTraining:
         "weights and losses stay float32, sums over clients float64), `tf32` (on a GPU that has "
         "it)",
         choices=PRECISIONS,
-        added=True,
     )
 
     def __post_init__(self) -> None:

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from coprefl_flwr import places
-from coprefl_flwr.allowed import VARIABLE, is_listed
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
@@ -161,10 +160,10 @@ def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
     Whoever made the folder could otherwise run programs here, or take all memory.
     """
     model, classes, shape = about["model"], about["num-classes"], about["input-shape"]
-    own = places.is_registered("model", str(model)) or is_listed(str(model))
+    own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
     if not isinstance(model, str) or not (model in KNOWN or own):
         why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(KNOWN)}"
-        raise _refused(name, f"{why}, and what {VARIABLE} lists")
+        raise _refused(name, f"{why}, and what {plugins.VARIABLE} lists")
     sizes = isinstance(shape, list) and all(type(one) is int for one in shape)
     if not sizes or not 1 <= len(shape) <= 3 or not all(1 <= one <= LARGEST_SIDE for one in shape):
         why = f"its model.json has input-shape {short(shape)}"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from coprefl_flwr import places, seeds
+from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.models.arrays import check_weights
 from coprefl_flwr.models.recurrent import CharLSTM
@@ -61,7 +61,7 @@ def build_model(
     if norm not in NORMS:
         raise SettingsError(unknown("norm", norm, NORMS), "norm")
     with seeded(seed_key):
-        if name not in KNOWN and places.is_place("model", name):
+        if name not in KNOWN and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
 
@@ -120,7 +120,7 @@ def head_names(
 
 def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm: str) -> nn.Module:
     if name not in KNOWN:
-        line = unknown("model", name, [*KNOWN, *places.brought("model")])
+        line = unknown("model", name, [*KNOWN, *plugins.brought("model")])
         own = "a model of your own is module:NAME or path/file.py:NAME"
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
@@ -160,16 +160,16 @@ def own_model(
 
     Raises a SettingsError if there is no such function, or it does not return a module.
     """
-    function = places.find(kind, text)
+    function = plugins.find(kind, text)
     if not callable(function):
         raise SettingsError(f"{text}: must be a function that returns a torch.nn.Module", kind)
     taken = inspect.signature(function).parameters.values()
     by_position = [one for one in taken if one.kind is one.POSITIONAL_OR_KEYWORD]
     if by_position:
         second = [one for one in by_position[1:2] if one.name == "input_shape" or not _set(one)]
-        model = places.call(text, function, (num_classes, *(input_shape for _ in second)))
+        model = plugins.call(text, function, (num_classes, *(input_shape for _ in second)))
     else:
-        model = places.call(text, functools.partial(function, num_classes=num_classes), ())
+        model = plugins.call(text, functools.partial(function, num_classes=num_classes), ())
     if not isinstance(model, nn.Module):
         called = f"{text} returned {type(model).__name__}"
         raise SettingsError(

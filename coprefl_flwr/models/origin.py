@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
@@ -27,7 +27,7 @@ FILE, TORCHVISION = "file:", "torchvision:"
 def comes_from_elsewhere(text: str) -> bool:
     """Return whether a starting model's name says that its weights were made elsewhere."""
     return text.startswith((FILE, TORCHVISION)) or (
-        places.is_place("start", text) and not isinstance(places.find("start", text), type)
+        plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)
     )
 
 
@@ -121,7 +121,7 @@ def _of_torchvision(text: str) -> Mapping[str, Any]:
 
 
 def _of_function(text: str, network: Network, seed: int) -> Mapping[str, Any]:
-    with seeded((seed, "start", places.portable(text))):
+    with seeded((seed, "start", plugins.portable(text))):
         made = own_model(text, network.num_classes, network.input_shape, "start")
     return made.state_dict()
 

@@ -22,8 +22,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr import places
-from coprefl_flwr.allowed import without_code
+from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
 from coprefl_flwr.files import (
@@ -39,6 +38,7 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.flower import without_colours
+from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
 from coprefl_flwr.recipes.listing import (
@@ -234,8 +234,8 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     if len(there) > 1:
         raise SettingsError(f"{' and '.join(there)}: give one of them")
     if given.tracker:
-        place = places.resolved(given.tracker, Path.cwd())
-        places.find("tracker", place)
+        place = plugins.resolved(given.tracker, Path.cwd())
+        plugins.find("tracker", place)
         return Tracked(place, out.resolve())
     if given.mlflow:
         return MLflow.at(given.mlflow)

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from coprefl_flwr import places
-from coprefl_flwr.allowed import is_without_code
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json
 from coprefl_flwr.options import Option, Value
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
@@ -59,7 +58,7 @@ def values_of(
 def metric_of(entry: Located, what: str) -> str:
     """Read the name of a metric that a report can show."""
     metric = str(entry.value)
-    if not metric.startswith(METRIC) and places.is_place("metric", metric):
+    if not metric.startswith(METRIC) and plugins.is_place("metric", metric):
         metric = own_column(metric, entry)
     return metric if is_column(metric) else entry.one_of(what, list(COLUMNS))
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models.origin import FILE
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
@@ -59,8 +59,8 @@ def resolved(entry: Located, folder: Path) -> Located:
 def _words(word: str, folder: Path) -> str:
     """Return a place, or several joined by "+", with whole paths; any other word as it is."""
     if word.startswith(FILE):
-        return FILE + places.whole_path(word.removeprefix(FILE), folder)
-    return "+".join(places.resolved(one, folder) for one in word.split("+"))
+        return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
+    return "+".join(plugins.resolved(one, folder) for one in word.split("+"))
 
 
 def with_what_columns_need(tree: dict[str, Located]) -> None:
@@ -71,7 +71,7 @@ def with_what_columns_need(tree: dict[str, Located]) -> None:
         settings.setdefault("diagnostics", Located(True, tree["metrics"].place))
     if START_LOSS in named:
         settings.setdefault("start-loss", Located(True, tree["metrics"].place))
-    own = [n for n in named if not n.startswith(METRIC) and places.is_place("metric", n)]
+    own = [n for n in named if not n.startswith(METRIC) and plugins.is_place("metric", n)]
     if own:
         given = str(settings[METRICS].value).split() if METRICS in settings else []
         every = " ".join(dict.fromkeys([*given, *own]))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
@@ -50,8 +50,8 @@ def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], text: str) -> d
 
 _UNKNOWN = {
     "versions": "nothing is done yet",
-    "commit of the package": "not recorded: an installed package, or results of before it was",
-    "machine": "not recorded: results of before it was",
+    "commit of the package": "not recorded: an installed package",
+    "machine": "nothing is done yet",
     "date (UTC)": "nothing is done yet",
 }
 """Why a line says nothing."""
@@ -122,4 +122,4 @@ def portable(value: Value) -> Value:
 def _named(word: str) -> str:
     if word.startswith(FILE):
         return FILE + Path(word.removeprefix(FILE)).name
-    return places.portable(word)
+    return plugins.portable(word)

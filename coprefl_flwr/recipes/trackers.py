@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds.strategy import Hook
 from coprefl_flwr.strategies import RoundReport
@@ -34,7 +34,7 @@ class Tracked:
 
     def __call__(self, stage: Stage) -> Sequence[Hook]:
         """Return the hooks that it gives for a stage."""
-        track = places.call(self.place, places.find("tracker", self.place), (self.out,))
+        track = plugins.call(self.place, plugins.find("tracker", self.place), (self.out,))
         if not callable(track):
             raise SettingsError(
                 f"{self.place}: a tracker is a function of a folder, which returns "

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.cores import MOST_WORKERS, cores
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
@@ -216,8 +216,7 @@ class OnWorkers:
 
     def _call(self, workers: Sequence[Any]) -> None:
         """Count workers as free as soon as they answer: one may be starting, or still at work."""
-        own = places.registered()
-        self._coming |= {worker.adopt.remote(own): worker for worker in workers}
+        self._coming |= {worker.adopt.remote(plugins.REGISTERED): worker for worker in workers}
 
     def _take_in(self, answer: Any) -> None:
         """Take in that a worker is free, or that it cannot be had."""

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC
 
 Better = Literal["higher", "lower"] | None  # which values are marked as best; None: neither
 

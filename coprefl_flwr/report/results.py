@@ -18,7 +18,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,

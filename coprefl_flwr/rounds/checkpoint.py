@@ -89,7 +89,7 @@ class History:
 
     @classmethod
     def from_lines(cls, written: bytes, until: int) -> "History":
-        """Read what `lines` returned, or older checkpoints have: all lines as they are."""
+        """Read what `lines` returned."""
         text, rest = bytearray(), written
         while rest and not rest.startswith(b"["):  # Only a line does.
             block = zlib.decompressobj()
@@ -106,11 +106,6 @@ class History:
             for name, metrics in found.items():
                 kept[name][int(number)] = dict(MetricRecord(metrics))
         return history
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Mapping[str, dict[str, Any]]]) -> "History":
-        """Read a history as older checkpoints have it: in the header, the rounds as strings."""
-        return cls(**{n: {int(r): m for r, m in rounds.items()} for n, rounds in kept.items()})
 
 
 MEASURED = ("train", "evaluate", "server", "traffic")
@@ -166,7 +161,6 @@ def continue_from(
         raise SettingsError(f"{path} is a checkpoint of another model: {problem}")
     if num_rounds < kept.round:
         raise SettingsError(f"num_rounds = {num_rounds}: {path} is of round {kept.round} already")
-    # An option added later is in neither, or in one, at its default or not.
     for name in {**written, **kept.options}:
         value = written.get(name)
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
@@ -225,14 +219,14 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         entry = header["checkpoint"]
         _, brace, rest = entry.partition("{")
         text = brace + rest
-        if entry not in (text, checksums.sealed(tensors, text)):
+        if entry != checksums.sealed(tensors, text):
             raise ValueError("it is damaged, as its checksum says")
         about = parse_json(text, infinite=True)
         return Checkpoint(
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
-            history=_history(about, tensors),
+            history=History.from_lines(tensors["history"].tobytes(), int(about["round"])),
             options=dict(about["options"]),
             versions={int(client): version for client, version in about["versions"].items()},
             bound={int(client): int(node) for client, node in about["bound"].items()},
@@ -249,13 +243,6 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     ) as error:
         why = f"{path} is not a checkpoint of this package: {one_line(error)}"
         raise SettingsError(f"{why}; remove it to begin anew") from error
-
-
-def _history(about: Mapping[str, Any], tensors: Arrays) -> History:
-    """Return the history, which older checkpoints have in the header."""
-    if "history" in about:
-        return History.from_json(about["history"])
-    return History.from_lines(tensors["history"].tobytes(), int(about["round"]))
 
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.options import check_declared, declared, option, without_added
+from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.bounds import Bounds
-from coprefl_flwr.rounds.robust import AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
+from coprefl_flwr.rounds.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
 from coprefl_flwr.rounds.roster import HOSTINGS, OWN, given_clients
 
 OF_FLOWER = {
@@ -36,7 +36,7 @@ class RoundOptions:
         None, "clients per round, |m|; not set: all there are", minimum=1
     )
     fraction_train: float | None = option(
-        None, "instead of `participants`: which part of all clients", above=0, maximum=1, added=True
+        None, "instead of `participants`: which part of all clients", above=0, maximum=1
     )
     seed: int = option(0, "every random choice is a function of it")
     run_name: str = option(
@@ -55,27 +55,24 @@ class RoundOptions:
         0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
     )
     hosting: str | None = option(
-        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS, added=True
+        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS
     )
     aggregation: str = option(
         MEAN,
         "how clients' models and gradients become one: the method's mean, or a robust rule, for "
         "which the server sees each client's own",
         choices=AGGREGATIONS,
-        added=True,
     )
     tolerated_share: float = option(
         0.2,
         "with a robust aggregation, the largest share of a round's clients that may be attackers",
         minimum=0,
         maximum=MOST_ATTACKERS,
-        added=True,
     )
     clip_factor: float = option(
         1.0,
         "with norm-clipping, the longest update, as a multiple of the round's median length",
         above=0,
-        added=True,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
     node_clients: Mapping[int, Sequence[int]] | str | Path | None = field(
@@ -120,8 +117,8 @@ class RoundOptions:
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""
         kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
-        own = {one.name: one for one in declared(type(self)).values()}
-        values = without_added({name: getattr(self, name) for name in kept}, own)
+        unheeded = () if self.robust else AGGREGATION
+        values = {name: getattr(self, name) for name in kept if name not in unheeded}
         bounds = self.bounds.changed()
         return {"strategy": type(self).__name__, **values} | ({"bounds": bounds} if bounds else {})
 

@@ -4,7 +4,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.rounds import Budget, Round, RoundStrategy, Work
 
 if TYPE_CHECKING:
@@ -44,8 +43,7 @@ class Centralised(RoundStrategy):
 
     def options(self) -> dict[str, Any]:
         """Return the strategy's options and those of the training."""
-        own = {one.name: one for one in declared(type(self.training)).values()}
-        return super().options() | without_added(asdict(self.training), own)
+        return super().options() | asdict(self.training)
 
 
 class CentralisedHybrid(Centralised):

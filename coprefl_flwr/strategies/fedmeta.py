@@ -35,7 +35,6 @@ class FedMeta(RoundStrategy):
         1,
         "meta steps of a participation, each on all its data; as in fedmeta:local-steps=5",
         minimum=1,
-        added=True,
     )
 
     name = "fedmeta"

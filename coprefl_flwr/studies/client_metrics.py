@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coprefl_flwr import places
-from coprefl_flwr.allowed import is_without_code
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import Metric
 from coprefl_flwr.learning.measures import number_of
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.report.columns import OWN_HEADINGS, Better, Heading
 from coprefl_flwr.studies.identity import contents
 
@@ -32,7 +31,7 @@ def own_metric(given: Given) -> Metric:
     Raises a SettingsError if it is neither, has no name, or does not say which way is better.
     """
     what = _name(given)
-    found = places.find("metric", given) if isinstance(given, str) else given
+    found = plugins.find("metric", given) if isinstance(given, str) else given
     if not isinstance(found, Metric):
         if not callable(found) or isinstance(found, type):
             raise SettingsError(f"{what}: a metric is a function of (logits, labels)")
@@ -60,7 +59,7 @@ def _name(given: Any) -> str:
 
 def _measured(place: str, fn: Callable[..., float], logits: Tensor, labels: Tensor) -> float:
     """Return what a metric gives, with the options that follow its place."""
-    found: float = places.call(place, fn, (logits, labels))
+    found: float = plugins.call(place, fn, (logits, labels))
     return found
 
 

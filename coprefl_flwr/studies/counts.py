@@ -17,7 +17,7 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.places import portable
+from coprefl_flwr.plugins import portable
 from coprefl_flwr.rounds import RoundStrategy, Work
 from coprefl_flwr.rounds.traffic import serialised
 from coprefl_flwr.studies.budgets import works

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.options import declared
@@ -47,10 +47,10 @@ def contents(names: Iterable[str]) -> dict[str, str]:
             found[name] = hash_of_file(path)
         if stored := files_of(file):
             found[name] = hash_of({"files": [hash_of_file(path) for path in stored]})
-        own = {kind: places.hash_at(kind, file) for kind in OWN if places.is_place(kind, file)}
+        own = {kind: plugins.hash_at(kind, file) for kind in OWN if plugins.is_place(kind, file)}
         texts = sorted({text for text in own.values() if text})
         if name not in found and texts:
-            found[_free(places.portable(file), found)] = " ".join(texts)
+            found[_free(plugins.portable(file), found)] = " ".join(texts)
     return found
 
 
@@ -65,19 +65,19 @@ def texts_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     These are files of a user's own and registered names; a module is imported once.
     """
     named = " ".join(value for value in config.values() if isinstance(value, str))
-    words = [places.split_options(word)[0] for word in re.split(r"[\s+]+", named)]
-    files = [places.hash_at("method", word) for word in words if ".py:" in word]
-    known = [places.hash_at(kind, name) for kind, name in places.registered() if name in words]
+    words = [plugins.split_options(word)[0] for word in re.split(r"[\s+]+", named)]
+    files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
+    known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
     return (*files, *known)
 
 
 def _portable(content: Any) -> Any:
-    """Return content with all places of a user's own as `places.portable` has them."""
+    """Return content with all places of a user's own as `plugins.portable` has them."""
     if isinstance(content, Mapping):
         return {key: _portable(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_portable(value) for value in content]
-    return places.portable(content) if isinstance(content, str) else content
+    return plugins.portable(content) if isinstance(content, str) else content
 
 
 def hash_of_file(path: Path) -> str:

@@ -1,7 +1,4 @@
-"""A stage's result on disk: written in one step, found damaged before it is used, then made again.
-
-A result that was written before there were checksums has none beside it, and is taken as it is.
-"""
+"""A stage's result on disk: written in one step; if damaged, found before use and made again."""
 
 import functools
 import json
@@ -58,7 +55,7 @@ def read_result(folder: Path) -> dict[str, list[dict[str, Any]]]:
             checked_round(row)
     except SettingsError as error:
         raise SettingsError(f"{folder / RESULT} is damaged: {error}") from error
-    if damaged(folder, RESULT, needed=(RESULT,)):
+    if damaged(folder, RESULT, needed=RESULT):
         raise SettingsError(f"{folder / RESULT} is damaged: {SUMS} beside it does not fit")
     return {key: found[key] for key in ("rows", "rounds")}
 
@@ -99,7 +96,7 @@ def put_aside_damaged(folder: Path) -> None:
     """Rename what is damaged of a stage that was done, so that it is made again."""
     if not (folder / RESULT).exists():
         return
-    wrong = damaged(folder, needed=(RESULT,))
+    wrong = damaged(folder, needed=RESULT)
     try:
         read_result(folder)
     except SettingsError:

@@ -21,7 +21,7 @@ from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.options import declared, without_added
+from coprefl_flwr.options import declared
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
@@ -36,7 +36,6 @@ from coprefl_flwr.studies.personal_data import (
 from coprefl_flwr.studies.phases import (
     PRECISION,
     Phase,
-    TrainingSettings,
     check_all_used,
     check_precisions,
     entries,
@@ -201,12 +200,8 @@ class PersonalStage(Stage):
         settings, names = self.study.personal, self.study.data.datasets
         data = self.study.data.source
         found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
-        found["image-size"] = data.image_size
-        if data.relabel:
-            found["relabel"] = True
-        found |= without_added(
-            {PRECISION: self.study.training.precision}, declared(TrainingSettings)
-        )
+        found |= {"image-size": data.image_size, "relabel": data.relabel}
+        found[PRECISION] = self.study.training.precision
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.clients.attacks import ATTACKS, STRENGTH, attackers
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -25,8 +25,8 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.models.precision import check_precision
-from coprefl_flwr.options import Value, declared, option, without_added
-from coprefl_flwr.places import parsed
+from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.plugins import parsed
 from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
 
@@ -45,14 +45,12 @@ class TrainingSettings(LocalTraining):
         f"`scale` ({STRENGTH:g} times as long), `noise` ({STRENGTH:g} times as long is added), "
         "`label-flip` (they train on C - 1 - y)",
         choices=("none", *ATTACKS),
-        added=True,
     )
     attack_share: float = option(
         0.0,
         "part of the pre-training's clients that are attackers, drawn by the seed",
         minimum=0,
         maximum=0.99,
-        added=True,
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
@@ -134,21 +132,23 @@ class Phase:
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set.
 
-        Of attackers and of aggregation, what is set.
+        A method without attackers heeds no option of attacks, and a mean none of robust rules.
         """
-        heeded = training_keys(self.method, self.role)
-        values = without_added(values_of(self.training), declared(TrainingSettings))
+        values = values_of(self.training)
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
-        own = {key: "" if values[key] is None else values[key] for key in heeded if key in values}
-        averaging = {k: one for k, one in self.method.options.items() if one.name in AGGREGATION}
-        return {"method": self.method.name, **without_added(self.options, averaging), **own}
+        unheeded = set() if self.training.attack_share else set(ATTACK_KEYS)
+        if self.options.get(AGGREGATION[0], MEAN) == MEAN:
+            unheeded |= {key for key, one in self.method.options.items() if one.name in AGGREGATION}
+        keys = training_keys(self.method, self.role)
+        of_training = {key: "" if values[key] is None else values[key] for key in keys}
+        own = {**self.options, **of_training}
+        return {"method": self.method.name} | {k: own[k] for k in own if k not in unheeded}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
         own = {"text": self.method.text} if self.method.text else {}
-        about = without_added(self.about(), self.method.options)
-        return about | {"version": self.method.strategy_class.version} | own
+        return self.about() | {"version": self.method.strategy_class.version} | own
 
 
 def training_keys(method: Method, role: str) -> tuple[str, ...]:
@@ -187,7 +187,7 @@ def folder_of(name: str) -> str:
 
 def shown(name: str) -> str:
     """Return an entry of `method` as people are told of it: files without their folders."""
-    return "+".join(places.portable(phase) for phase in name.split("+"))
+    return "+".join(plugins.portable(phase) for phase in name.split("+"))
 
 
 def read_phase(
@@ -235,7 +235,7 @@ def made_phase(
 def name_and_options(text: str) -> tuple[str, str]:
     """Return a method's name, or its place, and the options written behind it."""
     name, _, written = text.partition(":")
-    return (name, written) if name in (RANDOM, *METHODS) else places.split_options(text)
+    return (name, written) if name in (RANDOM, *METHODS) else plugins.split_options(text)
 
 
 def with_rounds(name: str, rounds: int) -> str:

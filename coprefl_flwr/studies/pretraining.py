@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
@@ -17,7 +17,6 @@ from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import save_model
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
-from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
@@ -209,7 +208,7 @@ class Pretraining(Stage):
         of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
         study, data = self.study, self.study.data
         pretraining, downstream = study.populations.datasets.classes
-        every = without_added(values_of(data), declared(type(data)))
+        every = values_of(data)
         unheeded = ("data-dir", *of_classes, *of_tasks)
         found = {key: one for key, one in every.items() if key not in unheeded}
         found |= values_of(study.model)
@@ -238,5 +237,5 @@ def _origin(name: str) -> dict[str, str]:
     """Return what weights that were made elsewhere depend on: a file's content, or a text."""
     path = path_of(name)
     if path is None:
-        return {"name": name, "text": places.hash_at("start", name)}
+        return {"name": name, "text": plugins.hash_at("start", name)}
     return {"content": hash_of_file(path) if path.is_file() else ""}

@@ -30,7 +30,7 @@ from coprefl_flwr.client_state import VERSION
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
-from coprefl_flwr.places import METRIC
+from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.rounds.strategy import EvaluateFn, Hook

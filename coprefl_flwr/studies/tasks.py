@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.phases import KEEP, PRECISION, TrainingSettings, shown
+from coprefl_flwr.studies.phases import KEEP, PRECISION, shown
 from coprefl_flwr.studies.populations import task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
@@ -95,7 +94,7 @@ class Task(Stage):
             "method": study.task_phase.identity(),
             "contents": contents([data.task_dataset, study.tasks.task_partition]),
             "classes": study.populations.datasets.classes[1],
-            **without_added({PRECISION: study.training.precision}, declared(TrainingSettings)),
+            PRECISION: study.training.precision,
         }
 
 

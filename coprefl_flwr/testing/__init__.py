@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import say
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.rounds import RoundStrategy
@@ -107,7 +107,7 @@ def _judged(name: str, case: "Case", check: Callable[["Case"], str]) -> Finding:
 def _registered(strategy_class: type[RoundStrategy]) -> str:
     """Give a class a name in this process, and return it."""
     name = getattr(strategy_class, "__name__", "method")
-    places.register("method", name, strategy_class)
+    plugins.register("method", name, strategy_class)
     return name
 
 

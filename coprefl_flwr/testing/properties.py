@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr import places, simulation
+from coprefl_flwr import plugins, simulation
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.methods import HEAD
 from coprefl_flwr.options import Option, declared
@@ -107,7 +107,7 @@ PROPERTIES: Mapping[str, Callable[[Case], str]] = {
 
 def same_under_flower(case: Case) -> str:
     """Check that `flwr run` with two nodes ends with the numbers of a run in one process."""
-    if places.is_registered("method", case.method.name):
+    if ("method", case.method.name) in plugins.REGISTERED:
         raise NotApplicable("other processes do not know a registered name")
     first = _that_runs(case).rows
     settings = case.settings("flower")
@@ -182,7 +182,7 @@ def _accepted_by_the_class(case: Case) -> Iterator[str]:
     strategy = getattr(strategy, "inner", strategy)
     for key, option in declared(type(strategy)).items():
         for value in bad_values(option) if key in case.method.options else []:
-            changes: dict[str, Any] = {option.name: places.parsed(value)}
+            changes: dict[str, Any] = {option.name: plugins.parsed(value)}
             make = functools.partial(dataclasses.replace, strategy, **changes)
             for problem in _accepted(option.name, value, make):
                 yield f"{type(strategy).__name__}: {problem}; call super().__post_init__() first"

@@ -12,7 +12,6 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.recipes import command_line
 from tests.chaos.forked import Ended, Kill, forked, quiet
@@ -25,7 +24,6 @@ Damage = Callable[[Path, random.Random], None]
 
 UNSUMMED = {
     "model.json": "says when and where a model was made, and has no checksum",
-    SUMS: "where it is gone, results are taken as those of before there were checksums",
     "model.safetensors": "where it is gone, whoever needs it says so; results stay",
 }
 """Files of which a change may stay, and why."""

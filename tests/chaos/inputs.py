@@ -19,10 +19,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from hypothesis import strategies as st
 
-from coprefl_flwr import places
-from coprefl_flwr.allowed import check_allowed
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import SUMS, damaged
+from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.npz import load_npz
@@ -31,6 +30,7 @@ from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.options import Option, declared
+from coprefl_flwr.plugins import check_allowed
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.yaml_file import parse_yaml
@@ -77,7 +77,7 @@ def targets(images: Path) -> list[Target]:
         Target("result.json", st.one_of(json_texts(), changed(result())), put_result),
         Target("checkpoints", changed(checkpoint()), put_checkpoint),
         Target("client states", changed(state()), put_state),
-        Target("places", st.tuples(st.sampled_from(places.KINDS), place_texts()), put_place),
+        Target("places", st.tuples(st.sampled_from(plugins.KINDS), place_texts()), put_place),
         Target("COPREFL_ALLOW", st.tuples(allow_texts(), place_texts()), put_allowed),
     ]
 
@@ -516,7 +516,7 @@ def put_result(content: bytes) -> None:
         (folder / RESULT).write_bytes(content)
         with contextlib.suppress(SettingsError):
             assert read_result(folder) == whole, "another result was read than was written"
-        (folder / SUMS).unlink()
+        write_sums(folder, [RESULT], {})
         read_result(folder)
 
 
@@ -617,13 +617,13 @@ def place_texts() -> st.SearchStrategy[str]:
 
 def put_place(given) -> None:
     kind, text = given
-    places.is_place(kind, text)
-    places.hash_at(kind, text)
-    places.portable(text)
+    plugins.is_place(kind, text)
+    plugins.hash_at(kind, text)
+    plugins.portable(text)
     for read in (
-        lambda: places.options_of(text),
-        lambda: places.resolved(text, Path.cwd()),
-        lambda: places.find(kind, text),
+        lambda: plugins.options_of(text),
+        lambda: plugins.resolved(text, Path.cwd()),
+        lambda: plugins.find(kind, text),
     ):
         with contextlib.suppress(Refused):
             _refuse(read)

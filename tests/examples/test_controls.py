@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from coprefl_flwr import places, seeds
+from coprefl_flwr import plugins, seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.grids import LocalGrid
@@ -18,7 +18,7 @@ FILE = ROOT / "examples" / "claims" / "controls.py"
 
 
 def control(name):
-    return places.find("method", f"{FILE}:{name}")
+    return plugins.find("method", f"{FILE}:{name}")
 
 
 def test_fedavg_on_support_is_coprefl_without_its_step(stochastic_federation):

@@ -9,7 +9,7 @@ import torch
 from flwr_datasets.partitioner import IidPartitioner
 
 import coprefl_flwr as cp
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import Mean
 from tests.front.made_up import CLASSES, Perceptron, images
@@ -111,7 +111,7 @@ def test_a_strategy_of_ones_own_runs_the_tasks_with_all_that_it_has(tasks):
 
 def test_options_of_a_strategys_client(tasks):
     place = f"{OWN_PARTS / 'method.py'}:PartWay"
-    given = places.find("method", place)(step=0.4)
+    given = plugins.find("method", place)(step=0.4)
     found = rows_of(tasks, method=given, shrink=0.05)
     pd.testing.assert_frame_equal(found, rows_of(tasks, method=f"{place}:step=0.4,shrink=0.05"))
     assert not found["loss"].equals(rows_of(tasks, method=given)["loss"])

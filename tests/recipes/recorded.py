@@ -11,7 +11,6 @@ from pathlib import Path
 
 import yaml
 
-from coprefl_flwr.options import declared, without_added
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import contests
@@ -47,18 +46,13 @@ def _hash(recipe):
 
 def _described(study):
     if not hasattr(study, "starts"):
-        return [[one.about() for one in study.phases.values()], _values(study.personal)]
+        return [[one.about() for one in study.phases.values()], values_of(study.personal)]
     phases = [phase.about() for start in study.starts.values() for phase in start.phases]
     if not study.tasks.tasks:
-        return [phases, _values(study.data)]
+        return [phases, values_of(study.data)]
     of_tasks = [one.about() for one in (study.task_phase, study.head_phase) if one]
-    training = _values(study.task_phase.training)
-    return [phases, _values(study.data), _values(study.tasks), of_tasks, training]
-
-
-def _values(group):
-    """Return settings by key, without those that came later and are at their default."""
-    return without_added(values_of(group), declared(type(group)))
+    training = values_of(study.task_phase.training)
+    return [phases, values_of(study.data), values_of(study.tasks), of_tasks, training]
 
 
 if __name__ == "__main__":

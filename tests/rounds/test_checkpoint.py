@@ -11,13 +11,10 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import MetricRecord
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.options import option
 from coprefl_flwr.rounds.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from tests.test_checksums import flip
@@ -219,28 +216,6 @@ def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
 
 
 @dataclass(kw_only=True, eq=False)
-class Later(FedAvg):
-    """A method that was given an option after runs of it were begun."""
-
-    tries: int = option(1, "how often", minimum=1, added=True)
-
-
-def test_an_option_added_later_is_not_in_older_checkpoints(tmp_path, federation):
-    """One of before goes on under the default alone; one with another value under that alone."""
-    grid, start = LocalGrid(federation.torch_app()), to_record(federation.arrays())
-    old, new = tmp_path / "old", tmp_path / "new"
-    Later().start(grid, start, 1, checkpoint=old)
-    assert "tries" not in read_checkpoint(old).options
-    Later().start(grid, start, 2, checkpoint=old, resume=True)
-    with pytest.raises(SettingsError, match="another run: its tries is None, here it is 3"):
-        Later(tries=3).start(grid, start, 3, checkpoint=old, resume=True)
-    Later(tries=3).start(grid, start, 1, checkpoint=new)
-    Later(tries=3).start(grid, start, 2, checkpoint=new, resume=True)
-    with pytest.raises(SettingsError, match="another run: its tries is 3, here it is None"):
-        Later().start(grid, start, 3, checkpoint=new, resume=True)
-
-
-@dataclass(kw_only=True, eq=False)
 class Layered(FedAvg):
     """A user's method with an option that is no single number or text."""
 
@@ -301,13 +276,3 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
             read_checkpoint(path)
-
-
-def test_a_checkpoint_of_before_there_were_checksums_is_read(tmp_path):
-    path = tmp_path / "checkpoint.safetensors"
-    write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
-    with safe_open(path, framework="numpy") as file:
-        header = {"checkpoint": file.metadata()["checkpoint"].partition(" ")[2]}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    path.write_bytes(save(tensors, header))
-    assert read_checkpoint(path).round == 2

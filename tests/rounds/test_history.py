@@ -1,7 +1,6 @@
 """What every round measured, as a checkpoint holds it."""
 
 import json
-import zlib
 
 import numpy as np
 import pytest
@@ -62,42 +61,15 @@ def test_a_history_grows_by_little_with_the_rounds():
     assert History.from_lines(history.lines(1000), 1000) == history
 
 
-def test_a_history_of_lines_that_are_not_compressed_is_read():
-    """As checkpoints had it; the rounds that follow are compressed with those."""
-    history = history_of(100)
-    blocks = history.lines(100)
-    text = zlib.decompressobj().decompress(blocks) + blocks[blocks.index(b"[64") :]
-    resumed = History.from_lines(text, 100)
-    assert resumed == history
-    assert History.from_lines(resumed.lines(200), 200) == history
-
-
 def test_a_damaged_block_of_a_history_is_told(tmp_path):
-    """In a checkpoint without a checksum too, as the first ones were."""
+    """Also where the checksum fits it."""
     path = tmp_path / "c"
     write_checkpoint(path, Checkpoint(64, {}, {}, history_of(64), {}, {}))
     with safe_open(path, framework="numpy") as file:
         text = file.metadata()["checkpoint"].partition(" ")[2]
         damaged = file.get_tensor("history").copy()
     damaged[20] ^= 255
-    path.write_bytes(save({"history": damaged}, {"checkpoint": text}))
+    entry = sealed({"history": damaged}, text)
+    path.write_bytes(save({"history": damaged}, {"checkpoint": entry}))
     with pytest.raises(SettingsError, match="c is not a checkpoint of this package"):
         read_checkpoint(path)
-
-
-def test_a_checkpoint_with_the_history_in_its_header_is_read(tmp_path):
-    """As they were written first; the next one has all rounds of it."""
-    path = tmp_path / "c"
-    write_checkpoint(path, Checkpoint(2, {"a": np.zeros(2)}, {}, History(), {}, {}))
-    with safe_open(path, framework="numpy") as file:
-        about = json.loads(file.metadata()["checkpoint"].partition(" ")[2])
-    about["history"] = {
-        "train": {"1": {"loss": 0.5}, "2": {"loss": 0.25}},
-        "server": {"0": {"x": 1}},
-    }
-    tensors = {"arrays/a": np.zeros(2)}
-    path.write_bytes(save(tensors, {"checkpoint": sealed(tensors, json.dumps(about))}))
-    kept = read_checkpoint(path)
-    assert kept.history == History({1: {"loss": 0.5}, 2: {"loss": 0.25}}, {}, {0: {"x": 1}})
-    write_checkpoint(path, kept)
-    assert read_checkpoint(path).history == kept.history

@@ -188,8 +188,3 @@ def test_participants_and_a_fraction_of_them_are_refused():
         FedAvg(participants=2, fraction_train=0.5)
     with pytest.raises(SettingsError, match=r"fraction_train = 1\.5: must be"):
         FedAvg(fraction_train=1.5)
-
-
-def test_options_without_a_fraction_are_what_checkpoints_have():
-    assert "fraction_train" not in FedAvg().options()
-    assert FedAvg(fraction_train=0.5).options()["fraction_train"] == 0.5

@@ -13,9 +13,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.strategies import Centralised
 from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.phases import ATTACK_KEYS, TrainingSettings, training_keys
+from coprefl_flwr.studies.phases import ATTACK_KEYS, training_keys
 from coprefl_flwr.studies.settings import Settings
 from tests.front.made_up import Perceptron, images
 from tests.tiny_study import tiny_study
@@ -89,11 +88,8 @@ def test_support_and_query_are_both_turned_around(tiny_images, tmp_path):
         assert [labels[index] for index in part.indices] == [4 - y for y in part.labels]
 
 
-def test_results_are_stored_under_the_attack_and_as_before_without_one():
-    """The keys of the first two were those of the commit before there were attacks."""
+def test_results_are_stored_under_the_attack():
     config = {"dataset": "glyphs", "task-method": "fedprox"}
-    assert Run.of(config, "fedavg", 1).keys[0] == "fedavg-e78033f05f4d"
-    assert Run.of(config, "cyclic:rounds=5+fedavg", 1).keys[0] == "cyclic-fedavg-51d21521c527"
     settings = {"attack": "scale", "attack-share": 0.3}
     both = [Run.of(config, "fedavg:attack=scale,attack-share=0.3", 1)]
     both.append(Run.of(config | settings, "fedavg", 1))
@@ -116,13 +112,6 @@ def test_every_pretraining_whose_clients_answer_can_be_attacked_and_nothing_else
             assert heeds == asks, (name, role)
             assert heeds or not set(ATTACK_KEYS) & set(training_keys(method, role))
     assert "attack" not in training_keys(METHODS["fedavg"], PERSONALISED)
-
-
-def test_a_checkpoint_of_before_can_be_resumed():
-    """Centralised training names all that it trains by, and a resumed run must name the same."""
-    made = Centralised(server=None, training=TrainingSettings(local_epochs=1))
-    assert not {"attack", "attack_share"} & made.options().keys()
-    assert {"local_epochs", "rounds"} < made.options().keys()
 
 
 ATTACK_NAMES = "sign-flip, scale, label-flip, noise"

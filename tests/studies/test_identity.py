@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from coprefl_flwr.studies import personalised, pretraining
-from coprefl_flwr.studies.identity import hash_of
 from coprefl_flwr.studies.personalised import Personalised
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.starts import Starts
@@ -48,30 +46,7 @@ def test_another_text_of_a_users_module_is_another_model(
     assert keys("ReLU") == first
 
 
-@pytest.mark.parametrize("study", ["starts", "personalised"])
-def test_relabel_counts_only_where_it_is_set(study, tiny_settings, monkeypatch):
-    """Results that were stored before there was the setting are found again."""
-    settings = tiny_settings
-    if study == "personalised":
-        settings = Settings(
-            study=study, personal_datasets=tiny_settings.dataset, method="fedavg",
-            backbones="scratch", train_per_class=2,
-        )  # fmt: skip
-    kind = Starts if study == "starts" else Personalised
-    hashed = []
-
-    def keys(**changes):
-        return [stage.key for stage in kind(replace(settings, **changes)).stages]
-
-    for module in (pretraining, personalised):
-        monkeypatch.setattr(module, "hash_of", lambda found: hashed.append(found) or hash_of(found))
-    before = keys()
-    assert hashed
-    assert all("relabel" not in found for found in hashed)
-    assert not set(before) & set(keys(relabel=True))
-
-
-def test_local_steps_of_fedmeta_are_its_own_and_1_is_as_before_there_were_any(tiny_settings):
+def test_local_steps_of_fedmeta_are_its_own(tiny_settings):
     """The setting local-steps is no meta step; behind the method it makes other results."""
 
     def identity(method, **settings):
@@ -79,7 +54,7 @@ def test_local_steps_of_fedmeta_are_its_own_and_1_is_as_before_there_were_any(ti
         return stage.phases[0].identity(), stage.key
 
     before, key = identity("fedmeta")
-    assert "local-steps" not in before
+    assert before["local-steps"] == 1
     assert identity("fedmeta:local-steps=1") == (before, key)
     assert identity("fedmeta", local_steps=7) == (before, key)
     five, other = identity("fedmeta:local-steps=5")

@@ -99,10 +99,13 @@ def test_a_whole_result_stays(kept):
     assert {path: path.read_bytes() for path in kept.iterdir()} == before
 
 
-def test_a_result_of_before_there_were_checksums_is_read(kept):
+def test_a_result_without_its_checksum_is_damaged(kept):
     (kept / SUMS).unlink()
+    with pytest.raises(SettingsError, match="SHA256SUMS beside it does not fit"):
+        read_result(kept)
     put_aside_damaged(kept)
-    assert read_result(kept)["rows"] == ROWS
+    assert not (kept / RESULT).exists()
+    assert (kept / f"{RESULT}.damaged").exists()
 
 
 def test_a_process_that_died_before_the_result_leaves_a_stage_to_be_made(kept):

@@ -186,7 +186,7 @@ def test_a_models_file_tells_it(tiny_settings, tmp_path):
         name: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0]
         for name, stage in study.starts.items()
     }
-    assert "precision" not in told["fedavg"]
+    assert told["fedavg"]["precision"] == "float32"
     assert told["fedavg:precision=bf16"]["precision"] == "bf16"
 
 

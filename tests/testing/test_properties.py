@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coprefl_flwr import places
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, find_method
 from coprefl_flwr.recipes.command_line import main
@@ -72,7 +72,7 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
             yield from ()
             return {n: a.astype("float64") for n, a in arrays.items()}, {}
 
-    monkeypatch.setattr(places, "_registered", {})
+    monkeypatch.setattr(plugins, "REGISTERED", {})
     with pytest.raises(AssertionError, match=r"the new global model is no good: array '1.weight'"):
         check_method(Mine)
     found = {one.property: one for one in findings("Mine")}

@@ -1,0 +1,413 @@
+"""What a user brings, found by name: methods, models, datasets, partitions, metrics, trackers.
+
+A place is `module:NAME`, `path/file.py:NAME`, an entry point of the group `coprefl_flwr`, or a name
+that was given to `register`. Options may follow it, as in `net.py:Net:width=32,depth=3`.
+
+The environment variable COPREFL_ALLOW says which code may be named:
+
+    COPREFL_ALLOW=none                    no code, built-in parts only
+    COPREFL_ALLOW=my_lab,nets/,a.b:Net    the code of a package, the files of a folder, one name
+    COPREFL_ALLOW=all                     all code, also code that the model.json of a folder names
+
+Where it is not set, settings may name any code, and a model.json none: who writes settings runs
+programs here anyway, while a folder with a model may come from anyone. What a program registered
+itself is always allowed. Commands that only show results (`without_code`) treat a recipe as they
+treat a model.json.
+"""
+
+import ast
+import functools
+import hashlib
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import linecache
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
+
+Value = bool | int | float | str
+
+GROUP = "coprefl_flwr"
+"""The group of entry points that are searched."""
+
+KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start")
+"""What can be brought."""
+
+METRIC = "metric:"
+"""What the name of a user's own metric begins with, in replies, rows and columns."""
+
+VARIABLE = "COPREFL_ALLOW"
+BUILT_IN = ("coprefl_flwr.clients", "coprefl_flwr.strategies", "flwr_datasets.partitioner")
+"""Modules whose classes settings may always name."""
+
+Registered = dict[tuple[str, str], tuple[Any, bytes]]
+REGISTERED: Registered = {}
+"""By kind and name, what was registered and its source; Ray workers are given the same."""
+
+_OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
+_showing = ContextVar("showing", default="")
+"""The command that only shows results, "" where code may be run."""
+
+
+def register(kind: str, name: str, what: Any) -> None:
+    """Give a name, in this process and its Ray workers, to something that a notebook defines.
+
+    Raises a SettingsError for a kind that is not one of KINDS, a name that is no identifier, or
+    something without a source, as results are stored under the source of what made them.
+    """
+    if kind not in KINDS:
+        raise SettingsError(unknown("kind", kind, KINDS))
+    if not re.fullmatch(r"[A-Za-z][\w-]*", name):
+        raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
+    REGISTERED[kind, name] = what, _source(name, what)
+
+
+def split_options(text: str) -> tuple[str, str]:
+    """Return a place, and the options behind the last `:` that is followed by `key=`."""
+    cuts = list(_OPTIONS.finditer(text))
+    return (text[: cuts[-1].start()], text[cuts[-1].end() :]) if cuts else (text, "")
+
+
+def options_of(text: str) -> dict[str, Value]:
+    """Return the options that follow a place, by key."""
+    _, written = split_options(text)
+    pairs = [pair.partition("=") for pair in written.split(",")] if written else []
+    for key, equals, _ in pairs:
+        if not equals:
+            raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
+    return {key: parsed(value) for key, _, value in pairs}
+
+
+def parsed(text: str) -> Value:
+    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def is_place(kind: str, text: str) -> bool:
+    """Return whether a text is written as a place, or is a registered name."""
+    place, _ = split_options(text)
+    where, colon, name = _target(kind, place).rpartition(":")
+    written = bool(colon) and name.isidentifier() and (where.endswith(".py") or _is_dotted(where))
+    return written or (kind, place) in REGISTERED
+
+
+def brought(kind: str) -> list[str]:
+    """Return the names that were registered as a kind, and those of all entry points."""
+    return [name for one, name in REGISTERED if one == kind] + list(_entry_points())
+
+
+def find(kind: str, text: str) -> Any:
+    """Return what is at a place.
+
+    Raises a SettingsError with the place, the reason and the nearest name that exists, or if
+    COPREFL_ALLOW does not allow the code.
+    """
+    place, _ = split_options(text)
+    if (kind, place) in REGISTERED:
+        return REGISTERED[kind, place][0]
+    target = _target(kind, place)
+    check_allowed(target)
+    where, _, name = target.rpartition(":")
+    if where.endswith(".py"):
+        module = _module_of(expanded(where), place)
+    elif _is_dotted(where):
+        module = _run(place, functools.partial(importlib.import_module, where))
+    else:
+        raise SettingsError(f"{place}: write module:NAME or path/file.py:NAME")
+    if hasattr(module, name):
+        return getattr(module, name)
+    public = [key for key, one in vars(module).items() if callable(one) and key[0] != "_"]
+    raise SettingsError(f"{place}: {unknown('name', name, public)}")
+
+
+def check(kind: str, text: str) -> None:
+    """Raise a SettingsError as `find` does; a command that only shows results needs no code."""
+    if not is_without_code():
+        find(kind, text)
+
+
+def call(text: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call what is at a place, with the options of `text` as keyword arguments.
+
+    Raises a SettingsError for an option that the function does not have, and for any exception that
+    the function raises.
+    """
+    options = {key.replace("-", "_"): value for key, value in options_of(text).items()}
+    taken = list(inspect.signature(function).parameters.values())
+    named = [one.name for one in taken[len(arguments) :] if one.kind is not one.VAR_KEYWORD]
+    if not any(one.kind is one.VAR_KEYWORD for one in taken):
+        for key in options:
+            if key not in named:
+                raise SettingsError(f"{text}: {unknown('option', key, named)}")
+    return _run(text, functools.partial(function, *arguments, **options), "failed")
+
+
+def resolved(text: str, folder: Path) -> str:
+    """Return a place whose file, if its path is relative, is looked for in `folder`."""
+    where = split_options(text)[0].rpartition(":")[0]
+    return whole_path(where, folder) + text[len(where) :] if where.endswith(".py") else text
+
+
+def whole_path(file: str, folder: Path) -> str:
+    """Return the absolute path of a file; a relative path begins in `folder`.
+
+    Raises a SettingsError if settings cannot hold it: a space, `+` or `;` ends an entry of some.
+    """
+    path = str((folder / expanded(file)).resolve())
+    if found := re.search(r"[\s+;]", path):
+        problem = f"{path}: {found[0]!r} cannot stand in the path of a file that settings name"
+        raise SettingsError(f"{problem}; move it, or rename the folder")
+    return path
+
+
+def portable(text: str) -> str:
+    """Return a place without the folder of its file: the same on every machine."""
+    where = split_options(text)[0].rpartition(":")[0]
+    return Path(where).name + text[len(where) :] if where.endswith(".py") else text
+
+
+def hash_at(kind: str, text: str) -> str:
+    """Return the SHA-256 of the text of what is at a place, "" if there is none.
+
+    The text is that of the file, and of files that it imports from its own folder or package, also
+    through others; of an installed package it is one file. No code is run.
+    """
+    place, _ = split_options(text)
+    if (kind, place) in REGISTERED:
+        return _digest([REGISTERED[kind, place][1]])
+    where = _entry_points().get(place, place).rpartition(":")[0]
+    file = expanded(where) if where.endswith(".py") else _file_of(where)
+    if file is None or not file.is_file():
+        return ""
+    file, libraries = file.resolve(), ("purelib", "platlib", "stdlib")
+    installed = any(file.is_relative_to(sysconfig.get_path(name)) for name in libraries)
+    files = {file} if installed else {file, *_imported(file).values()}
+    return _digest(one.read_bytes() for one in sorted(files))
+
+
+# ---- what COPREFL_ALLOW says --------------------------------------------------------------------
+
+
+@contextmanager
+def without_code(command: str) -> Iterator[None]:
+    """Allow only code that COPREFL_ALLOW itself lists, while a command shows results."""
+    before = _showing.set(command)
+    try:
+        yield
+    finally:
+        _showing.reset(before)
+
+
+def is_without_code() -> bool:
+    """Return whether a command only shows results."""
+    return bool(_showing.get())
+
+
+def is_listed(place: str) -> bool:
+    """Return whether COPREFL_ALLOW itself names the code at `module:NAME` or `file.py:NAME`."""
+    found, wanted = _parts(place)
+    for entry in os.environ.get(VARIABLE, "").split(","):
+        inside, name = _parts(entry.strip())
+        covers = found[: len(inside)] == inside != ("none",) and name in ("", wanted)
+        if covers or inside == ("all",):
+            return True
+    return False
+
+
+def check_allowed(place: str) -> None:
+    """Raise a SettingsError unless settings may name the code at a place."""
+    text, command = os.environ.get(VARIABLE, "").strip(), _showing.get()
+    if place.rpartition(":")[0] in BUILT_IN or not (text or command) or is_listed(place):
+        return
+    if not command:
+        raise SettingsError(f"{place}: {VARIABLE} = {text} does not allow this code")
+    raise SettingsError(
+        f"{place}: `{command}` runs no code that a recipe names; `coprefl run` of the recipe "
+        f"writes its report, or list this code in {VARIABLE}"
+    )
+
+
+def _parts(text: str) -> tuple[tuple[str, ...], str]:
+    """Return the parts of a path or of a module's name, and the name behind it, "" for all names.
+
+    Paths are absolute, so they begin with the root, as no module's name does.
+    """
+    where, _, name = text.rpartition(":")
+    if not (where and name.isidentifier()):
+        where, name = text, ""
+    is_path = where.endswith(".py") or {"/", os.sep} & {*where} or where in (".", "..", "~")
+    return expanded(where).resolve().parts if is_path else tuple(where.split(".")), name
+
+
+# ---- files and modules --------------------------------------------------------------------------
+
+
+def _target(kind: str, place: str) -> str:
+    """Return `module:NAME` of an entry point or of a class of flwr-datasets, else the place."""
+    if kind == "partition" and re.fullmatch(r"[A-Z][a-z]+[A-Z]\w+", place):
+        return f"flwr_datasets.partitioner:{place}"
+    return _entry_points().get(place, place)
+
+
+@functools.cache
+def _entry_points() -> Mapping[str, str]:
+    return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
+
+
+_read: dict[Path, bytes] = {}
+"""The text of every file that a user's file imports, as Python has read it."""
+
+
+def _module_of(file: Path, place: str) -> ModuleType:
+    """Return the module of a file, read again once its text, or that of an import, has changed."""
+    if not file.is_file():
+        near = [one.name for one in file.parent.glob("*.py")]
+        raise SettingsError(f"{place}: there is no such file; {unknown('file', file.name, near)}")
+    file = file.resolve()
+    others = _imported(file)
+    texts = {one: one.read_bytes() for one in (file, *others.values())}
+    name = f"{file.stem}_{_digest([str(file).encode(), *texts.values()])[:12]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    # Modules that import a changed one hold the old one, so all of them are read again.
+    changed = any(_read.get(one, texts[one]) != texts[one] for one in others.values())
+    for other, path in others.items():
+        if (changed or path not in _read) and _origin(other) == path:
+            del sys.modules[other]
+        _read[path] = texts[path]
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    module = sys.modules[name] = ModuleType(name)  # Dataclasses look their module up there.
+    module.__file__ = str(file)
+    # Python knows a .pyc by the second and the size of its source: it would take an old one.
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        _run(place, lambda: exec(compile(texts[file], str(file), "exec"), vars(module)))
+        for other, path in others.items():
+            if (_origin(other) or path) != path:
+                problem = f"which is already the module at {_origin(other)}: rename one"
+                raise SettingsError(f"{place} imports {other}, {problem}")
+    except SettingsError:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.dont_write_bytecode = bytecode
+    return module
+
+
+def _run(place: str, load: Callable[[], Any], what: str = "does not import") -> Any:
+    """Return what `load` returns; any exception is a mistake in the code at the place."""
+    try:
+        return load()
+    except SettingsError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise SettingsError(f"{place} {what}: {one_line(error)}") from error
+
+
+def _origin(module: str) -> Path | None:
+    """Return the file of a module that Python has read, None if there is none."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return Path(file).resolve() if file else None
+
+
+def _imported(file: Path) -> dict[str, Path]:
+    """Return {module: file} of what a file imports from its folder or package, also by others."""
+    root = next(one for one in file.parents if not (one / "__init__.py").is_file())
+    found, waiting = dict[str, Path](), [file]
+    for one in waiting:  # It grows.
+        for level, names in _import_lines(one.read_bytes()):
+            for folder in (file.parent, root):
+                start = one.parents[level - 1] if 0 < level <= len(one.parents) else folder
+                for other in _sources(start.joinpath(*names)):
+                    if other.is_relative_to(folder):
+                        parts = other.relative_to(folder).with_suffix("").parts
+                        module = ".".join(parts).removesuffix(".__init__")
+                        waiting += [] if module in found else [other]
+                        found[module] = other
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
+    """Return (dots before it, parts of its name) of everything that the text of a file imports.
+
+    Packages on the way to a module are read too: `a.b` stands for `a` and `a.b`.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # Importing the file says so.
+        return []
+    whole = [(0, one.name) for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            module = f"{node.module}." if node.module else ""
+            whole += [(node.level, module + one.name) for one in node.names]
+    lines = [(level, tuple(name.split("."))) for level, name in whole]
+    return [(level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1)]
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module, None if there is none; no package around it is imported."""
+    first, *others = module.split(".")
+    try:
+        spec = importlib.util.find_spec(first) if _is_dotted(module) else None
+    except (ImportError, ValueError):
+        return None
+    if others:
+        folders = spec.submodule_search_locations if spec else None
+        return next((f for one in folders or () for f in _sources(Path(one, *others))), None)
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _sources(module: Path) -> list[Path]:
+    """Return the file of a module, which lies at a path without a suffix, or none."""
+    return [one for one in (module / "__init__.py", Path(f"{module}.py")) if one.is_file()][:1]
+
+
+def _is_dotted(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _digest(texts: Iterable[bytes]) -> str:
+    return hashlib.sha256(b"".join(hashlib.sha256(one).digest() for one in texts)).hexdigest()
+
+
+def _source(name: str, what: Any) -> bytes:
+    """Return the text of the files, or of the notebook's cells, that define something.
+
+    They are also those of a method's client, and of bases in the same module.
+    """
+    parts = [what, getattr(what, "client", None), getattr(what, "fn", None)]
+    classes = [one for one in parts if isinstance(one, type)]
+    own = [base for one in classes for base in one.__mro__ if base.__module__ == one.__module__]
+    codes = [getattr(one, "__code__", None) for base in own for one in vars(base).values()]
+    codes += [getattr(one, "__code__", None) for one in parts]
+    files = {code.co_filename for code in codes if code}
+    files |= {str(getattr(sys.modules.get(one.__module__), "__file__", "")) for one in own}
+    lines = [line for file in sorted(files) for line in linecache.getlines(file)]
+    if not lines:
+        raise SettingsError(
+            f"{name}: its source cannot be read, and results are stored under the source of what "
+            "made them; write it into a file"
+        )
+    return "".join(lines).encode()

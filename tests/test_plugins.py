@@ -1,0 +1,379 @@
+"""What a user brings is found by its place, told apart by its text, and refused in one line."""
+
+import importlib.metadata
+import linecache
+import re
+import sys
+import types
+
+import pytest
+
+from coprefl_flwr import plugins
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS
+
+CALLED = "def width(times=1, more=0):\n    return WIDTH * times + more\n"
+
+
+@pytest.fixture(autouse=True)
+def _own_process(monkeypatch, tmp_path):
+    """What a test imports from its folder, registers and allows ends with it."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(plugins, "REGISTERED", {})
+    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file with a function, and one beside it that it imports."""
+    (tmp_path / "beside_mine.py").write_text("WIDTH = 3\n")
+    path = tmp_path / "mine.py"
+    path.write_text(f"from beside_mine import WIDTH\n\n{CALLED}")
+    return path
+
+
+@pytest.fixture
+def entry_point(monkeypatch):
+    """Declare an entry point."""
+
+    def declare(name, value):
+        entry = importlib.metadata.EntryPoint(name, value, plugins.GROUP)
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: [entry])
+        plugins._entry_points.cache_clear()
+
+    yield declare
+    plugins._entry_points.cache_clear()
+
+
+@pytest.fixture
+def allow(monkeypatch):
+    """Set COPREFL_ALLOW."""
+    return lambda text: monkeypatch.setenv(plugins.VARIABLE, text)
+
+
+# ---- finding ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "options"),
+    [
+        ("coprefl", "coprefl", {}),
+        ("net.py:Net", "net.py:Net", {}),
+        ("net.py:Net:width=32,depth=3", "net.py:Net", {"width": 32, "depth": 3}),
+        ("a.b:f:rate=1e-3,on=true,kind=x", "a.b:f", {"rate": 1e-3, "on": True, "kind": "x"}),
+        ("C:/nets/net.py:Net:wide-part=2", "C:/nets/net.py:Net", {"wide-part": 2}),
+    ],
+)
+def test_options_begin_after_the_last_colon_before_a_key(text, place, options):
+    assert plugins.split_options(text)[0] == place
+    assert plugins.options_of(text) == options
+
+
+def test_a_file_a_module_and_an_entry_point(file, monkeypatch, entry_point):
+    monkeypatch.syspath_prepend(str(file.parent))
+    entry_point("wide", "mine:width")
+    for place in (f"{file}:width", "mine:width", "wide"):
+        text = f"{place}:times=2,more=1"
+        assert plugins.is_place("model", text)
+        assert plugins.call(text, plugins.find("model", text), ()) == 7
+    assert plugins.hash_at("model", "wide") == plugins.hash_at("model", f"{file}:width") != ""
+    assert not plugins.is_place("model", "narrow")
+
+
+def test_a_relative_file_is_looked_for_in_the_folder(file, tmp_path):
+    assert plugins.resolved("mine.py:width:times=2", tmp_path) == f"{file}:width:times=2"
+    assert plugins.resolved("coprefl:gamma=0.5", tmp_path) == "coprefl:gamma=0.5"
+    assert plugins.portable(f"{file}:width:times=2") == "mine.py:width:times=2"
+    for name in ("two words", "one+two", "a;b"):
+        with pytest.raises(SettingsError, match=r"cannot stand in the path .* rename the folder"):
+            plugins.resolved("mine.py:width", tmp_path / name)
+
+
+def test_a_file_is_read_again_once_it_is_another(file, monkeypatch):
+    """Also where the text has the same size and second: a .pyc would be that of the first."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    first = plugins.find("model", f"{file}:width")
+    assert plugins.find("model", f"{file}:width") is first
+    (file.parent / "beside_mine.py").write_text("WIDTH = 4\n")
+    assert plugins.find("model", f"{file}:width")() == 4
+    file.write_text("def width():\n    return 5\n")
+    assert plugins.find("model", f"{file}:width")() == 5
+
+
+def test_a_changed_file_is_read_again_through_another(tmp_path):
+    """The file between them, which has not changed, holds what it imported."""
+    (tmp_path / "inner_one.py").write_text("X = 1\n")
+    (tmp_path / "between.py").write_text("from inner_one import X\n")
+    (tmp_path / "outer.py").write_text("from between import X\n\ndef f():\n    return X\n")
+    assert plugins.find("model", f"{tmp_path / 'outer.py'}:f")() == 1
+    (tmp_path / "inner_one.py").write_text("X = 2\n")
+    assert plugins.find("model", f"{tmp_path / 'outer.py'}:f")() == 2
+
+
+def test_two_files_share_what_both_import(tmp_path):
+    (tmp_path / "shared_base.py").write_text("class Base:\n    pass\n")
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(f"from shared_base import Base\nWHICH = '{name}'\n")
+    found = [plugins.find("model", f"{tmp_path / name}.py:Base") for name in ("one", "two")]
+    assert found[0] is found[1]
+
+
+# ---- refusing -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "message"),
+    [
+        (None, "f", r"there is no such file; unknown file 'own.py': did you mean 'own_one.py'"),
+        ("import no_such_thing\n", "f", "does not import: .*No module named 'no_such_thing'"),
+        ("def f(:\n", "f", "does not import: .*invalid syntax"),
+        ("raise SystemExit(3)\n", "f", "does not import: SystemExit: 3"),
+        ("def first():\n    pass\n", "frist", "unknown name 'frist': did you mean 'first'"),
+    ],
+)
+def test_what_cannot_be_found_is_one_line_each_time(tmp_path, content, name, message):
+    (tmp_path / "own_one.py").write_text("")
+    if content is not None:
+        (tmp_path / "own.py").write_text(content)
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=message) as raised:
+            plugins.find("model", f"{tmp_path / 'own.py'}:{name}")
+        assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (":tmies=2", "unknown option 'tmies': did you mean 'times'"),
+        (":times=2,more", "'more' has no value; write more=VALUE"),
+        (":times=no", "failed: TypeError: .*"),
+    ],
+)
+def test_wrong_options_are_refused(file, options, message):
+    text = f"{file}:width{options}"
+    with pytest.raises(SettingsError, match=message):
+        plugins.call(text, lambda times=1, more=0: 1 + times, ())
+
+
+def test_a_name_that_another_folder_has_taken_is_refused(tmp_path):
+    """Python would silently give the second file the first folder's module."""
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "shared_name.py").write_text(f"NAME = '{folder}'\n")
+        (tmp_path / folder / "own.py").write_text("import shared_name\n\ndef f():\n    pass\n")
+    plugins.find("model", f"{tmp_path / 'one' / 'own.py'}:f")
+    with pytest.raises(SettingsError, match="imports shared_name, which is already the module at"):
+        plugins.find("model", f"{tmp_path / 'two' / 'own.py'}:f")
+
+
+# ---- telling apart ------------------------------------------------------------------------------
+
+
+def test_another_text_has_another_hash(file):
+    place = f"{file}:width"
+    first = plugins.hash_at("model", place)
+    assert plugins.hash_at("model", f"{place}:times=2") == first
+    (file.parent / "not_imported.py").write_text("WIDTH = 4\n")
+    assert plugins.hash_at("model", place) == first
+    file.write_text(file.read_text() + "# a remark\n")
+    second = plugins.hash_at("model", place)
+    (file.parent / "beside_mine.py").write_text("WIDTH = 4\n")
+    assert len({first, second, plugins.hash_at("model", place)}) == 3
+    assert plugins.hash_at("model", f"{file.parent / 'gone.py'}:f") == ""
+
+
+@pytest.mark.parametrize(
+    "changed", ["part/__init__.py", "part/inner.py", "other.py", "bare/net.py", "both.py"]
+)
+def test_files_that_are_imported_by_others_count(tmp_path, changed):
+    """Also a folder without an `__init__.py`, and the package around what is imported."""
+    texts = {
+        "part/__init__.py": "",
+        "part/inner.py": "import numpy\nfrom ..other import X\nfrom . import Y\n",
+        "other.py": "from .................. import above\nimport bare.net\n",
+        "bare/net.py": "import top, both\n",
+        "both.py": "def (",
+        "top.py": "def f():\n    import part.inner\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    before = plugins.hash_at("model", f"{tmp_path / 'top.py'}:f")
+    (tmp_path / changed).write_text(texts[changed] + "# changed\n")
+    assert plugins.hash_at("model", f"{tmp_path / 'top.py'}:f") != before
+
+
+def test_a_relative_path_in_a_package(file, monkeypatch):
+    """To look for the package's folder went on for ever."""
+    (file.parent / "__init__.py").write_text("")
+    monkeypatch.chdir(file.parent)
+    assert plugins.hash_at("model", "mine.py:width") == plugins.hash_at("model", f"{file}:width")
+
+
+def test_of_an_installed_package_one_file_counts():
+    assert plugins.hash_at("model", "json.decoder:JSONDecoder") != ""
+    assert plugins.hash_at("model", "json:loads") != plugins.hash_at("model", "json.decoder:x")
+    assert plugins.hash_at("model", "no_such_package.nets:Net") == ""
+
+
+# ---- registering --------------------------------------------------------------------------------
+
+
+def test_a_registered_name():
+    def net():
+        return 1
+
+    assert not plugins.is_place("model", "net")
+    plugins.register("model", "net", net)
+    assert plugins.find("model", "net") is net
+    assert plugins.brought("model")[0] == "net"
+    assert not plugins.is_place("method", "net")
+    assert plugins.hash_at("model", "net")
+    for wrong, message in {
+        ("modle", "net", net): "unknown kind 'modle': did you mean 'model'",
+        ("model", "a net", net): "name 'a net': must be letters",
+        ("model", "net", eval("lambda: 1")): "net: its source cannot be read",
+        ("model", "net", 3): "net: its source cannot be read",
+    }.items():
+        with pytest.raises(SettingsError, match=message):
+            plugins.register(*wrong)
+
+
+def test_a_class_of_a_notebook_has_the_text_of_its_cell(monkeypatch):
+    """Its module has no file, and what Python knows of it are the functions."""
+
+    def cell(text, name="<cell 1>"):
+        module = types.ModuleType("cells")
+        monkeypatch.setitem(sys.modules, "cells", module)
+        monkeypatch.setitem(linecache.cache, name, (len(text), None, text.splitlines(True), name))
+        exec(compile(text, name, "exec"), vars(module))
+        plugins.register("method", "mine", module.Mine)
+        return plugins.hash_at("method", "mine")
+
+    text = (
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Mine:\n    step: float = {}\n\n"
+        "    def round(self):\n        return self.step\n"
+    )
+    assert cell(text.format(1)) == cell(text.format(1)) != cell(text.format(2))
+    with pytest.raises(SettingsError, match="its source cannot be read"):
+        cell("class Mine:\n    step = 1\n")
+
+
+# ---- what COPREFL_ALLOW says --------------------------------------------------------------------
+
+
+@pytest.fixture
+def marking(tmp_path):
+    """A file that leaves a mark when it is run."""
+    path = tmp_path / "nets" / "own.py"
+    path.parent.mkdir()
+    mark = tmp_path / "mark"
+    path.write_text(f"open({str(mark)!r}, 'w')\n\ndef net(num_classes):\n    return 1\n")
+    return path
+
+
+def is_allowed(place):
+    try:
+        plugins.check_allowed(place)
+    except SettingsError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_without_it_all_may_be_named(allow, text):
+    allow(text)
+    assert is_allowed("os:system")
+    assert not plugins.is_listed("os:system")  # As a model.json asks.
+    with plugins.without_code("coprefl report"):
+        assert not is_allowed("os:system")
+    assert is_allowed("os:system")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "found"),
+    [
+        ("none", "os:system", False),
+        ("none", "none:system", False),
+        ("all", "os:system", True),
+        ("my_lab", "my_lab:Net", True),
+        ("my_lab", "my_lab.nets.small:Net", True),
+        ("my_lab", "my_laboratory:Net", False),
+        ("my_lab.nets", "my_lab:Net", False),
+        ("my_lab:Net", "my_lab:Net", True),
+        ("my_lab:Net", "my_lab:Other", False),
+        ("my_lab, os", "os:system", True),
+        ("my_lab,none", "os:system", False),
+        ("my_lab", "my_lab.py:Net", False),
+        ("nets/", "nets/own.py:Net", True),
+        ("./nets", "nets/more/own.py:Net", True),
+        ("nets/", "nets/../own.py:Net", False),
+        ("nets/", "nets.own:Net", False),
+        ("nets/own.py", "nets/own.py:Net", True),
+        ("nets/own.py:Net", "nets/own.py:Other", False),
+        (".", "nets/own.py:Net", True),
+    ],
+)
+def test_what_is_named_there_is_allowed(allow, text, place, found):
+    allow(text)
+    assert is_allowed(place) is plugins.is_listed(place) is found
+    with plugins.without_code("coprefl report"):
+        assert is_allowed(place) is found
+
+
+def test_code_that_is_not_allowed_is_not_run(allow, marking, tmp_path):
+    place, mark = f"{marking}:net", tmp_path / "mark"
+    for text in ("none", f"my_lab,{tmp_path}/other/"):
+        allow(text)
+        line = f"^{re.escape(f'{place}: COPREFL_ALLOW = {text} does not allow this code')}$"
+        with pytest.raises(SettingsError, match=line):
+            plugins.find("model", place)
+    assert plugins.hash_at("model", place)  # Its text is read, and not run.
+    assert not mark.exists()
+    with plugins.without_code("coprefl report"), pytest.raises(SettingsError, match="report` runs"):
+        plugins.find("model", place)
+    allow(f"my_lab,{marking.parent}/")
+    assert plugins.find("model", place)(2) == 1
+    assert mark.exists()
+
+
+def test_not_even_the_package_of_a_module_is_imported(allow, tmp_path, monkeypatch):
+    """Python runs a to look for a.b."""
+    package = tmp_path / "leaves_a_mark"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')\n")
+    (package / "inner.py").write_text("def net(num_classes):\n    return 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    allow("none")
+    text = plugins.hash_at("model", "leaves_a_mark.inner:net")
+    assert text == plugins.hash_at("model", f"{package / 'inner.py'}:net") != ""
+    assert plugins.hash_at("model", "leaves_a_mark.outer:net") == ""
+    with pytest.raises(SettingsError, match="does not allow this code"):
+        plugins.find("model", "leaves_a_mark.inner:net")
+    assert "leaves_a_mark" not in sys.modules
+    assert not (tmp_path / "mark").exists()
+
+
+def test_what_a_program_registered_and_built_in_parts_stay(allow):
+    allow("none")
+    plugins.register("model", "mine", is_allowed)
+    assert plugins.find("model", "mine") is is_allowed
+    assert plugins.find("partition", "IidPartitioner").__name__ == "IidPartitioner"
+    for method in METHODS.values():  # Each was refused for its client.
+        assert issubclass(method.client_class, TorchClient)
+    with pytest.raises(SettingsError, match="does not allow this code"):
+        plugins.find("model", "coprefl_flwr.files:write_atomically")
+
+
+def test_an_entry_point_is_allowed_by_the_code_it_names(allow, entry_point):
+    entry_point("reader", "json.decoder:JSONDecoder")
+    allow("json")
+    assert plugins.find("model", "reader").__name__ == "JSONDecoder"
+    allow("none")
+    with pytest.raises(SettingsError, match=r"^json\.decoder:JSONDecoder: COPREFL_ALLOW = none"):
+        plugins.find("model", "reader")
