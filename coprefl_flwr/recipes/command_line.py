@@ -23,7 +23,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr import places
 from coprefl_flwr.allowed import without_code
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
@@ -61,7 +60,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import MLflow, Tracked, WandB, tensorboard
+from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
@@ -115,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed
     )
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.add_argument("--tensorboard", metavar="DIR", help="write metrics there too")
     run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
     run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
@@ -225,15 +224,8 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     there = [f"--{option}" for option in options if getattr(given, option)]
     if len(there) > 1:
         raise SettingsError(f"{' and '.join(there)}: give one of them")
-    if given.tracker:
-        place = places.resolved(given.tracker, Path.cwd())
-        places.find("tracker", place)
-        return Tracked(place, out.resolve())
-    if given.mlflow:
-        return MLflow.at(given.mlflow)
-    if given.wandb:
-        return WandB(given.wandb, out.resolve())
-    return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
+    values = ((option, getattr(given, option)) for option in options)
+    return next((tracker_of(name, value, out.resolve()) for name, value in values if value), None)
 
 
 def _check_folder(out: Path) -> None:
