@@ -42,7 +42,7 @@ Value = bool | int | float | str
 GROUP = "coprefl_flwr"
 """The group of entry points that are searched."""
 
-KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start")
+KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start", "client-wrapper")
 """What can be brought."""
 
 METRIC = "metric:"
@@ -75,9 +75,9 @@ def register(kind: str, name: str, what: Any) -> None:
 
 
 def split_options(text: str) -> tuple[str, str]:
-    """Return a place, and the options behind the last `:` that is followed by `key=`."""
-    cuts = list(_OPTIONS.finditer(text))
-    return (text[: cuts[-1].start()], text[cuts[-1].end() :]) if cuts else (text, "")
+    """Return a place, and the options behind the first `:` that is followed by `key=`."""
+    place, *options = _OPTIONS.split(text, maxsplit=1)
+    return place, "".join(options)
 
 
 def options_of(text: str) -> dict[str, Value]:

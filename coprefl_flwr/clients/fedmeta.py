@@ -1,6 +1,6 @@
 """FedMeta's client: the gradient of the query loss after adapting to the support set."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -57,10 +57,6 @@ class FedMetaClient(CoPreFLClient):
                 rates = self.descend(rates, found, adapted, float(config["meta-learning-rate"]))
                 losses.append(loss)
         return self.learnt(rates, sent), len(query[1]), {"loss": float(np.mean(losses))}
-
-    def changes(self, method: str, names: Sequence[str], config: Config) -> Collection[str]:
-        """Return all where gradients are answered; with "local-steps" these are models."""
-        return () if "local-steps" in config else super().changes(method, names, config)
 
     def meta_gradient(
         self, rates: Tensors, support: Batch, query: Batch, config: Config

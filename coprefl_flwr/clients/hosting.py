@@ -177,11 +177,6 @@ def run(
         metrics["loss"], arrays = float(first), Arrays()
     else:
         arrays = named(first, sent)
-        if getattr(client, "attack", ""):
-            # Here, as clients without torch have no attack.
-            from coprefl_flwr.clients.attacks import answered
-
-            arrays = answered(client, method, arrays, sent, config)
     for name, value in metrics.items():
         if name in TAKEN:
             raise ValueError(f"metric '{name}' cannot be called so; give it another name")

@@ -1,7 +1,5 @@
 """SCAFFOLD's client: local SGD corrected by control variates."""
 
-from collections.abc import Collection, Sequence
-
 import torch
 
 from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
@@ -45,10 +43,6 @@ class SCAFFOLDClient(StatefulClient):
         self.state.write(config, after)
         change = [after[name] - own[name] for name in names]
         return [*self.weights(), *change], len(samples), {"loss": loss}
-
-    def changes(self, method: str, names: Sequence[str], config: Config) -> Collection[str]:
-        """Return the variates: what is answered in their place is c_i^+ - c_i."""
-        return names[len(self.model.state_dict()) :]
 
     def gradient(self, samples: Samples) -> Arrays:
         """Return the gradient at the global model over all local samples (option I)."""

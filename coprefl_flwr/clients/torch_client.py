@@ -1,6 +1,6 @@
 """A client that trains a PyTorch model by local SGD, and one that keeps something besides."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -49,9 +49,6 @@ class TorchClient(NumPyClient):
     metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
     """Metrics of the user's own by name, which `tested` computes too."""
 
-    attack: str = ""
-    """How it spoils what it answers (see `coprefl_flwr.clients.attacks`); "" is not at all."""
-
     lends: bool = False
     """Whether `fit` may answer with the model's own memory: whoever sets it takes the numbers from
     there before the model is used again."""
@@ -80,13 +77,6 @@ class TorchClient(NumPyClient):
 
         `options` are the client's, by name.
         """
-
-    def changes(self, method: str, names: Sequence[str], config: Config) -> Collection[str]:
-        """Return which of the arrays sent a method answers by a gradient or a change.
-
-        `fit` answers with new values; every other method, such as `query`, with gradients.
-        """
-        return () if method == "fit" else names
 
     def training_samples(self, config: Config) -> Samples:
         """Return what this round's local training runs on."""

@@ -93,8 +93,8 @@ def pretrain(
         Whether nothing is logged but warnings.
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
-        `precision="bf16"`; attackers, as `attack="sign-flip", attack_share=0.3`; and options of
-        the method's client, such as CoPreFL's `support_fraction`.
+        `precision="bf16"`; `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and
+        options of the method's client, such as CoPreFL's `support_fraction`.
 
     Raises
     ------

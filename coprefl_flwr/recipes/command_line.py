@@ -22,7 +22,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
 from coprefl_flwr.files import (
@@ -58,7 +57,7 @@ from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.scale import FULL, SMALL
 from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import MLflow, Tracked, WandB, tensorboard
+from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
@@ -102,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="run a recipe, and report")
     _add_recipe(run)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    run.add_argument("--tensorboard", type=Path, metavar="DIR", help="write metrics there too")
+    run.add_argument("--tensorboard", metavar="DIR", help="write metrics there too")
     run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
     run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
@@ -233,15 +232,8 @@ def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
     there = [f"--{option}" for option in options if getattr(given, option)]
     if len(there) > 1:
         raise SettingsError(f"{' and '.join(there)}: give one of them")
-    if given.tracker:
-        place = plugins.resolved(given.tracker, Path.cwd())
-        plugins.find("tracker", place)
-        return Tracked(place, out.resolve())
-    if given.mlflow:
-        return MLflow.at(given.mlflow)
-    if given.wandb:
-        return WandB(given.wandb, out.resolve())
-    return tensorboard(given.tensorboard.resolve()) if given.tensorboard else None
+    values = ((option, getattr(given, option)) for option in options)
+    return next((tracker_of(name, value, out.resolve()) for name, value in values if value), None)
 
 
 def _check_folder(out: Path) -> None:

@@ -11,6 +11,7 @@ from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
+from coprefl_flwr.studies.phases import WRAPPER
 
 PARTS = ("settings", "metrics", "search", "small")
 """The keys of a recipe that can name something of a user's own."""
@@ -36,9 +37,10 @@ def _method(entry: Located, folder: Path) -> Located:
         return entry
     label, named, options = named_method(entry)
     path = resolved(named, folder)
-    if path.value == named.value:
+    own = {key: resolved(one, folder) for key, one in options.items()}
+    if path.value == named.value and own == options:
         return entry
-    return entry.holding({label: entry.holding({"method": path, **options})})
+    return entry.holding({label: entry.holding({"method": path, **own})})
 
 
 def resolved(entry: Located, folder: Path) -> Located:
@@ -60,7 +62,13 @@ def _words(word: str, folder: Path) -> str:
     """Return a place, or several joined by "+", with whole paths; any other word as it is."""
     if word.startswith(FILE):
         return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
-    return "+".join(plugins.resolved(one, folder) for one in word.split("+"))
+    return "+".join(_phase(one, folder) for one in word.split("+"))
+
+
+def _phase(text: str, folder: Path) -> str:
+    """Return a place, and a client wrapper in the options behind it, with whole paths."""
+    before, mark, wrapper = plugins.resolved(text, folder).partition(f"{WRAPPER}=")
+    return before + mark + (plugins.resolved(wrapper, folder) if mark else "")
 
 
 def with_what_columns_need(tree: dict[str, Located]) -> None:

@@ -1,9 +1,8 @@
 """Where metrics go while a run is under way, besides its files.
 
-A tracker is a function: a stage -> hooks of `RoundStrategy.start`, called after every round; a hook
-with a method `close` is told when its stage ends, whatever ended it. A user's own is a function of
-the recipe's folder that returns one, named by its place. Trackers go to workers, so they hold
-nothing that is open.
+A tracker is a function: a stage -> hooks of `RoundStrategy.start`, called after every round; a
+hook's method `close`, if it has one, is called when its stage ends, whatever ended it. Trackers go
+to workers, so they hold nothing that is open.
 """
 
 import hashlib
@@ -11,9 +10,10 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,28 +24,33 @@ from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Track
 
+OpenRun = tuple[Callable[[dict[str, float], int], object], Callable[[bool], object]]
+"""How to write metrics of a round into an open run, and how to end it, finished or not."""
 
-@dataclass(frozen=True)
-class Tracked:
-    """A tracker of the user's own, found anew in every process: a function of the folder `out`."""
 
-    place: str
-    out: Path
+def tracker_of(option: str, place: str, out: Path) -> Track:
+    """Return the tracker of an option of `coprefl run`, such as "mlflow", and of its value.
 
-    def __call__(self, stage: Stage) -> Sequence[Hook]:
-        """Return the hooks that it gives for a stage."""
-        track = plugins.call(self.place, plugins.find("tracker", self.place), (self.out,))
-        if not callable(track):
-            raise SettingsError(
-                f"{self.place}: a tracker is a function of a folder, which returns "
-                "a function of a stage"
-            )
-        return tuple(track(stage))
+    `out` is the recipe's folder. Raises a SettingsError if a package or a key is missing, or if
+    there is no such tracker of the user's own.
+    """
+    if option == "tracker":
+        place = plugins.resolved(place, Path.cwd())
+        plugins.find("tracker", place)
+        return partial(_own, place, out)
+    if importlib.util.find_spec(option) is None:
+        package = f"pip install 'coprefl-flwr[{option}]'"
+        raise SettingsError(f"--{option} needs the package: {package}")
+    if option == "wandb":
+        _check_key()
+        return partial(_follow, partial(_wandb, place, out))
+    place = place if "://" in place else str(Path(place).resolve())
+    return partial(_follow, partial(_mlflow if option == "mlflow" else _tensorboard, place))
 
 
 @contextmanager
 def followed(stage: Stage, tracker: Track | None) -> Iterator[Sequence[Hook]]:
-    """Give the hooks that follow a stage, and tell those that keep something open of its end."""
+    """Give the hooks that follow a stage, and close those that can be closed at its end."""
     hooks = tracker(stage) if tracker else ()
     try:
         yield hooks
@@ -55,186 +60,104 @@ def followed(stage: Stage, tracker: Track | None) -> Iterator[Sequence[Hook]]:
                 close()
 
 
-def tensorboard(folder: Path) -> Track:
-    """Return a tracker that writes every metric of every round for TensorBoard.
-
-    Raises a SettingsError if TensorBoard is not installed.
-    """
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise _missing("tensorboard") from error
-
-    def track(stage: Stage) -> Sequence[Hook]:
-        def write(report: RoundReport) -> None:
-            # Opened for each round: a writer left open when a run fails would lose its last rounds.
-            with SummaryWriter(str(folder / stage.key)) as writer:
-                for name, value in report.metrics.items():
-                    writer.add_scalar(name, value, report.round)
-
-        return (write,)
-
-    return track
+def _own(place: str, out: Path, stage: Stage) -> Sequence[Hook]:
+    """Return the hooks of a user's own tracker, which every process looks for anew."""
+    track = plugins.call(place, plugins.find("tracker", place), (out,))
+    if not callable(track):
+        problem = "a tracker is a function of a folder, which returns a function of a stage"
+        raise SettingsError(f"{place}: {problem}")
+    return tuple(track(stage))
 
 
-def _missing(extra: str) -> SettingsError:
-    return SettingsError(f"--{extra} needs the package: pip install 'coprefl-flwr[{extra}]'")
+def _follow(open_run: Callable[[str], OpenRun], stage: Stage) -> Sequence[Hook]:
+    return (Follower(open_run, stage.key),)
 
 
-# ---- MLflow --------------------------------------------------------------------------------------
+@dataclass
+class Follower:
+    """Opens a stage's run in its first round, and writes each round's metrics into it."""
 
-
-@dataclass(frozen=True)
-class MLflow:
-    """A tracker with an MLflow run for each stage, in the experiment `coprefl`.
-
-    `place` is a folder, which need not exist, or an address that MLflow takes. Raises a
-    SettingsError if MLflow is not installed.
-    """
-
-    place: str
-
-    def __post_init__(self) -> None:
-        """Check that there is MLflow."""
-        if importlib.util.find_spec("mlflow") is None:
-            raise _missing("mlflow")
-
-    @classmethod
-    def at(cls, place: str) -> "MLflow":
-        """Return the tracker for a folder, which counts from here, or for an address."""
-        return cls(place if "://" in place else Path(place).resolve().as_uri())
-
-    def __call__(self, stage: Stage) -> Sequence[Hook]:
-        """Return the hook that follows a stage."""
-        return (_MLflowRun(self.place, stage.key),)
-
-
-class _MLflowRun:
-    """Writes a stage's rounds into its run, which a stage that goes on finds again."""
-
-    def __init__(self, place: str, key: str) -> None:
-        self.place, self.key = place, key
-        self.client: Any = None
-        self.run = ""
-        self.ended = False
+    open_run: Callable[[str], OpenRun]
+    key: str
+    run: OpenRun | None = None
+    finished: bool = False
 
     def __call__(self, report: RoundReport) -> None:
-        from mlflow.entities import Metric
-
-        if not self.client:
-            self.open()
-        at, step = int(1000 * time.time()), report.round
-        entries = report.metrics.items()
-        found = [Metric(_mlflow_name(name), float(value), at, step) for name, value in entries]
-        self.client.log_batch(self.run, found)
-        self.ended = report.round == report.num_rounds
-
-    def open(self) -> None:
-        """Find the stage's run, or begin it."""
-        # MLflow wants a database, and its makers do no more for folders, which are all we need.
-        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-        from mlflow import MlflowClient
-
-        self.client = MlflowClient(self.place)
-        experiment = _experiment(self.client)
-        wanted = f"tags.stage = '{self.key}'"
-        known = self.client.search_runs([experiment], wanted)
-        name, tags = self.key, {"stage": self.key}
-        run = known[0] if known else self.client.create_run(experiment, run_name=name, tags=tags)
-        self.run = run.info.run_id
-        self.client.update_run(self.run, status="RUNNING")
+        """Write a round."""
+        self.run = self.run or self.open_run(self.key)
+        self.run[0]({name: float(one) for name, one in report.metrics.items()}, report.round)
+        self.finished = report.round == report.num_rounds
 
     def close(self) -> None:
-        """Say that the stage ended, or that it did not come to its end."""
+        """End the run; one that is not finished is marked as failed, and can go on."""
         if self.run:
-            self.client.set_terminated(self.run, "FINISHED" if self.ended else "FAILED")
+            self.run[1](self.finished)
 
 
-def _experiment(client: Any) -> str:
-    """Return the id of the experiment that all stages are runs of."""
+def _tensorboard(place: str, key: str) -> OpenRun:
+    """Open event files in a folder for the stage."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(Path(place, key)))
+
+    def write(metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            writer.add_scalar(name, value, step)
+        writer.flush()  # A process that is killed loses no round.
+
+    return write, lambda _: writer.close()
+
+
+def _mlflow(place: str, key: str) -> OpenRun:
+    """Open the stage's run in the experiment `coprefl`, at an address or in a folder."""
+    # MLflow prefers a database; a folder is all that is needed here.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
     from mlflow.exceptions import MlflowException
 
-    found = client.get_experiment_by_name("coprefl")
-    if found is None:
-        try:
-            return str(client.create_experiment("coprefl"))
-        except MlflowException:  # Another worker was first.
-            found = client.get_experiment_by_name("coprefl")
-    return str(found.experiment_id)
+    client = MlflowClient(place if "://" in place else Path(place).as_uri())
+    with suppress(MlflowException):  # It exists, perhaps since a moment ago, by another worker.
+        client.create_experiment("coprefl")
+    experiment: Any = client.get_experiment_by_name("coprefl")
+    of = experiment.experiment_id
+    known = client.search_runs([of], f"tags.stage = '{key}'")
+    run = known[0] if known else client.create_run(of, None, {"stage": key}, key)
+    run_id = run.info.run_id
+    client.update_run(run_id, status="RUNNING")
+
+    def write(metrics: dict[str, float], step: int) -> None:
+        at, refused = int(1000 * time.time()), r"[^\w\-. /]"
+        named = {re.sub(refused, "_", name): value for name, value in metrics.items()}
+        client.log_batch(run_id, [Metric(name, value, at, step) for name, value in named.items()])
+
+    return write, lambda done: client.set_terminated(run_id, "FINISHED" if done else "FAILED")
 
 
-def _mlflow_name(name: str) -> str:
-    """Return a metric's name with nothing in it that MLflow refuses."""
-    return re.sub(r"[^\w\-. /]", "_", name)
+def _check_key() -> None:
+    """Raise a SettingsError if Weights & Biases would ask for a key once runs are under way."""
+    import wandb
+
+    quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    if not quiet and not wandb.login(verify=False, prompt=False):
+        raise SettingsError("--wandb has no key: run `wandb login`, or set WANDB_MODE=offline")
 
 
-# ---- Weights & Biases ----------------------------------------------------------------------------
+def _wandb(place: str, out: Path, key: str) -> OpenRun:
+    """Open the stage's run in the project `place`; offline it lies in `out`/wandb."""
+    import wandb
 
-
-WANDB_QUIET = ("offline", "disabled")
-"""What WANDB_MODE can say so that nothing is sent."""
-
-
-@dataclass(frozen=True)
-class WandB:
-    """A tracker with a run of Weights & Biases for each stage, in `project`.
-
-    With WANDB_MODE=offline nothing is sent: the runs lie in `folder`/wandb, for `wandb sync`.
-    Raises a SettingsError if wandb is not installed, or has no key and is not offline.
-    """
-
-    project: str
-    folder: Path
-
-    def __post_init__(self) -> None:
-        """Check that there is wandb, and that it has nothing to ask once runs are under way."""
-        if importlib.util.find_spec("wandb") is None:
-            raise _missing("wandb")
-        if os.environ.get("WANDB_MODE", "online") in WANDB_QUIET:
-            return
-        import wandb
-
-        if not wandb.login(verify=False, prompt=False):
-            raise SettingsError("--wandb has no key: run `wandb login`, or set WANDB_MODE=offline")
-
-    def __call__(self, stage: Stage) -> Sequence[Hook]:
-        """Return the hook that follows a stage."""
-        return (_WandBRun(self, stage.key),)
-
-
-class _WandBRun:
-    """Writes a stage's rounds into its run, which is open while the stage is under way."""
-
-    def __init__(self, of: WandB, key: str) -> None:
-        self.of, self.key = of, key
-        self.run: Any = None
-        self.ended = False
-
-    def __call__(self, report: RoundReport) -> None:
-        self.run = self.run or self.open()
-        self.run.log(dict(report.metrics), step=report.round)
-        self.ended = report.round == report.num_rounds
-
-    def open(self) -> Any:
-        """Begin the stage's run, or go on with it: its id is that of the stage."""
-        import wandb
-
-        mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb first found it.
-        self.of.folder.mkdir(parents=True, exist_ok=True)
-        quiet = wandb.Settings(silent=True, console="off", disable_git=True, save_code=False)
-        return wandb.init(
-            project=self.of.project,
-            mode=mode,
-            dir=self.of.folder,
-            id=hashlib.sha256(self.key.encode()).hexdigest()[:16],
-            name=self.key,
-            group=self.key.partition("/")[0],
-            resume="allow",
-            reinit="create_new",  # Others may be open in this process.
-            settings=quiet,
-        )
-
-    def close(self) -> None:
-        """End the run; one that did not come to its end can go on."""
-        if self.run:
-            self.run.finish(exit_code=0 if self.ended else 1)
+    mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb first found it.
+    out.mkdir(parents=True, exist_ok=True)
+    run = wandb.init(
+        project=place,
+        mode=mode,
+        dir=out,
+        id=hashlib.sha256(key.encode()).hexdigest()[:16],
+        name=key,
+        group=key.partition("/")[0],
+        resume="allow",
+        reinit="create_new",  # Others may be open in this process.
+        settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
+    )
+    return run.log, lambda finished: run.finish(exit_code=0 if finished else 1)

@@ -65,7 +65,8 @@ def texts_of(config: Mapping[str, Any]) -> tuple[str, ...]:
     These are files of a user's own and registered names; a module is imported once.
     """
     named = " ".join(value for value in config.values() if isinstance(value, str))
-    words = [plugins.split_options(word)[0] for word in re.split(r"[\s+]+", named)]
+    words = re.split(r"[\s+]+", named) + re.findall(r"client-wrapper=([^\s+,]+)", named)
+    words = [plugins.split_options(word)[0] for word in words]
     files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
     known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
     return (*files, *known)

@@ -51,7 +51,7 @@ GLOBAL = "global.safetensors"
 REFUSED = {
     "participants": "all clients of a personalised study take part",
     "momentum": "a personalised study trains by Adam",
-    "attack": "attackers are of a pre-training; there are none in a personalised study",
+    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
     "stop-at-loss": "its methods have no model of everybody to stop at",
     "clients": "how many a personalised study has is personal-clients",
 }

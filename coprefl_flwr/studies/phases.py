@@ -2,14 +2,16 @@
 
 import contextlib
 import difflib
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coprefl_flwr import plugins
-from coprefl_flwr.clients.attacks import ATTACKS, STRENGTH, attackers
-from coprefl_flwr.errors import SettingsError
+from flwr.client import NumPyClient
+
+from coprefl_flwr import plugins, seeds
+from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import LocalTraining, default_device
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import (
@@ -39,18 +41,16 @@ class TrainingSettings(LocalTraining):
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
     participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
-    attack: str = option(
-        "none",
-        "what attackers do, in the pre-training alone: `sign-flip` (the update turned around), "
-        f"`scale` ({STRENGTH:g} times as long), `noise` ({STRENGTH:g} times as long is added), "
-        "`label-flip` (they train on C - 1 - y)",
-        choices=("none", *ATTACKS),
+    client_wrapper: str | None = option(
+        None,
+        "module:NAME or file.py:NAME, a function or class that takes a client of the pre-training "
+        "and returns the client that takes its place, such as an attacker",
     )
-    attack_share: float = option(
+    client_wrapper_share: float = option(
         0.0,
-        "part of the pre-training's clients that are attackers, drawn by the seed",
+        "part of the pre-training's clients that are wrapped, drawn by the seed",
         minimum=0,
-        maximum=0.99,
+        maximum=1,
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
@@ -67,28 +67,47 @@ class TrainingSettings(LocalTraining):
             both = f"local-steps = {steps} and local-epochs = {epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
         super().__post_init__()
-        if self.attack == "none" and self.attack_share:
-            problem = f"attack-share = {self.attack_share}: needs an attack, one of "
-            raise SettingsError(problem + ", ".join(ATTACKS), "attack-share", "attack")
-        if self.attack != "none" and not self.attack_share:
-            problem = (
-                f"attack = {self.attack}: needs an attack-share above 0, a part of the clients"
-            )
-            raise SettingsError(problem, "attack", "attack-share")
+        place, share = self.client_wrapper, self.client_wrapper_share
+        if place is None and share:
+            problem = f"client-wrapper-share = {share}: needs a client-wrapper, as file.py:NAME"
+            raise SettingsError(problem, *WRAPPER_KEYS)
+        if place is not None and not share:
+            problem = f"client-wrapper = {place}: needs a client-wrapper-share above 0"
+            raise SettingsError(f"{problem}, a part of the clients", *WRAPPER_KEYS)
+        if place is not None:
+            with concerning(WRAPPER):
+                plugins.check(WRAPPER, place)
 
-    def attackers(self, seed: int, clients: int) -> frozenset[int]:
-        """Return which of the pre-training's clients attack.
+    def wrapped_clients(self, seed: int, clients: int) -> frozenset[int]:
+        """Return the ids of the pre-training's clients that are wrapped.
 
-        Raises a SettingsError if the share gives none of them, or all.
+        Raises a SettingsError if the share of so many clients is not one client.
         """
-        if self.attack == "none":
-            return frozenset()
-        found = attackers(seed, clients, self.attack_share)
-        if not 0 < len(found) < clients:
-            problem = f"attack-share = {self.attack_share}: gives {len(found)} attackers of clients"
-            limit = f"there must be at least 1, and at most {clients - 1}"
-            raise SettingsError(f"{problem} = {clients}; {limit}", "attack-share", "clients")
+        share = self.client_wrapper_share
+        found = _drawn(seed, clients, share)
+        if share and not found:
+            problem = f"client-wrapper-share = {share}: is none of clients = {clients}"
+            raise SettingsError(problem, "client-wrapper-share", "clients")
         return found
+
+    def wrapped(self, client: NumPyClient) -> NumPyClient:
+        """Return what the client wrapper makes of a client.
+
+        Raises a SettingsError if that is not a NumPyClient.
+        """
+        place = str(self.client_wrapper)
+        found = plugins.call(place, plugins.find(WRAPPER, place), (client,))
+        if not isinstance(found, NumPyClient):
+            problem = f"{place} returned a {type(found).__name__}"
+            raise SettingsError(f"{problem}; a client wrapper returns a NumPyClient", WRAPPER)
+        return found
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
+    """Return round(share x clients) ids; those of a smaller share are among those of a larger."""
+    order = seeds.generator(seed, "attackers").permutation(clients)
+    return frozenset(map(int, order[: round(share * clients)]))
 
 
 TRAINING_KEYS = tuple(declared(TrainingSettings))
@@ -97,7 +116,8 @@ TRAINING_KEYS = tuple(declared(TrainingSettings))
 FRESH, KEEP = NO_METHODS = ("fresh", "keep")
 """Heads that a task begins with as they are, without a round that computes them."""
 
-ATTACK_KEYS, PRECISION = ("attack", "attack-share"), "precision"
+PRECISION, WRAPPER = "precision", "client-wrapper"
+WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
 _OF_EPOCHS = ("local-epochs", "max-local-steps")
 
@@ -132,12 +152,12 @@ class Phase:
     def about(self) -> dict[str, Any]:
         """Return the method and everything that it heeds, "" for what is not set.
 
-        A method without attackers heeds no option of attacks, and a mean none of robust rules.
+        A method without client wrappers heeds no option of them, and a mean none of robust rules.
         """
         values = values_of(self.training)
         if values["learning-rate"] is None:  # However it is written, it is the same.
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
-        unheeded = set() if self.training.attack_share else set(ATTACK_KEYS)
+        unheeded = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
             unheeded |= {key for key, one in self.method.options.items() if one.name in AGGREGATION}
         keys = training_keys(self.method, self.role)
@@ -147,21 +167,24 @@ class Phase:
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
-        own = {"text": self.method.text} if self.method.text else {}
-        return self.about() | {"version": self.method.strategy_class.version} | own
+        texts = {"text": self.method.text} if self.method.text else {}
+        about = self.about()
+        if place := about.get(WRAPPER):
+            texts["wrapper"] = plugins.hash_at(WRAPPER, place)
+        return about | {"version": self.method.strategy_class.version} | texts
 
 
 def training_keys(method: Method, role: str) -> tuple[str, ...]:
     """Return the settings of the training that a method heeds, and may set for itself."""
     if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
-        unheeded = ("participants", "momentum", *ATTACK_KEYS)
+        unheeded = ("participants", "momentum", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if key not in unheeded)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = method.strategy_class.samples_clients
     if not method.trains_locally:
-        return ("rounds", "participants", PRECISION, *(ATTACK_KEYS if drawn else ()))
-    of_clients = ("participants", *ATTACK_KEYS)
+        return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
+    of_clients = ("participants", *WRAPPER_KEYS)
     return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
 
@@ -187,7 +210,8 @@ def folder_of(name: str) -> str:
 
 def shown(name: str) -> str:
     """Return an entry of `method` as people are told of it: files without their folders."""
-    return "+".join(plugins.portable(phase) for phase in name.split("+"))
+    found = "+".join(plugins.portable(phase) for phase in name.split("+"))
+    return re.sub(rf"({WRAPPER}=)[^,+]*[/\\]", r"\1", found)
 
 
 def read_phase(

@@ -53,7 +53,7 @@ class Pretraining(Stage):
                 )
             phase.check_aggregation("method", wanted)
             try:
-                phase.training.attackers(study.run.seed, most)
+                phase.training.wrapped_clients(study.run.seed, most)
             except SettingsError as error:
                 raise SettingsError(f"method, {name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.clients.attacks import LABEL_FLIP, turned_around
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import ServerData
@@ -36,7 +36,7 @@ from coprefl_flwr.studies.phases import (
 from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import STATES, Stage
+from coprefl_flwr.studies.stage import FOLDER, STATES, Stage
 from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
@@ -156,13 +156,18 @@ class Starts(Study):
         if self.head_phase or self.tasks.diagnostics:
             self.head_layer(self.tasks.task_classes)
         fewest = min(len(client.train) for client in pretraining.clients)
-        for start in self.starts.values():
+        for name, start in self.starts.items():
             if start.from_elsewhere:
                 start.weights()
+            about = {"population": clients_of.PRETRAINING, "method": name, FOLDER: start.path}
+            first = 1
             for phase in start.phases:
                 self._check_server_data(start.start, phase)
                 # Better now than in a round.
                 phase.method.check_samples(fewest, phase.options)
+                if drawn := phase.training.wrapped_clients(self.run.seed, self.data.clients):
+                    self.client(min(drawn), {**about, "server-round": first})
+                first += phase.training.rounds
 
     def _check_server_data(self, start: str, phase: Phase) -> None:
         """Raise a SettingsError if a method would find less data at the server than it needs."""
@@ -183,29 +188,32 @@ class Starts(Study):
         in_pretraining = population == clients_of.PRETRAINING
         return self.data.clients if in_pretraining else self.tasks.task_clients
 
+    def client(self, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
+        """Return the client that a message is about, wrapped if it was drawn for that."""
+        client = super().client(client_id, config)
+        if str(config["population"]) != clients_of.PRETRAINING:
+            return client
+        start = self.starts[str(config["method"])]
+        training = start.phase_of(int(config["server-round"])).training
+        drawn = training.wrapped_clients(self.run.seed, self.data.clients)
+        return training.wrapped(client) if client_id in drawn else client
+
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message is about: a start's phase, or a task's."""
         group, phase = self.populations.population(str(config["population"])), self.task_phase
-        server_round, attack = int(config["server-round"]), ""
+        server_round = int(config["server-round"])
         if group.name == clients_of.PRETRAINING:
             phase = self.starts[str(config["method"])].phase_of(server_round)
-            if client_id in phase.training.attackers(self.run.seed, self.data.clients):
-                attack = phase.training.attack
         elif self.head_phase and server_round == 1:
             phase = self.head_phase
         held = group.clients[client_id]
-        flips = attack == LABEL_FLIP
-        train = turned_around(held.train, self.num_classes) if flips else held.train
         # In the run's folder: any node may run any client, so they share a file system.
         offered = {"state": ClientState(self.folder_of(config) / STATES)}
         # Weights are loaded into it, so all clients of a process share it.
         module = self._shared_network(len(group.classes))
-        client = phase.method.client(
-            phase.options, module, train, offered, test=held.test, training=phase.training
+        return phase.method.client(
+            phase.options, module, held.train, offered, test=held.test, training=phase.training
         )
-        if attack:
-            client.attack = attack
-        return client
 
 
 @functools.lru_cache(maxsize=16)

@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 import yaml
+from flwr.client import NumPyClient
 
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
@@ -97,7 +98,7 @@ class Study(ABC):
     def hosted(self, population: str) -> int:
         """Return how many clients a population has, each of which any node can run."""
 
-    def client(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
+    def client(self, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message with this config is about."""
         client = self.client_of_method(client_id, config)
         client.metrics = self.metrics.functions

@@ -16,7 +16,7 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays, other_dtype
 from coprefl_flwr.client_state import ClientState
-from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.clients.hosting import named
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
@@ -217,7 +217,7 @@ def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> Loca
         return returned
 
     def make(_: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-        client: TorchClient = study.client(client_id, config)
+        client = study.client(client_id, config)
         for name in ("fit", "query"):
             if callable(answer := getattr(client, name, None)):
                 setattr(client, name, functools.partial(watched, name, answer))

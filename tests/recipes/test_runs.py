@@ -72,8 +72,8 @@ DECISIONS = {
     "method": ("fedavg", MODEL),
     "rounds": (51, MODEL),
     "participants": (4, MODEL),
-    "attack": ("noise", MODEL),
-    "attack-share": (0.5, MODEL),
+    "client-wrapper": ("examples/attacks/attackers.py:Noise", MODEL),
+    "client-wrapper-share": (0.5, MODEL),
     "local-steps": (6, MODEL),
     "local-epochs": (6, MODEL),
     "batch-size": (7, BOTH),
@@ -137,7 +137,10 @@ def another(option):
     return option.default + 2 if isinstance(option.default, int) else option.default / 3 + 0.1
 
 
-ATTACKED = {"attack": "scale", "attack-share": 0.3}
+WRAPPED = {
+    "client-wrapper": "examples/attacks/attackers.py:Scale",
+    "client-wrapper-share": 0.3,
+}
 """Settings of which neither can be without the other."""
 
 HAVE = {key: having(key) for key in short_forms()}
@@ -184,8 +187,8 @@ def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base,
     value, enters = DECISIONS[key]
     value = str(in_domains / "other.npz") if value == "OTHER" else value
     start = HAVE.get(key, "coprefl")
-    if key in ATTACKED:
-        base |= ATTACKED
+    if key in WRAPPED:
+        base |= WRAPPED
     changed = base | {key: value} | ({"run-name": "x"} if key == "resume" else {})
     if key != "study":
         assert Settings.from_config(base | {"method": start}) != Settings.from_config(

@@ -1,6 +1,7 @@
 """Metrics for TensorBoard, MLflow and Weights & Biases, while a run is under way."""
 
 import json
+import pickle
 import struct
 import sys
 
@@ -10,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.trackers import MLflow, followed, tensorboard
+from coprefl_flwr.recipes.trackers import followed, tracker_of
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import read_result
 from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
@@ -29,12 +30,9 @@ def refused(tiny_images, tmp_path, capsys):
     return run
 
 
-@pytest.mark.parametrize(
-    ("extra", "module"),
-    [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow"), ("wandb", "wandb")],
-)
-def test_without_the_package_nothing_is_started(extra, module, refused, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, module, None)
+@pytest.mark.parametrize("extra", ["tensorboard", "mlflow", "wandb"])
+def test_without_the_package_nothing_is_started(extra, refused, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, extra, None)
     assert refused(f"--{extra}", str(tmp_path / "there")) == (
         f"coprefl: --{extra} needs the package: pip install 'coprefl-flwr[{extra}]'\n"
     )
@@ -94,8 +92,19 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
 
 
 def test_nothing_is_written_before_the_first_round(tmp_path):
-    assert len(tensorboard(tmp_path)(Run.of({}, "fedavg", 0).main)) == 1
+    tracker = tracker_of("tensorboard", str(tmp_path), tmp_path)
+    with followed(Run.of({}, "fedavg", 0).main, tracker) as hooks:
+        assert len(hooks) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_round_is_on_the_disk_before_the_stage_ends(tmp_path):
+    """A process that is killed loses no round; and trackers go to other processes."""
+    tracker = pickle.loads(pickle.dumps(tracker_of("tensorboard", str(tmp_path), tmp_path)))
+    stage = Run.of({}, "fedavg", 0).main
+    with followed(stage, tracker) as (hook,):
+        hook(RoundReport(1, 2, {}, {"loss": 1.5}, None, 0.1))
+        assert written(tmp_path / stage.key) == {"loss": [(1, 1.5)]}
 
 
 @pytest.fixture
@@ -157,7 +166,8 @@ def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
     report = RoundReport(1, 2, {}, {"loss": 1.0, "my:metric %": 2.0}, None, 0.1)
 
     def fail():
-        with followed(stage, MLflow.at(str(tmp_path))) as (hook,):
+        tracker = tracker_of("mlflow", str(tmp_path), tmp_path)
+        with followed(stage, tracker) as (hook,):
             hook(report)
             raise ZeroDivisionError
 

@@ -183,7 +183,11 @@ KNOWN = ", ".join(["random", *TRAINED])
             "'meta-learning-rate'?; it has variant, inner-learning-rate, inner-steps, "
             "meta-learning-rate, local-steps, support-fraction, resplit, "
             + ", ".join(
-                [*OF_AVERAGES, "rounds", "participants", "precision", "attack", "attack-share"]
+                [
+                    *OF_AVERAGES,
+                    *("rounds", "participants", "precision"),
+                    *("client-wrapper", "client-wrapper-share"),
+                ]
             ),
         ),
         (
