@@ -117,7 +117,7 @@ def pretrain(
                 study.root = folder
             file = folder / CHECKPOINT
             progress.add([(PRETRAINING_KIND, job.rounds)])
-            progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
+            part = progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
             try:
                 with grid_of(job.app, job.nodes, workers) as grid:
                     result = job.strategy.start(
@@ -128,9 +128,11 @@ def pretrain(
                         checkpoint=file if checkpoint else None,
                         checkpoint_every=CHECKPOINT_EVERY,
                         resume=file.exists(),
-                        hooks=[progress],
+                        hooks=[part],
                     )
-            finally:  # Of a run that failed too: until then.
+            finally:
+                progress.end(part)
+                # Of a run that failed too: until then.
                 if isinstance(method, RoundStrategy):
                     method.history = job.strategy.history
             arrays = from_record(result.arrays)

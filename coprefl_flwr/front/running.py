@@ -78,7 +78,8 @@ def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
 def shown(stages: Sequence[Stage], quiet: bool) -> Iterator[Progress]:
     """Give the account of progress; inside, nothing is logged but warnings if it is to be quiet."""
     without_colours()
-    progress = Progress.of([(stage.kind, stage.rounds) for stage in stages])
+    progress = Progress()
+    progress.add((stage.kind, stage.rounds) for stage in stages)
     with contextlib.ExitStack() as silent:
         silent.enter_context(quiet_flower())
         if quiet:

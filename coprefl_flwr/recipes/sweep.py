@@ -265,7 +265,7 @@ class InProcess:
 
     store: ModelStore
     tracker: Track | None = None
-    progress: Progress = field(default_factory=lambda: Progress(0))
+    progress: Progress = field(default_factory=Progress)
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""

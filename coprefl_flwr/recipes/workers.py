@@ -10,7 +10,6 @@ import logging
 import os
 import queue
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from logging.handlers import QueueHandler
@@ -110,7 +109,7 @@ class Maker(Host):
         def work() -> None:
             problem = "its worker ended it"
             try:
-                problem = attempt(run, store, Told(0, to=told), tracker, keys=[key], hosts=others)
+                problem = attempt(run, store, Told(to=told), tracker, keys=[key], hosts=others)
             finally:
                 told.put(problem)
 
@@ -132,18 +131,11 @@ class Told(Progress):
     to: Any = None
     _last: float = 0.0
 
-    def begin(self, title: str, kind: str = "", rounds: int = 0, switch: int = 0) -> None:
-        """Say nothing: the other knows what was begun."""
-
-    def skip(self, title: str, kind: str = "", rounds: int = 0) -> None:
+    def note(self, title: str, kind: str = "", rounds: int = 0) -> None:
         """Say nothing."""
 
-    def note(self, title: str) -> None:
-        """Say nothing."""
-
-    def __call__(self, report: RoundReport) -> None:
+    def show(self, part: Part, report: RoundReport, now: float) -> None:
         """Hand on what can be shown of a round."""
-        now = time.monotonic()
         if report.round == report.num_rounds or now - self._last >= SHOWN_EVERY:
             self._last = now
             self.to.put(replace(report, arrays={}, evaluation=None))
@@ -157,7 +149,7 @@ class OnWorkers:
     workers: int
     tracker: Track | None = None
     asked: bool = True
-    progress: Progress = field(default_factory=lambda: Progress(0))
+    progress: Progress = field(default_factory=Progress)
     _every: list[Any] = field(default_factory=list)
     _free: list[Any] = field(default_factory=list)
     _coming: dict[Any, Any] = field(default_factory=dict)
@@ -183,6 +175,9 @@ class OnWorkers:
 
     def close(self) -> None:
         """End the workers, and Ray if it was started for them."""
+        for job in self._jobs.values():
+            if job.part:
+                self.progress.end(job.part)
         if self._every:
             import ray
 
@@ -228,7 +223,6 @@ class OnWorkers:
         except ray.exceptions.RayError as error:
             if not (self._coming or self._jobs or self._free):
                 raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
-            self.progress.clear()
             logger.warning("a worker is lost: %s", cut(one_line(error)))
         else:
             self._free.append(worker)
@@ -244,14 +238,14 @@ class OnWorkers:
 
     def _begun(self, piece: Piece, workers: int) -> Part | None:
         if part := self._left.pop(piece.key, None):
-            self.progress.again(part, workers)
+            self.progress.go_on(part, workers)
             return part
         if not piece.rounds:
             if piece.tries == 1:
                 self.progress.note(piece.title)
             return None
-        about = piece.title, piece.kind, piece.rounds, workers, piece.switch
-        return self.progress.beside(*about)
+        about = piece.title, piece.kind, piece.rounds, piece.switch, workers
+        return self.progress.begin(*about)
 
     def _wait(self, work: Work) -> None:
         """Wait for whatever comes first: a round, the end of a stage, or a worker."""
@@ -270,7 +264,6 @@ class OnWorkers:
         if isinstance(told, str):
             self._end(work, self._jobs.pop(first), told)
         elif isinstance(told, logging.LogRecord):
-            self.progress.clear()
             logging.getLogger(told.name).handle(told)
         elif job.part:
             job.part(told)
@@ -281,7 +274,6 @@ class OnWorkers:
         if piece.tries > 1:
             self._end(work, job, why)
             return
-        self.progress.clear()
         logger.warning("%s: its worker died; another goes on", piece.title)
         if job.part:
             self.progress.end(job.part)
@@ -295,9 +287,7 @@ class OnWorkers:
         failed = work.end(job.piece, problem)
         if job.part:
             self.progress.end(job.part)
-            if not (problem or job.part.at):
-                self.progress.clear()
+            if not (problem or job.part.last):
                 logger.info("%s  already done", job.piece.title)
         if failed:
-            self.progress.clear()
             logger.warning("%s failed: %s", job.piece.run.name, problem)

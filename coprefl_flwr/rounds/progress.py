@@ -1,14 +1,18 @@
-"""Progress of long work: a line that renews itself on a terminal, few lines in a log."""
+"""Progress of long work: bars on a terminal, few lines in a log."""
 
 import logging
-import shutil
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
+
+from rich import progress as rich
+from rich.console import Console
+from rich.file_proxy import FileProxy
+from rich.table import Column
 
 from coprefl_flwr.cores import load
 from coprefl_flwr.errors import for_terminal
@@ -22,12 +26,8 @@ LOG_INTERVAL = 5.0
 PRETRAINING_KIND, TASK_KIND, PERSONAL_KIND = "pre-training", "task", "personalised"
 """Kinds of parts: a round of one takes another time than a round of the other."""
 
-SHOWN = (
-    ("loss", "loss {:.3f}"),
-    ("query-loss", "query {:.3f}"),
-    ("evaluate-loss", "test loss {:.3f}"),
-)
-
+SHOWN = {"loss": "loss", "query-loss": "query", "evaluate-loss": "test loss"}
+"""Metrics that are shown, and what they are called."""
 
 SLOWER, AT_FIRST = 3.0, 5
 """A warning is given when the last rounds take this many times as long as the first ones: the
@@ -39,197 +39,168 @@ class Part:
     """A part of the work that is under way, on so many workers: a hook of its rounds."""
 
     of: "Progress"
-    number: int
+    number: str
     title: str
     kind: str
-    workers: int
-    began: float
-    shown: float
-    switch: int = 0
-    first_round: int = 0
+    left: int
+    switch: int
+    workers: int = 1
+    began: float = 0.0
+    shown: float = 0.0
+    first: int = 0
     last: int = 0
     pace: float = 0.0
-    left: int = 0
-    at: str = ""
     seconds: list[float] = field(default_factory=list)
+    bar: rich.TaskID | None = None
 
     def __call__(self, report: RoundReport) -> None:
         """Show a finished round (a hook of `RoundStrategy.start`)."""
-        self.of.show(self, report)
-
-    def take(self, report: RoundReport, now: float) -> None:
-        """Take in a finished round."""
-        self.first_round = self.first_round or report.round
-        self.pace = (now - self.began) / (report.round - self.first_round + 1)
+        now = time.monotonic()
+        self.first = self.first or report.round
+        self.pace = (now - self.began) / (report.round - self.first + 1)
         self.left = report.num_rounds - report.round
-        self.at = f"{report.round}/{report.num_rounds}"
-        # What follows a switch may take another time by its nature; not every round is told.
+        # What follows a switch may take another time by its nature; not every round is reported.
         if self.last <= self.switch < report.round:
             self.seconds.clear()
         self.last = report.round
         self.seconds.append(report.seconds)
+        self.of.show(self, report, now)
 
-    def slower(self) -> tuple[float, float] | None:
-        """Return the seconds of its first rounds and of its last, if these take much longer."""
+    def slower(self) -> str:
+        """Return by how much its last rounds take longer than the first ones, "" if not much."""
         # Not the very first: there data is loaded.
         first, last = self.seconds[1 : AT_FIRST + 1], self.seconds[-AT_FIRST:]
-        if len(self.seconds) <= 2 * AT_FIRST:
-            return None
-        before, now = statistics.median(first), statistics.median(last)
-        return (before, now) if now > SLOWER * before and now - before > 0.1 else None
+        before, now = statistics.median(first or last), statistics.median(last)
+        if len(self.seconds) <= 2 * AT_FIRST or now <= max(SLOWER * before, before + 0.1):
+            return ""
+        longer = f"{now / before:.1f} times as long as at first ({now:.2g} s, not {before:.2g} s)"
+        return f"{self.title}: a round takes {longer}"
 
 
 @dataclass
 class Progress:
-    """Shows how far a study of `parts` parts is; each part is a run of rounds.
+    """Shows how far `parts` parts of the work are, on so many worker processes.
 
-    Parameters
-    ----------
-    ahead : dict[str, int]
-        Rounds of each kind of part that were not begun yet, for the time left in all.
-    workers : int
-        How many processes there are for them.
+    Each part is a run of rounds. `ahead` are the rounds of each kind of part that were not begun
+    yet, for the time left in all.
     """
 
-    parts: int
+    parts: int = 0
     ahead: dict[str, int] = field(default_factory=dict)
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     done: int = 0
     workers: int = 1
     _live: list[Part] = field(default_factory=list)
     _pace: dict[str, float] = field(default_factory=dict)
-    _told: bool = False
+    _warned: bool = False
+    _bars: rich.Progress | None = None
+    _opened: ExitStack = field(default_factory=ExitStack)
 
-    @classmethod
-    def of(cls, parts: Sequence[tuple[str, int]]) -> "Progress":
-        """Return the account of parts, each of a kind and so many rounds."""
-        progress = cls(0)
-        progress.add(parts)
-        return progress
-
-    def add(self, parts: Sequence[tuple[str, int]]) -> None:
-        """Add parts to what is ahead."""
+    def add(self, parts: Iterable[tuple[str, int]]) -> None:
+        """Add parts, each of a kind and so many rounds, to what is ahead."""
         for kind, rounds in parts:
             self.parts += 1
             self.ahead[kind] = self.ahead.get(kind, 0) + rounds
 
-    def begin(self, title: str, kind: str = "", rounds: int = 0, switch: int = 0) -> None:
-        """Start the next part, of so many rounds; the one before it is over.
-
-        Rounds after `switch`, if there is one, are those of another method.
-        """
-        self._live.clear()
-        self.beside(title, kind, rounds, switch=switch)
-
-    def beside(
-        self, title: str, kind: str = "", rounds: int = 0, workers: int = 1, switch: int = 0
-    ) -> Part:
-        """Start a part beside those that are under way."""
-        self._count(kind, rounds)
-        now = time.monotonic()
-        shown = for_terminal(title)
-        part = Part(self, self.done, shown, kind, workers, now, now, switch, left=rounds)
-        self._live.append(part)
-        return part
-
-    def skip(self, title: str, kind: str = "", rounds: int = 0) -> None:
-        """Say that a part was finished by the run that this one resumes."""
-        self._count(kind, rounds)
-        logger.info("[%s/%s] %s  already done", self.done, self.parts, title)
-
-    def note(self, title: str) -> None:
-        """Say that a part without rounds is begun."""
-        self._count("", 0)
-        self.clear()
-        logger.info("[%s/%s] %s", self.done, self.parts, title)
-
-    def clear(self) -> None:
-        """Take the line that renews itself away, for another that stays."""
-        if self._live and self.stream.isatty():
-            self.stream.write("\r\x1b[2K")
-            self.stream.flush()
-
-    def _count(self, kind: str, rounds: int) -> None:
+    def _count(self, kind: str, rounds: int) -> str:
+        """Take a part from what is ahead; return its number, such as "[2/9]"."""
         self.done += 1
         if kind in self.ahead:
             self.ahead[kind] -= rounds
+        return f"[{self.done}/{self.parts}]"
 
-    def again(self, part: Part, workers: int) -> None:
-        """Go on with a part that was taken away before it was over."""
-        part.workers, part.began, part.first_round = workers, time.monotonic(), 0
+    def note(self, title: str, kind: str = "", rounds: int = 0) -> None:
+        """Log the title of a part that has no rounds to show."""
+        logger.info("%s %s", self._count(kind, rounds), title)
+
+    def begin(
+        self, title: str, kind: str = "", rounds: int = 0, switch: int = 0, workers: int = 1
+    ) -> Part:
+        """Start a part; whoever starts it ends it, also after an error.
+
+        Rounds after `switch`, if there is one, are those of another method.
+        """
+        part = Part(self, self._count(kind, rounds), for_terminal(title), kind, rounds, switch)
+        self.go_on(part, workers)
+        return part
+
+    def go_on(self, part: Part, workers: int) -> None:
+        """Start a part, or go on with one that was ended before it was over."""
+        part.workers, part.first = workers, 0
+        part.began = part.shown = time.monotonic()
         self._live.append(part)
+        if not self._bars and self.stream.isatty():
+            self._open(Console(file=self.stream))
+        if self._bars:
+            part.bar = self._bars.add_task(f"{part.number} {part.title}", total=part.left)
+
+    def _open(self, console: Console) -> None:
+        """Open bars on a terminal; lines of the log go above them."""
+        if console.is_dumb_terminal:
+            return
+        rest = Column(no_wrap=True, ratio=1)
+        line = rich.TextColumn("{task.description}", markup=False, table_column=rest)
+        self._bars = rich.Progress(
+            rich.BarColumn(12),
+            line,
+            console=console,
+            refresh_per_second=2,
+            transient=True,
+            expand=True,
+        )
+        self._opened.enter_context(self._bars)
+        for handler in logging.getLogger("flwr").handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream.isatty():
+                self._opened.callback(handler.setStream, handler.stream)
+                handler.setStream(FileProxy(console, handler.stream))
 
     def end(self, part: Part) -> None:
         """Take away a part, whether or not it came to its last round."""
         if part in self._live:
             self._live.remove(part)
+            if self._bars and part.bar is not None:
+                self._bars.remove_task(part.bar)
+        if not self._live:
+            self._opened.close()
+            self._bars = None
 
-    def __call__(self, report: RoundReport) -> None:
-        """Show a finished round of the part that was begun last."""
-        self.show(self._live[-1], report)
-
-    def show(self, part: Part, report: RoundReport) -> None:
-        """Show a finished round of a part."""
-        now = time.monotonic()
-        part.take(report, now)
+    def show(self, part: Part, report: RoundReport, now: float) -> None:
+        """Show a finished round of a part: in its bar, or in a line of the log if one is due."""
         self._pace[part.kind] = part.pace * part.workers
-        last = report.round == report.num_rounds
-        if self.stream.isatty():
-            # What is over stays, and below it one line renews itself.
-            line, alone = self._line(part, report), len(self._live) == 1
-            if last:
-                self.end(part)
-                line += "\n" + (self._beside() if self._live else "")
-            self.stream.write("\r\x1b[2K" + (line if last or alone else self._beside()))
-            self.stream.flush()
+        line, bars, last = self._line(part, report), self._bars, not part.left
+        if bars and part.bar is not None:
+            bars.update(part.bar, completed=part.last, total=report.num_rounds, description=line)
+            if last:  # What is over stays above the bars.
+                bars.console.print(line, markup=False, highlight=False, soft_wrap=True)
         elif last or now - part.shown >= LOG_INTERVAL * len(self._live):
             part.shown = now
-            logger.info("%s", self._line(part, report))
-            if last:
-                self.end(part)
-        self._tell_slower(part)
+            logger.info("%s", line)
+        if last:
+            self.end(part)
+        if not self._warned and (slower := part.slower()):
+            self._warned = True
+            logger.warning("%s", "; ".join(filter(None, [slower, load()])))
 
     def _line(self, part: Part, report: RoundReport) -> str:
-        """Return e.g. "[2/9] pre-training coprefl  round 10/15  loss 4.127  1.2 s/round"."""
-        width = len(str(report.num_rounds))
-        words = [
-            f"[{part.number}/{self.parts}] {part.title}",
-            f"round {report.round:{width}}/{report.num_rounds}",
-            *(text.format(report.metrics[name]) for name, text in SHOWN if name in report.metrics),
-            f"{part.pace:.2f} s/round",
-        ]
-        if round(part.pace * part.left):
-            words.append(f"{clock(part.pace * part.left)} left")
-        return "  ".join(words + self._in_all())
+        """Return e.g. "[2/9] task 0 from random  round 10/15  loss 4.127  1.20 s/round"."""
+        words = [f"{part.number} {part.title}"]
+        words.append(f"round {report.round:{len(str(report.num_rounds))}}/{report.num_rounds}")
+        known = [metric for metric in SHOWN if metric in report.metrics]
+        words += [f"{SHOWN[metric]} {report.metrics[metric]:.3f}" for metric in known]
+        words.append(f"{part.pace:.2f} s/round")
+        times = {"left": part.pace * part.left, "in all": self._in_all()}
+        words += [f"{clock(seconds)} {what}" for what, seconds in times.items() if round(seconds)]
+        return "  ".join(words)
 
-    def _beside(self) -> str:
-        """Return what is under way at once, in one line of the terminal."""
-        under_way = "  |  ".join(f"{one.title} {one.at}".strip() for one in self._live)
-        line = "  ".join([f"[{self.done}/{self.parts}]", *self._in_all(), under_way])
-        return line[: shutil.get_terminal_size().columns - 1]
-
-    def _in_all(self) -> list[str]:
-        """Return ["1:05 in all"], the time that is left for all parts, [] where it is not known."""
-        waiting = {kind: rounds for kind, rounds in self.ahead.items() if rounds > 0}
-        kinds = waiting.keys() | {one.kind for one in self._live if one.left}
-        alone = not waiting and len(self._live) < 2
-        if alone or not kinds <= self._pace.keys():
-            return []
-        each = [self._pace.get(one.kind, 0.0) * one.left for one in self._live]
-        left = sum(each) + sum(self._pace[kind] * rounds for kind, rounds in waiting.items())
-        longest = (time / one.workers for time, one in zip(each, self._live, strict=True))
-        left = max(left / self.workers, *longest, 0.0)
-        return [f"{clock(left)} in all"] if round(left) else []
-
-    def _tell_slower(self, part: Part) -> None:
-        """Say once that rounds take much longer than at first, and how busy the machine is."""
-        if self._told or not (found := part.slower()):
-            return
-        self._told = True
-        before, now = found
-        many = f"{now / before:.1f} times as long as at first ({now:.2g} s, not {before:.2g} s)"
-        told = "; ".join(filter(None, [f"{part.title}: a round takes {many}", load()]))
-        logger.warning("%s", told)
+    def _in_all(self) -> float:
+        """Return the seconds that are left for all parts; 0 where that is not known."""
+        left = [(kind, rounds, self.workers) for kind, rounds in self.ahead.items() if rounds > 0]
+        left += [(one.kind, one.left, one.workers) for one in self._live]
+        if len(left) < 2 or any(rounds and kind not in self._pace for kind, rounds, _ in left):
+            return 0.0
+        seconds = [self._pace.get(kind, 0.0) * rounds for kind, rounds, _ in left]
+        longest = max(each / workers for each, (_, _, workers) in zip(seconds, left, strict=True))
+        return max(sum(seconds) / self.workers, longest)
 
 
 def clock(seconds: float) -> str:

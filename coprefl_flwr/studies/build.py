@@ -53,7 +53,8 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     check_folders(study.stages, store)
     with own_folder(settings):
         logger.info("results go to %s", store.root)
-        progress = Progress.of([(stage.kind, stage.rounds) for stage in study.stages])
+        progress = Progress()
+        progress.add((stage.kind, stage.rounds) for stage in study.stages)
         with quiet_flower():
             for stage in study.stages:
                 run_stage(stage, grid, store, progress)

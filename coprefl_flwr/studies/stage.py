@@ -208,11 +208,14 @@ def run_stage(
     """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
     if settle(stage, folder):
-        progress.skip(stage.title, stage.kind, stage.rounds)
+        progress.note(f"{stage.title}  already done", stage.kind, stage.rounds)
         return
     if stage.rounds:
-        progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
-        _train(stage, grid, store, progress, hooks)
+        part = progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
+        try:
+            _train(stage, grid, store, [*hooks, part])
+        finally:
+            progress.end(part)
         if trouble := stage.trouble(folder):
             logger.warning("%s: %s", stage.title, trouble)
     else:
@@ -238,9 +241,7 @@ def settle(stage: Stage, folder: Path) -> bool:
     return True
 
 
-def _train(
-    stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook]
-) -> None:
+def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> None:
     folder, strategy = store.folder(stage), stage.strategy()
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
@@ -275,7 +276,7 @@ def _train(
         checkpoint_every=stage.run.checkpoint_every,
         resume=checkpoint.exists(),
         stop=stage.ends,
-        hooks=[progress, finish, *hooks],
+        hooks=[finish, *hooks],
     )
 
 
