@@ -231,10 +231,10 @@ def _bars(panel: Any, result: Measurement, shown: Sequence[str]) -> None:
 
 
 def stored_results(folder: Path) -> dict[str, Measurement]:
-    """Return the measurements that a folder holds, but for those of an older form."""
+    """Return the measurements that a folder holds."""
     kept = folder / "performance.json"
     stored = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
-    return {name: Measurement(**one) for name, one in stored.items() if "load" in one}
+    return {name: Measurement(**one) for name, one in stored.items()}
 
 
 def write_page(folder: Path, results: dict[str, Measurement]) -> None:

@@ -106,7 +106,7 @@ def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
         entry = {
             "start": start, "rounds": len(rows),
             "models": math.fsum(rows[models].sum(axis=1)),
-            "megabytes": rows.dropna(subset=models)[sent].sum(skipna=False).sum(skipna=False) / 1e6,
+            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
             "catches-up": _catches_up(start, tested),
         }  # fmt: skip
         if len(accuracy):

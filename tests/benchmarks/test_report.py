@@ -1,6 +1,5 @@
 """Ratios, the page and the picture, from made-up measurements."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -96,14 +95,8 @@ def test_the_page_says_what_is_not_worth_building_and_what_nobody_ran(measuremen
     assert "**Nobody has run it on a GPU yet.**" in text
 
 
-def test_a_measurement_survives_its_file_and_one_of_an_older_form_is_left_out(
-    measurement, tmp_path
-):
+def test_a_measurement_survives_its_file(measurement, tmp_path):
     write_all(tmp_path, {"femnist-cnn": measurement})
-    file = tmp_path / "performance.json"
-    assert stored_results(tmp_path) == {"femnist-cnn": measurement}
-    older = {"workload": "resnet18", "workers": 2, "blocks": 3, "machine": {}, "seconds": {}}
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"resnet18": older}))
     assert stored_results(tmp_path) == {"femnist-cnn": measurement}
     assert stored_results(tmp_path / "none") == {}
 

@@ -49,13 +49,10 @@ def test_summary_by_hand():
     assert slower["catches-up"] == math.inf
 
 
-def test_rounds_without_their_bytes_have_no_megabytes():
-    """As results of before have them; an untrained start, which is tested once, sends none."""
-    before = [{k: v for k, v in row.items() if "bytes" not in k} for row in rows("fedavg", [1.0])]
+def test_an_untrained_start_which_is_tested_once_sends_nothing():
     untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
-    found = pretraining_summary(frame([*before, untrained])).set_index("start")
-    assert math.isnan(found["megabytes"]["fedavg"])
-    assert found["megabytes"]["random"] == 0
+    found = pretraining_summary(frame([*rows("fedavg", [1.0]), untrained])).set_index("start")
+    assert found["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
     assert found["models"].to_dict() == {"fedavg": 6, "random": 0}
 
 
