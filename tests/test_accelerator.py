@@ -38,7 +38,9 @@ def results(settings, folder):
     study.check()
     store, grid = StudyFolder(folder / "tiny"), LocalGrid(app, 1, settings.to_config())
     for stage in study.stages:
-        run_stage(stage, grid, store, Progress.of([(stage.kind, stage.rounds)]))
+        progress = Progress()
+        progress.add([(stage.kind, stage.rounds)])
+        run_stage(stage, grid, store, progress)
     kept = [*folder.rglob("result.json"), *folder.rglob("model.safetensors")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 

@@ -41,7 +41,9 @@ def made(settings, folder):
     store, grid = StudyFolder(folder / "tiny"), LocalGrid(app, 1, settings.to_config())
     with quiet_flower():
         for stage in study.stages:
-            run_stage(stage, grid, store, Progress.of([(stage.kind, stage.rounds)]))
+            progress = Progress()
+            progress.add([(stage.kind, stage.rounds)])
+            run_stage(stage, grid, store, progress)
     return study, store
 
 
