@@ -81,6 +81,7 @@ def check_methods(given: Sequence[str], flower: bool = True) -> int:
 
 def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
     """Yield the result of each check of a method, once it is known."""
+    place = plugins.resolved(place, Path.cwd())  # Other processes run in other folders.
     method = find_method(name_and_options(place)[0])
     with tempfile.TemporaryDirectory() as folder, _quiet():
         data = Path(folder) / "glyphs.npz"
