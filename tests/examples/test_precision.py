@@ -13,6 +13,6 @@ def test_it_would_run_and_its_report_tells_the_precision():
         [candidate] = contest.entrant.candidates()
         rows[contest.entrant.label] = contest.reported(candidate)[0]
     plain, short = provenance.of_methods(list(rows.items())).values()
-    assert "precision" not in plain
+    assert ", precision = float32, " in plain
     assert ", precision = bf16, " in short
     assert provenance.left_alone(recipe)["precision"] == "float32"

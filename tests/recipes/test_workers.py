@@ -262,7 +262,7 @@ def test_a_workers_log_is_its_own_again_where_nobody_waits_for_the_end(monkeypat
     report = RoundReport(1, 1, {}, {}, None, 0.0)
 
     def attempt(run, store, told, *given, **more):
-        told(report)
+        told.begin("a stage", "a kind", 1, 0)(report)
         return ""
 
     monkeypatch.setattr(workers, "attempt", attempt)
