@@ -261,7 +261,8 @@ def only(*names):
 def of_others(content):
     """Say that the results are all clients'."""
     n = 5
-    lists = {k: [v[0]] * n for k, v in content["metrics"].items() if k != "clients"}
+    each = {k: v for k, v in content["metrics"].items() if k != "clients"}
+    lists = {k: [v[0]] * n if isinstance(v, list) else v for k, v in each.items()}
     content["metrics"] = MetricRecord({"clients": list(range(n)), **lists})
 
 
