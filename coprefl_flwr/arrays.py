@@ -62,19 +62,14 @@ def read_only(arrays: Arrays) -> Arrays:
     return views
 
 
-PIECE = 1 << 16
-"""Numbers of which `norm` has a float64 copy at a time."""
-
-
 def norm(records: Iterable[Arrays]) -> float:
     """Return the l2 norm, in float64, of all real numbers in some records of arrays."""
     total = 0.0
     for array in (array for arrays in records for array in arrays.values()):
         numbers = array.ravel("K") if array.dtype.kind in "biuf" else np.empty(0)
-        for begin in range(0, numbers.size, PIECE):
-            piece = numbers[begin : begin + PIECE].astype(np.float64, copy=False)
-            with np.errstate(all="ignore"):  # What is infinite is for other checks.
-                total += float(np.dot(piece, piece))
+        numbers = numbers.astype(np.float64, copy=False)
+        with np.errstate(all="ignore"):  # What is infinite is for other checks.
+            total += float(np.dot(numbers, numbers))
     return math.sqrt(total)
 
 

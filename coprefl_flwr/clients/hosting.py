@@ -1,12 +1,10 @@
 """The client side of a message: run the clients it names and add up their results."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
@@ -112,8 +110,7 @@ def run_all(
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
-            with _lending(client):
-                arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            arrays, metrics = run(client, method, start, {**own, "client": client_id})
             limits.check(arrays, metrics, sent, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
             group = groups.get(names) or _Alike(rule, sent)
@@ -167,7 +164,8 @@ def run(
     """
     if not callable(getattr(client, method, None)):
         raise ValueError(f"{type(client).__name__} has no method '{method}'")
-    parameters = [_given(client, array) for array in sent.values()]
+    # Copies, as a client may change them, and the next one starts from the same.
+    parameters = [array.copy() for array in sent.values()]
     outcome = getattr(client, method)(parameters, dict(config))
     if not isinstance(outcome, tuple) or len(outcome) != 3:
         raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
@@ -183,38 +181,6 @@ def run(
         if isinstance(value, bool) or not isinstance(value, int | float | np.number):
             raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
     return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
-
-
-def _is_ours(client: NumPyClient) -> bool:
-    return type(client).__module__.startswith("coprefl_flwr.clients.")
-
-
-@contextmanager
-def _lending(client: Any) -> Iterator[None]:
-    """Let a client of this package answer with its model's own memory; others, later, get copies.
-
-    A caller may keep the client, and call it too.
-    """
-    if not _is_ours(client):
-        yield
-        return
-    before, client.lends = client.lends, True
-    try:
-        yield
-    finally:
-        client.lends = before
-
-
-def _given(client: NumPyClient, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return what a client is given of an array that was sent: a copy, which it may change.
-
-    The next one starts from the same. Clients of this package only read, which NumPy sees to.
-    """
-    if not _is_ours(client):
-        return array.copy()
-    view = array.view()
-    view.flags.writeable = False
-    return view
 
 
 def named(

@@ -27,7 +27,6 @@ from coprefl_flwr.learning import (
     torch_seeded,
 )
 from coprefl_flwr.models import computing, load_arrays, model_arrays
-from coprefl_flwr.models.arrays import model_views
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
@@ -48,10 +47,6 @@ class TorchClient(NumPyClient):
 
     metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
     """Metrics of the user's own by name, which `tested` computes too."""
-
-    lends: bool = False
-    """Whether `fit` may answer with the model's own memory: whoever sets it takes the numbers from
-    there before the model is used again."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
@@ -91,7 +86,7 @@ class TorchClient(NumPyClient):
 
     def weights(self) -> Parameters:
         """Return the model's arrays in `state_dict` order."""
-        return list((model_views if self.lends else model_arrays)(self.model).values())
+        return list(model_arrays(self.model).values())
 
     def train_locally(
         self,

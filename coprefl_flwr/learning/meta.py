@@ -17,7 +17,6 @@ the sum and the variance: see `Terms`.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import EllipsisType
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,8 +30,6 @@ Array = npt.NDArray[Any]
 EQUAL = 1e-7
 """Losses whose standard deviation is at most this part of their mean are equal, to float32's
 rounding: a deviation of them has no direction."""
-PIECE = 2**18
-"""Numbers of an array that are computed with at a time."""
 
 
 @dataclass(frozen=True)
@@ -160,26 +157,16 @@ def meta_step(
     gradient, loss_gradient = sums["gradient"], sums["loss-gradient"]
     mean, squares, updated = losses.mean(), np.zeros(2), dict(arrays)
     for name in gradient:
-        old, updated[name] = arrays[name], np.empty_like(arrays[name])
-        for piece in pieces(old.shape):  # As the float64 numbers between would be models more.
-            g1 = gradient[name][piece]
-            centred = loss_gradient[name][piece] - mean * g1
-            squares += np.vdot(g1, g1), np.vdot(centred, centred)
-            slope = _weighted(g1, centred, gamma, terms)
-            updated[name][piece] = _moved(old[piece], slope, learning_rate)
+        g1 = gradient[name]
+        centred = loss_gradient[name] - mean * g1
+        squares += np.vdot(g1, g1), np.vdot(centred, centred)
+        slope = _weighted(g1, centred, gamma, terms)
+        updated[name] = _moved(arrays[name], slope, learning_rate)
     # Over all arrays together; tied weights count under each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
     for (name, value), length in zip(values.items(), lengths.tolist(), strict=True):
         metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
     return updated, metrics
-
-
-def pieces(shape: tuple[int, ...]) -> list[slice | EllipsisType]:
-    """Cut an array of this shape along its first axis into pieces of about `PIECE` numbers."""
-    if not shape:
-        return [...]
-    rows = max(1, PIECE // max(1, math.prod(shape[1:])))
-    return [slice(first, first + rows) for first in range(0, shape[0], rows)]
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:

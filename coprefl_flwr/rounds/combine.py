@@ -18,9 +18,6 @@ from coprefl_flwr.arrays import Arrays, is_buffer
 
 Metrics = Mapping[str, float]
 
-PIECE = 1 << 16
-"""Numbers that are added up at a time: half a megabyte of float64."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -221,34 +218,10 @@ class Accumulator:
         for key, array in arrays.items():
             factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
-                add_scaled(sums[key], array, factor)
+                sums[key] += np.multiply(array, factor, dtype=np.float64)
             else:
                 sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
 
 
-def _order(array: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Return the strides in numbers, those of axes of one number left out."""
-    pairs = zip(array.strides, array.shape, strict=True)
-    return tuple(stride // array.itemsize for stride, length in pairs if length > 1)
-
-
 def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     return np.asarray(array, dtype=np.float64, order="C")
-
-
-def add_scaled(total: npt.NDArray[np.float64], array: npt.NDArray[Any], weight: float) -> None:
-    """Add weight x array to `total`, in place; shapes are equal.
-
-    In pieces that fit into the cache, as a float64 copy of the whole array would take longer than
-    the sum, where both are in memory in the same order, whichever that is.
-    """
-    into, terms = total.ravel("K"), array.ravel("K")
-    if not (_order(total) == _order(array) and np.shares_memory(into, total)):
-        total += np.multiply(array, weight, dtype=np.float64)
-        return
-    scratch = np.empty(min(PIECE, into.size))
-    for begin in range(0, into.size, PIECE):
-        piece = into[begin : begin + PIECE]
-        term = scratch[: piece.size]
-        np.multiply(terms[begin : begin + PIECE], weight, out=term, dtype=np.float64)
-        piece += term

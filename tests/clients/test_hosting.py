@@ -216,23 +216,6 @@ def test_no_good_client():
     assert content["failed"]["clients"] == [2]
 
 
-def test_a_client_that_its_owner_calls_too_gives_copies_then(federation):
-    """While it is hosted it lends its model's memory, also where it fails."""
-    client, lent = federation.torch_client(None, 0), []
-    fit = client.fit
-    client.fit = lambda *given: lent.append(client.lends) or fit(*given)
-    hosted = ask(
-        client_app(lambda _, i: client, clients=2), "train", federation.start, clients=[0],
-        combine="mean:num-examples", **{"server-round": 1},
-    )  # fmt: skip
-    assert lent == [True]
-    assert "failed" not in hosted
-    client.fit = lambda *given: 1 / 0
-    ask(client_app(lambda _, i: client, clients=2), "train", federation.start, clients=[0],
-        combine="mean:num-examples", **{"server-round": 1})  # fmt: skip
-    assert not client.lends
-
-
 def test_a_rule_that_cannot_weigh_a_client_fails_it():
     def nothing_for_0(number, parameters):
         return parameters, number, {}
