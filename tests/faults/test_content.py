@@ -175,36 +175,6 @@ def test_a_recipe_that_is_a_device_or_a_link_to_one(tmp_path, said, command):
         assert line == f"coprefl: {place} cannot be read: it is not a regular file"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (["new", ""], "'.' cannot name a recipe: give a name such as mine.yaml"),
-        (["new", ".."], "'..' cannot name a recipe: give a name such as mine.yaml"),
-        (["plan", "--workers", f"1{20 * '0'}"], "at most 10000"),
-        (["plan", "--set", "device=cuda"], "CUDA_VISIBLE_DEVICES says which it sees"),
-    ],
-    ids=str,
-)
-def test_arguments(tiny_images, tmp_path, said, monkeypatch, arguments, line):
-    monkeypatch.chdir(tmp_path)
-    if arguments[0] == "plan":
-        arguments = [
-            "plan",
-            write_recipe(tmp_path / "a.yaml", tiny_recipe(tiny_images)),
-            *arguments[1:],
-        ]
-    found = said(*arguments)
-    assert line in found
-    assert "known are" not in found
-
-
-def test_workers_of_a_pretraining():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8))
-    clients = cp.partition(images(), clients=2)
-    with pytest.raises(SettingsError, match="must be at least 1 and at most 10000"):
-        cp.pretrain("fedavg", model, clients, 1, workers=10_001)
-
-
 # ---- weights ------------------------------------------------------------------------------------
 
 KINDS = {

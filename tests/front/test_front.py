@@ -340,9 +340,6 @@ def test_a_client_app_in_the_place_of_clients(tmp_path):
     inputs, labels = data.tensors
     losses = [nn.functional.cross_entropy(m(inputs), labels) for m in (start, Perceptron())]
     assert losses[0] < losses[1] - 0.1
-    assert "nodes = 0" in refusal(cp.pretrain, method, Perceptron(), app)
-    assert "give these to it" in refusal(cp.pretrain, method, Perceptron(), app, nodes=3, **SMALL)
-    assert "give a strategy" in refusal(cp.pretrain, "fedavg", Perceptron(), app, nodes=3)
 
 
 # ---- heads --------------------------------------------------------------------------------------
@@ -365,40 +362,6 @@ def test_starts_from_files(tmp_path):
     rows = cp.evaluate_starts(starts, tasks, rounds=1, quiet=True, **SMALL).rows
     one, other = (rows[rows["start"] == name].drop(columns="start") for name in starts)
     assert one.reset_index(drop=True).equals(other.reset_index(drop=True))
-
-
-# ---- what cannot be -----------------------------------------------------------------------------
-
-
-def test_one_line_for_what_cannot_be():
-    data = images()
-    clients = cp.partition(data, clients=4, scheme="iid")
-    model = Perceptron()
-    said = refusal(cp.pretrain, cp.FedAvg(), model, clients, learning_rat=1)
-    assert "did you mean 'learning_rate'" in said
-    assert "did you mean 'fedprox'" in refusal(cp.pretrain, "fedprx", model, clients)
-    assert "it trains nothing" in refusal(cp.pretrain, "random", model, clients)
-    said = refusal(cp.pretrain, cp.FedAvg(), Perceptron(10), clients)
-    assert "model does not take the samples" in said
-    assert "float32 of shape (2, 1, 6, 6)" in said
-    said = refusal(cp.pretrain, cp.FedAvg(), Perceptron(classes=4), clients)
-    assert "model gives 4 numbers for a sample, and there are 8 classes" in said
-    assert "clients are TensorDataset" in refusal(cp.pretrain, cp.FedAvg(), model, data)
-    said = refusal(cp.pretrain, cp.FedAvg(participants=9), model, clients)
-    assert "participants = 9: must be at most clients = 4" in said
-    assert "fedpcl is a method of" in refusal(cp.pretrain, cp.FedPCL(), model, clients)
-    assert "evaluate_starts" in refusal(cp.pretrain, cp.FedAvg(evaluate_every=1), model, clients)
-    assert "class 9" in refusal(cp.partition, data, 4, only=[9])
-    assert "did you mean 'iid'" in refusal(cp.partition, data, 4, "idd")
-    assert "classes = 9: there are only 8" in refusal(small_tasks, data, classes=9)
-    tasks = small_tasks(data)
-    assert "start 'x' is of type int" in refusal(cp.evaluate_starts, {"x": 1}, tasks)
-    other = {"one": model, "other": Perceptron(10)}
-    assert "start 'other'" in refusal(cp.evaluate_starts, other, tasks)
-    said = refusal(cp.evaluate_starts, {"one": model}, tasks, local_stesp=1)
-    assert "did you mean 'local_steps'" in said
-    said = refusal(cp.evaluate_starts, {"one": nn.Sequential(nn.Flatten())}, tasks)
-    assert "nn.Linear" in said
 
 
 def test_every_name_is_there_and_importing_the_package_loads_none():

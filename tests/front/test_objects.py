@@ -58,12 +58,8 @@ def test_a_function_spreads_the_samples_as_its_place_does():
 def test_a_partitioner_spreads_the_samples():
     assert [len(one) for one in cp.partition(images(), scheme=IidPartitioner(3))] == [80, 80, 80]
     assert len(cp.partition(images(), 3, IidPartitioner(3))) == 3
-    with pytest.raises(SettingsError, match="IidPartitioner makes 3 clients, and clients = 4"):
-        cp.partition(images(), 4, IidPartitioner(3))
     tasks = cp.tasks(images(), 1, 4, 3, IidPartitioner(3))
     assert [len(one.train) for one in tasks[0].clients] == [32, 32, 32]
-    with pytest.raises(SettingsError, match="scheme is the class IidPartitioner"):
-        cp.partition(images(), 3, IidPartitioner)
 
 
 # ---- methods of tasks ---------------------------------------------------------------------------
@@ -117,15 +113,7 @@ def test_options_of_a_strategys_client(tasks):
     assert not found["loss"].equals(rows_of(tasks, method=given)["loss"])
 
 
-def test_what_cannot_run_tasks_is_told(tasks, tmp_path):
-    for given, said in [
-        (cp.CoPreFL(), "method = CoPreFL: it does not run tasks"),
-        (cp.FedAvg(participants=1), "participants = 1 holds for no task"),
-        (Halved, "method = Halved: .*share"),
-        (cp.Schedule([(cp.FedAvg(), 1)]), "method = Schedule: it does not run tasks"),
-    ]:
-        with pytest.raises(SettingsError, match=said):
-            rows_of(tasks, method=given)
+def test_another_method_is_another_evaluation(tasks, tmp_path):
     kept = {"checkpoint": tmp_path / "run", "resume": True}
     rows_of(tasks, method=cp.FedProx(mu=1.0), **kept)
     with pytest.raises(SettingsError, match="other method"):
@@ -158,20 +146,6 @@ def test_a_metric_is_tried_with_the_tasks_classes(tasks):
     named = f"{__file__}:top3"
     again = cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, client_metrics=named, **SMALL)
     assert found.rows.equals(again.rows)
-    few = cp.tasks(images(), number=1, classes=2, clients=2, scheme="iid")
-    with pytest.raises(SettingsError, match=r"top3 failed: .*out of range"):
-        cp.evaluate_starts({"a": Perceptron()}, few, rounds=1, client_metrics=top3, **SMALL)
-
-
-def test_metrics_that_cannot_be(tasks):
-    for given, said in [
-        (lambda logits, labels: 1.0, "lambda, which has no name"),
-        ([top3, top3], "two are called 'top3'"),
-        (3, "int: a metric is a function"),
-        (lambda: 1, "lambda, which has no name"),
-    ]:
-        with pytest.raises(SettingsError, match=said):
-            rows_of(tasks, client_metrics=given)
 
 
 def test_another_metric_is_another_evaluation(tasks, tmp_path):
@@ -185,14 +159,5 @@ def test_another_metric_is_another_evaluation(tasks, tmp_path):
 # ---- networks for tasks -------------------------------------------------------------------------
 
 
-def test_a_function_that_makes_no_network_for_the_tasks(tasks):
+def test_a_function_makes_the_network_of_the_tasks(tasks):
     assert len(rows_of(tasks, network=lambda classes: Perceptron(classes=classes))) == 6
-    for given, said in [
-        (Perceptron(), "network is a network"),
-        (Perceptron, r"what network\(4\) makes does not take the samples"),
-        (lambda: Perceptron(), r"network\(4\) failed: TypeError"),
-        (lambda classes: None, r"what network\(4\) returns is of type NoneType"),
-        (lambda classes: Perceptron(classes=CLASSES), "are alike"),
-    ]:
-        with pytest.raises(SettingsError, match=said):
-            rows_of(tasks, network=given)

@@ -8,7 +8,6 @@ import torch
 from safetensors.numpy import load_file
 
 import coprefl_flwr as cp
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
 from tests.front.made_up import Perceptron, images
 
@@ -66,10 +65,3 @@ def test_a_precision_is_an_option_of_both_calls(clients, tmp_path):
     assert list(one) == pytest.approx(list(other), rel=0.05)
 
 
-def test_what_cannot_be_is_refused(clients):
-    first, needs = Perceptron(), "^precision = tf32: needs an NVIDIA GPU"
-    with pytest.raises(SettingsError, match=needs):
-        cp.pretrain("fedavg", first, clients, rounds=1, precision="tf32", **SMALL)
-    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
-    with pytest.raises(SettingsError, match=needs):
-        cp.evaluate_starts({"x": first}, tasks, rounds=1, precision="tf32", **SMALL)

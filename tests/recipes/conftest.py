@@ -2,6 +2,8 @@
 
 import pytest
 
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 
 
@@ -15,3 +17,27 @@ def read(tmp_path, request):
         return read_recipe(path, changes)
 
     return from_text
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Give a command to `coprefl` beside a recipe; return the one line that refuses it.
+
+    Nothing is left behind, and no grid is made for any work.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "LocalGrid", None)
+    path = tmp_path / "recipe.yaml"
+
+    def run(text, *command):
+        path.write_text(text)
+        assert main([*command] or ["run", "recipe.yaml"]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        (line,) = said.err.splitlines()
+        assert list(tmp_path.iterdir()) == [path]
+        assert path.read_text() == text
+        assert line.startswith("coprefl: ")
+        return line.removeprefix("coprefl: ")
+
+    return run

@@ -2,7 +2,6 @@
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.halving import best, quarter, shortened
 from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.reading import read_recipe
@@ -120,26 +119,6 @@ def test_keys_of_runs_to_the_end_are_the_same(recipe_of):
     keys = [{run.keys for run in check_runs(recipe)} for recipe in (halved, whole)]
     assert keys[1] < keys[0]
     assert len(keys[0] - keys[1]) == 2
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"methods": ["fedavg"], "reference": None},
-         "search-by: halving: nothing is searched, as no method has two values; set "
-         "search-by: all"),
-        ({"select": "all"},
-         "search-by: halving: nothing is searched, as with select: all every value is shown; set "
-         "search-by: all"),
-        ({"search_by": "halve"},
-         "search-by: unknown value 'halve': did you mean 'halving'?"),
-    ],
-)  # fmt: skip
-def test_refused_in_one_line(keys, problem, recipe_of):
-    with pytest.raises(SettingsError) as caught:
-        recipe_of(**keys)
-    assert problem in str(caught.value)
-    assert ", line " in str(caught.value)
 
 
 def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):

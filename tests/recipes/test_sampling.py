@@ -131,11 +131,7 @@ def test_a_plan_counts_the_trials(recipe_of, tmp_path):
     assert (row.deciding, row.reported) == (7, 2)
 
 
-def test_refused_in_one_line(recipe_of, monkeypatch):
-    with pytest.raises(SettingsError, match=r"line \d+: search-trials = 0: must be .*at least 1"):
-        recipe_of(search_trials=0)
-    with pytest.raises(SettingsError, match="search-by: optuna: nothing is searched, as no method"):
-        recipe_of(methods=["fedavg"], reference=None)
+def test_without_the_package_it_is_refused(recipe_of, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs the package: pip"):
         recipe_of()

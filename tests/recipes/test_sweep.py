@@ -5,14 +5,12 @@ import os
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from coprefl_flwr.checksums import SUMS
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
@@ -106,18 +104,6 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     assert classes(deciding)[0] == classes(reported)[0]
     both = [set(classes(one)[1]) for one in (deciding, reported)]
     assert not both[0] & both[1]
-
-
-def test_too_few_classes_to_validate_on(recipe_of):
-    recipe = recipe_of({"downstream-classes": "5", "task-classes": 5})
-    with pytest.raises(SettingsError) as caught:
-        check_runs(recipe)
-    assert str(caught.value).endswith(
-        "select: validation needs 5 classes that no reported task has and that can be spared, and "
-        "there are 1; set select: test"
-    )
-    assert ", line " in str(caught.value)
-    check_runs(replace(recipe, select="test"))
 
 
 def test_a_run_that_two_tables_need_is_one(recipe_of):

@@ -38,11 +38,6 @@ def test_without_the_package_nothing_is_started(extra, refused, tmp_path, monkey
     )
 
 
-def test_one_tracker_at_a_time(refused, tmp_path):
-    found = refused("--wandb", "tiny", "--mlflow", str(tmp_path / "there"))
-    assert found == "coprefl: --mlflow and --wandb: give one of them\n"
-
-
 def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

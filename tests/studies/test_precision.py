@@ -9,7 +9,6 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import is_buffer
 from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
@@ -101,24 +100,6 @@ def losses(study, store):
     ]
 
 
-def assert_losses_are_near(changed, settings, folder):
-    plain = losses(*made(settings, folder / "float32"))
-    short = losses(*made(replace(settings, **changed), folder / "short"))
-    for found, expected in zip(short, plain, strict=True):
-        assert found != expected
-        assert found == pytest.approx(expected, rel=0.1)
-
-
-@pytest.mark.parametrize("changed", [{"precision": "bf16"}, {"model": f"{HERE}:bfloat16"}])
-@pytest.mark.parametrize("head", ["fresh", *with_role(HEAD)])
-def test_tasks_with_every_head(head, changed, tiny_settings, tmp_path):
-    settings = replace(
-        tiny_settings, method="random", head=head, tasks=1, task_method="scaffold",
-        diagnostics=head == "fresh",
-    )  # fmt: skip
-    assert_losses_are_near(changed, settings, tmp_path)
-
-
 @pytest.fixture
 def personalised(tmp_path):
     """Every personalised method, over the pixels of two datasets."""
@@ -137,19 +118,29 @@ def personalised(tmp_path):
     )
 
 
-def test_every_personalised_method(personalised, tmp_path):
-    assert_losses_are_near({"precision": "bf16"}, personalised, tmp_path)
+SHORT = {"precision": "bf16"}
+OF_16_BITS = {"model": f"{HERE}:bfloat16"}
+OF_A_TASK = {"method": "random", "tasks": 1, "task_method": "scaffold"}
+NETWORKS = " ".join(name for name in with_role(PERSONALISED) if name != "fedpcl")
+OWN_NETWORK = {"method": NETWORKS, "backbones": "scratch", "model": "tests.tiny_study:network"}
+STUDIES = [
+    ("tiny_settings", {**OF_A_TASK, "head": head, "diagnostics": head == "fresh"}, changed)
+    for head in ("fresh", *with_role(HEAD))
+    for changed in (SHORT, OF_16_BITS)
+]
+STUDIES += [("personalised", {}, SHORT), ("personalised", OWN_NETWORK, OF_16_BITS)]
 
 
-def test_personalised_networks_of_16_bits(personalised, tmp_path):
-    names = [name for name in with_role(PERSONALISED) if name != "fedpcl"]  # Of heads alone.
-    settings = replace(
-        personalised, method=" ".join(names), backbones="scratch", model="tests.tiny_study:network"
-    )
-    assert_losses_are_near({"model": f"{HERE}:bfloat16"}, settings, tmp_path)
-
-
-# ---- keys, and what is told ----------------------------------------------------------------------
+@pytest.mark.parametrize(("study", "own", "changed"), STUDIES)
+def test_losses_of_tasks_and_of_personalised_studies_are_near(
+    study, own, changed, request, tmp_path
+):
+    settings = replace(request.getfixturevalue(study), **own)
+    plain = losses(*made(settings, tmp_path / "float32"))
+    short = losses(*made(replace(settings, **changed), tmp_path / "short"))
+    for found, expected in zip(short, plain, strict=True):
+        assert found != expected
+        assert found == pytest.approx(expected, rel=0.1)
 
 
 def keys(settings):
@@ -166,41 +157,20 @@ def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personali
         "start-losses/random",
     }
     assert keys(replace(settings, precision="float32")) == plain
-    personal, other = keys(personalised), keys(replace(personalised, precision="bf16"))
-    assert not set(personal.values()) & set(other.values())
     of_one = keys(replace(settings, method="fedavg fedavg:precision=bf16", tasks=1))
     assert of_one["starts/fedavg"] == plain["starts/fedavg"]
     assert of_one["starts/fedavg-precision-bf16"] == short["starts/fedavg"]
-
-
-def test_features_say_it_too(personalised):
-    plain = build(personalised).stages[0].features()
-    assert build(replace(personalised, precision="float32")).stages[0].features() == plain
-    assert build(replace(personalised, precision="bf16")).stages[0].features() != plain
     of_methods = replace(personalised, method="fedpcl:precision=bf16")
-    assert build(of_methods).stages[0].features() == plain
+    both = [build(one).stages[0] for one in (personalised, replace(personalised, **SHORT))]
+    assert both[0].key != both[1].key
+    assert both[0].features() == build(of_methods).stages[0].features() != both[1].features()
 
 
 def test_a_models_file_tells_it(tiny_settings, tmp_path):
     settings = replace(tiny_settings, method="fedavg fedavg:precision=bf16", rounds=1, tasks=0)
     study, store = made(settings, tmp_path)
     told = {
-        name: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0]
+        name: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0]["precision"]
         for name, stage in study.starts.items()
     }
-    assert told["fedavg"]["precision"] == "float32"
-    assert told["fedavg:precision=bf16"]["precision"] == "bf16"
-
-
-@pytest.mark.parametrize("where", [{"precision": "tf32"}, {"method": "fedavg:precision=tf32"}])
-def test_what_cannot_be_is_refused_before_any_work(where, tiny_settings, personalised):
-    needs = "precision = tf32: needs an NVIDIA GPU"
-    with pytest.raises(SettingsError, match=needs) as refused:
-        build(replace(tiny_settings, dataset="nowhere.npz", **where)).check()
-    assert refused.value.keys == ("precision",)
-    assert "\n" not in str(refused.value)
-    with pytest.raises(SettingsError, match=r"did you mean 'bf16'|allowed are float32, bf16, tf32"):
-        replace(tiny_settings, precision="bf15")
-    if "method" not in where:
-        with pytest.raises(SettingsError, match=needs):
-            build(replace(personalised, **where)).check()
+    assert told == {"fedavg": "float32", "fedavg:precision=bf16": "bf16"}

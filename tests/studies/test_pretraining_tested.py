@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.client_app import app
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.populations import PRETRAINING
@@ -41,15 +40,6 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
     ]  # fmt: skip
     assert "| Final % | Best % | at round |" in (folder / "pretraining.md").read_text()
     assert (folder / "learning_curves.png").stat().st_size > 10_000
-
-
-def test_a_dataset_without_a_test_part_is_refused(cyclic_study, tiny_images):
-    settings = replace(
-        cyclic_study, dataset=str(tiny_images), downstream_classes="list:0-4",
-        pretraining_classes="list:0-4", model="tests.tiny_study:network",
-    )  # fmt: skip
-    with pytest.raises(SettingsError, match="test-every: the dataset has no test part of its own"):
-        build(settings).check()
 
 
 def test_what_it_cost_is_in_the_table(cyclic_study):
