@@ -291,20 +291,6 @@ def test_endless_batches():
         next(endless_batches(0, 2, seeds.generator("key")))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
-        ({"local_steps": -1}, "local_steps = -1: must be at least 0"),
-        ({"clip_norm": 0.0}, "clip_norm = 0.0: must be above 0"),
-        ({"learning_rate": float("nan")}, "learning_rate = nan: must be a finite number"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(SettingsError, match=f"^{message}$"):
-        LocalTraining(**options)
-
-
 def test_steps_and_epochs_are_refused_together():
     with pytest.raises(SettingsError, match="local_steps = 3 and local_epochs = 2: set one"):
         LocalTraining(local_steps=3, local_epochs=2)

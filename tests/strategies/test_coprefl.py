@@ -8,10 +8,8 @@ from torch.nn import functional
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.data import split_in_two
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
-from tests.refusals import refused
 from tests.tiny import SIZES, tiny_model
 
 
@@ -170,9 +168,3 @@ def test_fixed_split(federation):
     config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
     later = client.split({**config, "server-round": 4})
     assert list(client.split(config)[1].indices) == list(later[1].indices)
-
-
-@pytest.mark.parametrize("gamma", [-0.1, 1.5, float("nan")])
-def test_gamma_is_checked(gamma):
-    with pytest.raises(SettingsError, match=refused("gamma", gamma, "between 0 and 1")):
-        CoPreFL(gamma=gamma)

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedAvg, FedAvgM
-from tests.refusals import refused
 from tests.strategies.by_hand import (
     assert_equal,
     descend,
@@ -57,13 +55,6 @@ def test_without_momentum_it_is_fedavg(exact_federation):
     plain, _ = run(FedAvg(participants=3), app, start, rounds=3)
     found, _ = run(FedAvgM(server_momentum=0.0, participants=3), app, start, rounds=3)
     assert_equal(found, plain)
-
-
-def test_what_it_refuses():
-    with pytest.raises(SettingsError, match=r"^server_momentum = 1\.0: must be between"):
-        FedAvgM(server_momentum=1.0)
-    with pytest.raises(SettingsError, match=refused("global_learning_rate", 0.0, "above 0")):
-        FedAvgM(global_learning_rate=0.0)
 
 
 class Pushed(TorchClient):

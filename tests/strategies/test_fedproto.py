@@ -6,10 +6,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import FedProtoClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
-from tests.refusals import refused
 from tests.strategies.by_hand import (
     assert_equal,
     assert_same_states,
@@ -96,8 +94,3 @@ def test_the_distance_counts(federation, tmp_path):
         grid = federation.grid("1", FedProtoClient, **options)
         ends.append(run_on(FedProto(mu=mu), grid, start(), 2)[0]["prototypes"])
     assert abs(ends[0] - ends[1]).max() > 1e-4
-
-
-def test_options_are_checked():
-    with pytest.raises(SettingsError, match=refused("mu", -1.0, "at least 0")):
-        FedProto(mu=-1.0)
