@@ -15,8 +15,9 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds import Bounds, Exchange, LossMoments, Mean, PerClient
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedPCL, Schedule
-from tests.rounds.test_hostile import START, Good, Lying, grid, of, warnings_of
-from tests.tiny import without_roster
+from tests.common.checks import warnings_of
+from tests.common.replies import START, Good, Lying, grid, of
+from tests.common.federation import without_roster
 
 LOSSES = Bounds(loss_range=(0.0, math.inf))
 

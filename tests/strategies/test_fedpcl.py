@@ -15,8 +15,9 @@ from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import declared
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedPCL
-from tests.strategies.by_hand import Leaving, assert_equal, descend, run_on, states_of
-from tests.tiny import CLASSES, HOSTINGS, ToDouble
+from tests.common.by_hand import Leaving, assert_equal, descend, run_on, states_of
+from tests.common.federation import HOSTINGS
+from tests.common.networks import CLASSES, ToDouble
 
 SIZE, TAU = 6, 0.5
 

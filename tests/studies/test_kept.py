@@ -26,8 +26,8 @@ from coprefl_flwr.studies.kept import (
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder, own_folder
-from tests.test_checksums import flip
-from tests.tiny_recipe import Killed
+from tests.common.checks import flip
+from tests.common.checks import Killed
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
 
