@@ -10,6 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.errors import SettingsError
 
 
 class Killed(BaseException):
@@ -24,6 +25,14 @@ def refused(option, value, bound):
 
 def warnings_of(caplog):
     return [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+def refusal(function, *arguments, **more):
+    """Return the one line that refuses a call."""
+    with pytest.raises(SettingsError) as caught:
+        function(*arguments, **more)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def flip(file, position, bit=0):

@@ -116,6 +116,13 @@ class Federation:
         app = self.app(client_class, clients=clients, **more)
         return LocalGrid(without_roster(app) if hosting == "plain" else app, nodes=nodes)
 
+    def keep(self, classes_of_clients):
+        """Leave every client only samples of its classes."""
+        for client, classes in enumerate(classes_of_clients):
+            samples = self.samples[client]
+            self.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))
+        return self
+
     def arrays(self):
         return {name: array.copy() for name, array in self.start.items()}
 

@@ -19,6 +19,7 @@ from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingSettings, training_keys
 from coprefl_flwr.studies.settings import Settings
+from tests.common import checks
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.simulation import ROOT
@@ -30,10 +31,7 @@ ATTACKED = f"client-wrapper={NOISE},client-wrapper-share=0.4"
 
 
 def refusal(**values):
-    with pytest.raises(SettingsError) as caught:
-        build(Settings.of(**values)).check()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+    return checks.refusal(lambda: build(Settings.of(**values)).check())
 
 
 def client(study, name, client_id, population="pretrain", server_round=1):

@@ -27,6 +27,7 @@ from coprefl_flwr.options import option
 from coprefl_flwr.report.results import read_rows
 from coprefl_flwr.rounds import Mean
 from coprefl_flwr.studies.build import build, run_study
+from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
 from tests.common.networks import Perceptron, Recurrent
 from tests.common.networks import network
@@ -42,13 +43,6 @@ def small_tasks(dataset, **more):
 def same(one, other):
     ours, theirs = model_arrays(one), model_arrays(other)
     return ours.keys() == theirs.keys() and all((ours[n] == theirs[n]).all() for n in ours)
-
-
-def refusal(function, *args, **more):
-    with pytest.raises(SettingsError) as caught:
-        function(*args, **more)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 # ---- the same numbers ---------------------------------------------------------------------------
