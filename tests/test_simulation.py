@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.common.simulation import ROOT
+
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.simulation import SCRIPT, check_names, main
 
-ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(

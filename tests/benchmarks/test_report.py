@@ -1,9 +1,10 @@
 """Ratios, the page and the picture, from made-up measurements."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tests.common.simulation import ROOT
 import yaml
 from PIL import Image
 
@@ -13,7 +14,6 @@ from benchmarks.measure import Measurement, portions, runners
 from benchmarks.report import draw, page, pasted, stored_results, write_all
 from benchmarks.workloads import WORKLOADS
 
-ROOT = Path(__file__).parents[2]
 WALL = {
     "fedavg plain": [2.0, 2.0, 9.0],
     "fedavg plain-processes": [1.5, 1.0, 1.5],

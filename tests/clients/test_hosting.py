@@ -5,12 +5,11 @@ import pytest
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
-from coprefl_flwr.clients import client_app
+from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.clients.hosting import method_name, named, run
-from coprefl_flwr.errors import one_line
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
-from tests.messages import ask
+from tests.common.replies import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
 
@@ -218,7 +217,7 @@ def test_no_good_client():
 
 def test_a_client_that_its_owner_calls_too_gives_copies_then(federation):
     """While it is hosted it lends its model's memory, also where it fails."""
-    client, lent = federation.torch_client(None, 0), []
+    client, lent = federation.client(TorchClient, 0), []
     fit = client.fit
     client.fit = lambda *given: lent.append(client.lends) or fit(*given)
     hosted = ask(
@@ -295,9 +294,3 @@ def test_check():
         check(SENT, {"loss": float("nan")}, SENT, Nothing())
     with pytest.raises(ValueError, match="array 'n' is missing"):
         check({"w": SENT["w"]}, good, SENT, Mean())
-
-
-def test_one_line():
-    assert one_line(ValueError("a\n  b")) == "a b"
-    assert one_line(KeyError("w")) == "KeyError: 'w'"
-    assert one_line(ValueError()) == "ValueError: "

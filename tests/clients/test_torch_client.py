@@ -14,7 +14,8 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from tests.tiny import CLASSES, SIZES
+from tests.common.federation import SIZES
+from tests.common.networks import CLASSES
 
 CPU = torch.device("cpu")
 CONFIG = {"seed": 3, "population": "p", "server-round": 2, "client": 1}

@@ -20,7 +20,8 @@ from coprefl_flwr.models import (
 )
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.models.precision import check_precision
-from tests.tiny import CPU, tiny_model
+from tests.common.federation import CPU
+from tests.common.networks import tiny_model
 
 INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
 

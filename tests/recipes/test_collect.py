@@ -19,7 +19,7 @@ from coprefl_flwr.report.figures import Landscape
 from coprefl_flwr.report.table import NONE
 from coprefl_flwr.studies.stage import write_result
 from coprefl_flwr.studies.told import told
-from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
+from tests.common.recipes import keep, keep_task, result_file, tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -387,7 +387,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     """Of the results, not of whoever reports them; folders of one's own files are nobody's."""
     own = tmp_path / "secret" / "net.py"
     own.parent.mkdir()
-    own.write_text("from tests.tiny_study import network\n")
+    own.write_text("from tests.common.networks import network\n")
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
     assert report.made["date (UTC)"] == "nothing is done yet"

@@ -20,7 +20,8 @@ from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from coprefl_flwr.report.comparison import FIGURES
-from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
+from tests.common.checks import files
+from tests.common.recipes import SETTINGS, Witness, tiny_recipe, write_recipe
 
 TEXT = """\
 title: A tiny comparison
@@ -282,7 +283,7 @@ def test_show(done, capsys):
     (folder,) = (done / "models").glob("fedavg-*")
     assert lines[0] == str(folder)
     assert lines[1].startswith("  fedavg: batch-size = 8, learning-rate = 0.05, ")
-    assert lines[2] == "  tests.tiny_study:network, 6 classes, seed 0"
+    assert lines[2] == "  tests.common.networks:network, 6 classes, seed 0"
     assert lines[3] == "  after round 3:"
     assert lines[4].startswith("    loss = ")
     assert lines[-1].startswith("  task 0: ")

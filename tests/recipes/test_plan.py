@@ -13,8 +13,8 @@ from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
-from tests.tiny_recipe import keep, tiny_recipe, write_recipe
-from tests.tiny_study import write_domain
+from tests.common.recipes import keep, tiny_recipe, write_recipe
+from tests.common.data import write_domain
 
 GAMMAS = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
 
@@ -96,7 +96,7 @@ STARTS += [{"rates": {"method": "fedmeta", "variant": "meta-sgd"}}]
 
 def test_what_is_sent_is_what_a_run_sends_and_what_is_done_is_not_counted(recipe_of, store):
     """All arrays of this network are trained: with buffers, gradients are smaller than a model."""
-    settings = {"tasks": 1, "model": "tests.tiny_study:plain_network"}
+    settings = {"tasks": 1, "model": "tests.common.networks:plain_network"}
     recipe = recipe_of(settings, methods=STARTS)
     planned = [row.counts.sent for row in plan_of(recipe, store).rows]
     runs = check_runs(recipe)

@@ -17,7 +17,7 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import check_runs, contests
 from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.stage import RESULT
-from tests.tiny_recipe import tiny_recipe, write_recipe
+from tests.common.recipes import tiny_recipe, write_recipe
 
 METHODS = [
     "random",

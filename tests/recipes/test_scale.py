@@ -3,7 +3,7 @@
 import pytest
 
 from coprefl_flwr.recipes.reading import read_recipe
-from tests.tiny_recipe import write_recipe
+from tests.common.recipes import write_recipe
 
 RECIPE = {
     "title": "Large",

@@ -27,16 +27,9 @@ from coprefl_flwr.recipes.sweep import (
 from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
-from tests.tiny_recipe import (
-    Killed,
-    Witness,
-    files,
-    keep,
-    result_file,
-    run,
-    tiny_recipe,
-    write_recipe,
-)
+from tests.common.checks import files
+from tests.common.checks import Killed
+from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -414,7 +407,7 @@ def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
     columns = ["models", "megabytes", "megabytes-to-0.1%"]
     content = tiny_recipe(
         tiny_images,
-        {"tasks": 1, "model": "tests.tiny_study:plain_network"},
+        {"tasks": 1, "model": "tests.common.networks:plain_network"},
         methods=["fedavg", "coprefl", "scaffold", "cyclic"],
         reference="fedavg",
         metrics=columns,

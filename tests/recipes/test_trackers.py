@@ -14,7 +14,8 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import followed, tracker_of
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import read_result
-from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
+from tests.common.checks import Killed
+from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Schedule,
 )
-from tests.tiny import pair
+from tests.common.federation import pair
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 

@@ -5,8 +5,8 @@ import pytest
 
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.strategies import FedAdam
-from tests.strategies.by_hand import assert_equal, is_statistic, run
-from tests.strategies.test_fedavgm import means_by_hand
+from tests.common.by_hand import assert_equal, is_statistic, run
+from tests.common.by_hand import means_by_hand
 
 
 def by_hand(federation, rounds, strategy, second):

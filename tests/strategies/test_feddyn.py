@@ -6,20 +6,8 @@ import torch
 
 from coprefl_flwr.clients import FedDynClient
 from coprefl_flwr.strategies import FedDyn
-from tests.strategies.by_hand import (
-    Leaving,
-    assert_equal,
-    assert_same_states,
-    descend,
-    fails_in_round_2,
-    is_statistic,
-    loaded,
-    loss_of,
-    mean,
-    run_on,
-    states_of,
-)
-from tests.tiny import HOSTINGS
+from tests.common.by_hand import Leaving, assert_equal, assert_same_states, descend, fails_in_round_2, is_statistic, loaded, loss_of, mean, run_on, states_of
+from tests.common.federation import HOSTINGS
 
 
 def local_model(federation, theta, client, dual, alpha):

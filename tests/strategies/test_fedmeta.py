@@ -11,8 +11,8 @@ from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedMeta
-from tests.strategies.by_hand import assert_equal, is_statistic, mean, run, run_on
-from tests.tiny import SIZES, Federation
+from tests.common.by_hand import assert_equal, is_statistic, mean, run, run_on
+from tests.common.federation import SIZES, Federation
 
 
 def sets(federation, client, server_round):

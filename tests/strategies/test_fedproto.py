@@ -8,15 +8,9 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.clients import FedProtoClient
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
-from tests.strategies.by_hand import (
-    assert_equal,
-    assert_same_states,
-    descend,
-    loaded,
-    run_on,
-    states_of,
-)
-from tests.tiny import CLASSES, HOSTINGS, Federation
+from tests.common.by_hand import assert_equal, assert_same_states, descend, loaded, run_on, states_of
+from tests.common.federation import HOSTINGS, Federation
+from tests.common.networks import CLASSES
 
 SIZE, MU = 8, 3.0
 
@@ -24,11 +18,7 @@ SIZE, MU = 8, 3.0
 @pytest.fixture
 def federation():
     """The exact federation; nobody has class 1, client 2 class 0 only."""
-    found = Federation.exact()
-    for client, classes in enumerate([(0, 2), (0, 2), (0,), (0, 2)]):
-        samples = found.samples[client]
-        found.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))
-    return found
+    return Federation.exact().keep([(0, 2), (0, 2), (0,), (0, 2)])
 
 
 def start():

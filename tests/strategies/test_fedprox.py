@@ -12,8 +12,8 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FedProxClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg, FedProx
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
-from tests.tiny import Federation
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
+from tests.common.federation import Federation
 
 
 def local_model(federation, start, client, mu):

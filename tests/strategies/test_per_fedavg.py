@@ -7,7 +7,7 @@ import torch
 
 from coprefl_flwr.clients import PerFedAvgClient
 from coprefl_flwr.strategies import PerFedAvg
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run
 
 
 def gradient(model, data, create_graph=False):

@@ -22,7 +22,7 @@ from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import FREE_ON_RESUME
-from tests.tiny_study import write_domain
+from tests.common.data import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))
 CLASSES = 4
@@ -180,7 +180,7 @@ def test_features_of_this_packages_models(settings, tmp_path):
 
 def test_a_pre_trained_start_becomes_a_backbone(settings, tiny_settings, monkeypatch):
     """From the folder that a study wrote to features of the 8 numbers before its last layer."""
-    monkeypatch.setenv("COPREFL_ALLOW", "tests.tiny_study")  # The network is no built-in one.
+    monkeypatch.setenv("COPREFL_ALLOW", "tests.common.networks")  # The network is no built-in one.
     study = replace(tiny_settings, method="fedavg", tasks=0, run_name="first")
     folder = run_study(LocalGrid(app, 1, study.to_config()), study) / "starts" / "fedavg"
     settings = replace(settings, backbones=str(folder))

@@ -11,7 +11,7 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.phases import TRAINING_KEYS
 from coprefl_flwr.studies.settings import GROUPS, Settings
-from tests.tiny_study import write_domain
+from tests.common.data import write_domain
 
 REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())
 ENDS = REFUSED.pop("ends")

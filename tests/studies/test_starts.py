@@ -27,7 +27,7 @@ from coprefl_flwr.studies.phases import TrainingSettings, folder_of
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.starts import Starts
-from tests.tiny import tiny_model
+from tests.common.networks import tiny_model
 
 TRAINED = with_role(PRETRAINING)
 

@@ -23,15 +23,13 @@ from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
 from coprefl_flwr.studies.study import make_folder, with_run_name
-from tests.tiny_study import network, tiny_study
+from tests.common.checks import Killed
+from tests.common.networks import network
+from tests.common.studies import tiny_study
 
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
 TASKS = (("task-0", "fedavg"), ("task-1", "fedavg"))
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
-
-
-class Killed(BaseException):
-    """Stands for a signal: no `except Exception` may catch it."""
 
 
 class Witness(LocalGrid):
