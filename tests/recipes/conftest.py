@@ -5,6 +5,8 @@ import pytest
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.runs import ModelStore
+from tests.common.recipes import tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -41,3 +43,21 @@ def refused(tmp_path, monkeypatch, capsys):
         return line.removeprefix("coprefl: ")
 
     return run
+
+
+@pytest.fixture
+def recipe_of(tiny_images, tmp_path, request):
+    """Read a tiny recipe with other settings and keys, over `RECIPE_KEYS` of the tests' file."""
+    of_file = getattr(request.module, "RECIPE_KEYS", {})
+
+    def read(settings=None, **keys):
+        content = tiny_recipe(tiny_images, settings, **{**of_file, **keys})
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    return read
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The folder of a recipe's results."""
+    return ModelStore(tmp_path / "models")

@@ -10,8 +10,6 @@ import pytest
 from coprefl_flwr.checksums import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.comparing import text_tables
@@ -19,23 +17,7 @@ from coprefl_flwr.report.figures import Landscape
 from coprefl_flwr.report.table import NONE
 from coprefl_flwr.studies.stage import write_result
 from coprefl_flwr.studies.told import told
-from tests.common.recipes import keep, keep_task, result_file, tiny_recipe, write_recipe
-
-
-@pytest.fixture
-def store(tmp_path):
-    return ModelStore(tmp_path / "models")
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+from tests.common.recipes import keep, keep_task, result_file
 
 
 def keep_all(store, recipe, accuracy):

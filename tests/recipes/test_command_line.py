@@ -21,19 +21,7 @@ from coprefl_flwr.recipes.reading import KEYS, read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from coprefl_flwr.report.comparison import FIGURES
 from tests.common.checks import files
-from tests.common.recipes import SETTINGS, Witness, tiny_recipe, write_recipe
-
-TEXT = """\
-title: A tiny comparison
-settings:
-  dataset: DATASET
-  tasks: 1
-SETTINGS
-methods:
-  - random
-  - fedavg: {rounds: 1}
-"""
-
+from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 TEXT_OF_SEARCH = """\
 title: A search
@@ -44,18 +32,12 @@ seeds: [0, 1]
 
 
 @pytest.fixture
-def text(tiny_images):
-    """A recipe of seconds whose `dataset` is in line 3 and `tasks` in line 4."""
-    settings = {key: value for key, value in SETTINGS.items() if key != "tasks"}
-    lines = [f'  {k}: "{v}"' if isinstance(v, str) else f"  {k}: {v}" for k, v in settings.items()]
-    return TEXT.replace("DATASET", str(tiny_images)).replace("SETTINGS", "\n".join(lines))
-
-
-@pytest.fixture
-def path(text, tmp_path):
-    file = tmp_path / "tiny.yaml"
-    file.write_text(text)
-    return file
+def path(tiny_images, tmp_path):
+    """A recipe of seconds, without a key that need not be there."""
+    methods = ["random", {"fedavg": {"rounds": 1}}]
+    left_out = dict.fromkeys(["source", "validation-tasks", "reference", "metrics", "figures"])
+    content = tiny_recipe(tiny_images, {"tasks": 1}, methods=methods, **left_out)
+    return write_recipe(tmp_path / "tiny.yaml", content)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,6 @@ from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
@@ -17,17 +16,7 @@ from tests.common.recipes import keep, tiny_recipe, write_recipe
 from tests.common.data import write_domain
 
 GAMMAS = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, reference=None, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+RECIPE_KEYS = {"reference": None}
 
 
 @pytest.fixture
@@ -50,11 +39,6 @@ def personal_of(tmp_path):
         return read_recipe(write_recipe(tmp_path / "personal.yaml", of))
 
     return read
-
-
-@pytest.fixture
-def store(tmp_path):
-    return ModelStore(tmp_path / "models")
 
 
 def row_of(recipe, store, label):

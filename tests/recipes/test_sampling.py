@@ -6,7 +6,6 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
@@ -17,17 +16,7 @@ from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 GAMMAS = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
 RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
 MANY = {"coprefl": {"gamma": GAMMAS, "meta-learning-rate": RATES}}
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe that is searched by Optuna, with some keys changed."""
-
-    def read(**keys):
-        content = tiny_recipe(tiny_images, **{"search_by": "optuna", **keys})
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+RECIPE_KEYS = {"search_by": "optuna"}
 
 
 def options(start):

@@ -15,7 +15,6 @@ from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import (
     InProcess,
@@ -30,17 +29,6 @@ from tests.chaos.forked import Kill, forked
 from tests.common.checks import files
 from tests.common.checks import Killed
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
 
 
 @pytest.fixture(scope="module")
