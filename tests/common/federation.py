@@ -34,6 +34,19 @@ HOSTINGS = {
 """Number of nodes, and what they say they host; "plain" ones do not know the question."""
 
 
+def renamed(app, ids):
+    """Return an app whose nodes have these partition-ids, {node: id}; with None they have none."""
+
+    def answer(message, context):
+        if context.node_id in ids:
+            context.node_config.pop("partition-id", None)
+            if ids[context.node_id] is not None:
+                context.node_config["partition-id"] = ids[context.node_id]
+        return app(message, context)
+
+    return answer
+
+
 def without_roster(app):
     """Return an app whose nodes are clients of the nodes' ids, which are 2 more than ours."""
 
@@ -110,11 +123,15 @@ class Federation:
             clients=clients,
         )
 
-    def grid(self, hosting, client_class, **more):
-        """Return a grid of the same four clients, hosted as one of `HOSTINGS` says."""
+    def grid(self, hosting, client_class, around=lambda app: app, **more):
+        """Return a grid of the same four clients, hosted as one of `HOSTINGS` says.
+
+        Its nodes run what `around` makes of their app.
+        """
         nodes, clients = HOSTINGS[hosting]
         app = self.app(client_class, clients=clients, **more)
-        return LocalGrid(without_roster(app) if hosting == "plain" else app, nodes=nodes)
+        app = without_roster(app) if hosting == "plain" else app
+        return LocalGrid(around(app), nodes=nodes)
 
     def keep(self, classes_of_clients):
         """Leave every client only samples of its classes."""

@@ -22,7 +22,7 @@ from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.combine import LossMoments, Mean
 from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
-from tests.common.federation import HOSTINGS
+from tests.common.federation import HOSTINGS, renamed
 
 START = {"w": np.zeros(3, np.float32)}
 
@@ -201,8 +201,7 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
         def fit(self, parameters, config):
             return [parameters[0] + 1], 1, {}
 
-    grid = Growing(client_app(lambda _, i: Good()), nodes=3)
-    grid._contexts[4].node_config["partition-id"] = 0
+    grid = Growing(renamed(client_app(lambda _, i: Good()), {4: 0}), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg(participants=2, min_nodes=2).start(grid, to_record(START), 3)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [3, 3, 3])
@@ -211,9 +210,8 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
 
 def test_no_one_left(caplog):
     """Everyone refuses to say who it is: the run fails, in a line, and does not hang."""
-    grid = LocalGrid(client_app(lambda _, i: InPlace()), nodes=2)
-    for context in grid._contexts.values():
-        del context.node_config["partition-id"]
+    app = renamed(client_app(lambda _, i: InPlace()), {2: None, 3: None})
+    grid = LocalGrid(app, nodes=2)
     with pytest.raises(RunFailedError, match="2 nodes with 0 clients are there, needed are 1"):
         FedAvg().start(grid, to_record(START), 1, timeout=0.1)
 

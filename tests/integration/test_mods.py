@@ -96,18 +96,17 @@ def number(context):
     return context.node_config["partition-id"]
 
 
-def hosted(federation, mod, hosting, client_class):
+def hosted(federation, mod, hosting, client_class, **more):
     """Return nodes of a `client_app` inside of a mod, which says nothing to the roster."""
-    grid = federation.grid(hosting, client_class)
-    app = grid._client_app
 
-    def wrapped(message, context):
-        if message.metadata.message_type.startswith("query"):
-            return app(message, context)
-        return mod(message, context, app)
+    def inside(app):
+        def wrapped(message, context):
+            asked = message.metadata.message_type.startswith("query")
+            return app(message, context) if asked else mod(message, context, app)
 
-    grid._client_app = wrapped
-    return grid
+        return wrapped
+
+    return federation.grid(hosting, client_class, inside, **more)
 
 
 def refusal(strategy, grid, federation, caplog, **more):
@@ -249,15 +248,11 @@ def test_what_another_mod_changed_is_found_by_its_norm(strategy, what, smooth, c
 
 @pytest.mark.parametrize("hosting", ["own", "plain"])
 def test_what_goes_with_a_control_variate_is_no_model(hosting, smooth, caplog, tmp_path):
-    grid = smooth.grid(hosting, SCAFFOLDClient, states=tmp_path)
-    app = grid._client_app
+    def of_train(message, context, call_next):
+        asked = "train" in message.metadata.message_type
+        return own_mod(message, context, call_next) if asked else call_next(message, context)
 
-    def wrapped(message, context):
-        return own_mod(message, context, app) if "train" in message.metadata.message_type else (
-            app(message, context)
-        )  # fmt: skip
-
-    grid._client_app = wrapped
+    grid = hosted(smooth, of_train, hosting, SCAFFOLDClient, states=tmp_path)
     line = refusal(SCAFFOLD(), grid, smooth, caplog)
     assert "changed an answer as if it were a model, but it is no model: take the mod away" in line
 
@@ -282,9 +277,9 @@ def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
 
 
 def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):
-    grid = smooth.grid("4", TorchClient)
-    app, mod = grid._client_app, clipping_only()
-    grid._client_app = lambda message, context: mod(message, context, app)
+    mod = clipping_only()
+    around = lambda app: lambda message, context: mod(message, context, app)  # noqa: E731
+    grid = smooth.grid("4", TorchClient, around)
     line = "no node can tell its clients: a client-side mod refused: LocalDpMod expects exactly one"
     with pytest.raises(RunFailedError, match=line):
         FedAvg().start(grid, to_record(smooth.arrays()), 1, timeout=3600)

@@ -27,7 +27,7 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Schedule,
 )
-from tests.common.federation import pair
+from tests.common.federation import pair, renamed
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 
@@ -460,8 +460,7 @@ def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
 
 def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
     """An app that fails is not one that knows no roster: node 2 has lost its partition-id."""
-    grid = LocalGrid(client_app(lambda _, i: Counter(i)), nodes=3)
-    del grid._contexts[2].node_config["partition-id"]
+    grid = LocalGrid(renamed(client_app(lambda _, i: Counter(i)), {2: None}), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg().start(grid, to_record(START), 1)
     assert "node 2 is left out: " in caplog.text
