@@ -45,7 +45,7 @@ OPTIONS = {
         (LocalTraining, "clip_norm", 0.0),
         (FedAdam, "tau", 0.0),
         (FedDyn, "alpha", 0.0),
-        (FedMeta, "meta_learning_rate", 0.0),
+        (FedDyn, "alpha", -0.1),
         (MOON, "temperature", 0.0),
         *((PFedMe, name, 0.0) for name in ("mu", "meta_learning_rate")),
         *((one, "global_learning_rate", 0.0) for one in (FedAdam, FedAvgM, PFedMe, SCAFFOLD)),
@@ -73,7 +73,7 @@ OPTIONS = {
     "'gaussian'": [(Noise, "kind", "gausian")],
     "'krum'": [(FedAvg, "aggregation", "kurm")],
 }
-"""By what is allowed, or the nearest name: what has options, one of them, and a value that is not allowed."""
+"""By what is allowed, or the nearest name: what has an option, and a value that is not allowed."""
 
 
 @pytest.mark.parametrize(

@@ -64,5 +64,3 @@ def test_a_precision_is_an_option_of_both_calls(clients, tmp_path):
     )
     assert list(one) != list(other)
     assert list(one) == pytest.approx(list(other), rel=0.05)
-
-

@@ -181,5 +181,3 @@ def test_what_is_small_stays(cut):
     for key, value in settings.items():
         assert recipe.settings[key] == (value,)
     assert recipe.settings["task-clients"] == (5,)
-
-

@@ -5,8 +5,7 @@ import pytest
 
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.strategies import FedAdam
-from tests.common.by_hand import assert_equal, is_statistic, run
-from tests.common.by_hand import means_by_hand
+from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
 
 
 def by_hand(federation, rounds, strategy, second):

@@ -346,5 +346,3 @@ def test_a_method_of_personalised_studies_is_told_what_to_set(name):
     with pytest.raises(SettingsError, match=f"{name} .* set study = personalised"):
         build(Settings(method=name))
     assert build(Settings(study="personalised", method=name))
-
-

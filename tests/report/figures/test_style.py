@@ -38,7 +38,7 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     rows = curve_rows(["coprefl"])
-    with pytest.raises(SettingsError, match="bmp.*png, svg, pdf"):
+    with pytest.raises(SettingsError, match=r"bmp.*png, svg, pdf"):
         figures.save(figures.accuracy_figure(client_rows(STARTS)), tmp_path / "a.bmp")
     for wrong, said in [
         ([], "nothing to draw"),
