@@ -41,6 +41,11 @@ class Unmade(cp.RoundStrategy):
     def __init__(self, share):
         super().__init__()
 
+    def round(self, server_round, arrays):
+        """Return what was sent."""
+        return arrays, {}
+        yield
+
 
 def top3(logits, labels):
     """Return the part of samples whose class is among the three largest logits."""
@@ -128,7 +133,7 @@ MISTAKES = {
     "no network": (lambda: evaluate(network=lambda classes: None), r"network\(3\) .*NoneType"),
     "all alike": (lambda: evaluate(network=lambda classes: Perceptron()), "are alike"),
     # A client app has its own training.
-    "no nodes": (lambda: pretrain(cp.CoPreFL(), clients=ClientApp()), "nodes = 0"),
+    "no nodes": (lambda: cp.pretrain(cp.CoPreFL(), Perceptron(), ClientApp()), "nodes = 0"),
     "an app's rate": (lambda: pretrain(cp.CoPreFL(), clients=ClientApp(), nodes=3), "give these"),
     "a name for an app": (lambda: pretrain("fedavg", clients=ClientApp(), nodes=3), "a strategy"),
 }
@@ -156,5 +161,5 @@ def test_quiet_says_nothing_of_the_device_either(caplog):
     from coprefl_flwr.learning.device import default_device
 
     default_device.cache_clear()
-    pretrain(local_steps=20, learning_rate=0.3)
+    pretrain(local_steps=20, learning_rate=0.3, checkpoint=None)
     assert caplog.text == ""
