@@ -5,8 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-
-from tests.common.simulation import ROOT
 import torch
 from flwr.app import Message
 from flwr.client import NumPyClient
@@ -22,8 +20,9 @@ from coprefl_flwr.learning import local_sgd
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.strategies import CoPreFL
-from tests.common.replies import ask
 from tests.common.networks import tiny_model
+from tests.common.replies import ask
+from tests.common.simulation import ROOT
 
 SENT = {"w": np.float32([1, 2])}
 CPU = torch.device("cpu")

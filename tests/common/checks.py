@@ -79,5 +79,3 @@ def assert_same_results(found, expected):
                 np.testing.assert_allclose(arrays[key], array, rtol=1e-4, atol=1e-6)
         elif one.name != SUMS:
             assert one.read_bytes() == other.read_bytes()
-
-

@@ -502,4 +502,6 @@ def test_an_evaluation_without_the_number_of_hits():
     model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8))
     tasks = cp.tasks(images(), number=1, classes=2, clients=2)
     with pytest.raises(RunFailedError, match="of a client has no metric 'correct'; `evaluate` "):
-        cp.evaluate_starts({"a": model}, tasks, 1, method="tests.common.own_parts:WithoutHits", quiet=True)
+        cp.evaluate_starts(
+            {"a": model}, tasks, 1, method="tests.common.own_parts:WithoutHits", quiet=True
+        )

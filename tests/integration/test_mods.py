@@ -31,8 +31,8 @@ from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_arrays
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, FedAvg
-from tests.common.replies import ask
 from tests.common.federation import CPU, Federation
+from tests.common.replies import ask
 
 CLIP = 0.01
 NORM = ConfigRecord({"clipping_norm": CLIP})

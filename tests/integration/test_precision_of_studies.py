@@ -145,7 +145,10 @@ def test_every_personalised_method(personalised, tmp_path):
 def test_personalised_networks_of_16_bits(personalised, tmp_path):
     names = [name for name in with_role(PERSONALISED) if name != "fedpcl"]  # Of heads alone.
     settings = replace(
-        personalised, method=" ".join(names), backbones="scratch", model="tests.common.networks:network"
+        personalised,
+        method=" ".join(names),
+        backbones="scratch",
+        model="tests.common.networks:network",
     )
     assert_losses_are_near({"model": f"{HERE}:bfloat16"}, settings, tmp_path)
 

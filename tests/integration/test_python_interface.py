@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
 from coprefl_flwr.clients import query_reply
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.front.held import clients_of
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
@@ -29,8 +28,7 @@ from coprefl_flwr.rounds import Mean
 from coprefl_flwr.studies.build import build, run_study
 from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
-from tests.common.networks import Perceptron, Recurrent
-from tests.common.networks import network
+from tests.common.networks import Perceptron, Recurrent, network
 
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
 TASKS = {"number": 2, "classes": 3, "clients": 2, "scheme": "iid"}

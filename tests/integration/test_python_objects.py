@@ -1,7 +1,5 @@
 """Functions, strategies and partitioners in the place of texts that name them."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,9 +10,9 @@ import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import Mean
-from tests.common.simulation import ROOT
 from tests.common.data import CLASSES, images
 from tests.common.networks import Perceptron
+from tests.common.simulation import ROOT
 
 OWN_PARTS = ROOT / "examples" / "own_parts"
 SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}

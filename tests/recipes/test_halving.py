@@ -9,8 +9,7 @@ from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
 from coprefl_flwr.report.table import NONE
-from tests.common.checks import files
-from tests.common.checks import Killed
+from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 
 EIGHT = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1]

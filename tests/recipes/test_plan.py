@@ -13,8 +13,8 @@ from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
-from tests.common.recipes import keep, tiny_recipe, write_recipe
 from tests.common.data import write_domain
+from tests.common.recipes import keep, tiny_recipe, write_recipe
 
 GAMMAS = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
 

@@ -29,8 +29,7 @@ from coprefl_flwr.recipes.sweep import (
 from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
-from tests.common.checks import files
-from tests.common.checks import Killed
+from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 
 

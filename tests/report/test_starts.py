@@ -48,7 +48,9 @@ def test_every_character_of_the_text() -> None:
 
 def test_the_table_of_the_readme() -> None:
     """The numbers of README's table, from left to right, give its very characters."""
-    (shown,) = re.findall(r"```text\n(Start .*?)\n```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    (shown,) = re.findall(
+        r"```text\n(Start .*?)\n```", (ROOT / "README.md").read_text(), flags=re.DOTALL
+    )
     titles = ["Accuracy %", "Variance", "Worst 10 %", "Worst 20 %", "Worst 30 %"]
     numbers = [list(map(float, re.findall(r"\d+\.\d", line))) for line in shown.splitlines()[2:5]]
     columns = [

@@ -6,9 +6,8 @@ import pytest
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedAdam
+from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
 from tests.common.checks import refused
-from tests.common.by_hand import assert_equal, is_statistic, run
-from tests.common.by_hand import means_by_hand
 
 
 def by_hand(federation, rounds, strategy, second):

@@ -9,8 +9,15 @@ from coprefl_flwr.clients import FedProtoClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
+from tests.common.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    loaded,
+    run_on,
+    states_of,
+)
 from tests.common.checks import refused
-from tests.common.by_hand import assert_equal, assert_same_states, descend, loaded, run_on, states_of
 from tests.common.federation import HOSTINGS, Federation
 from tests.common.networks import CLASSES
 

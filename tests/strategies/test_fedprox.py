@@ -13,8 +13,8 @@ from coprefl_flwr.clients import FedProxClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg, FedProx
-from tests.common.checks import refused
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
+from tests.common.checks import refused
 from tests.common.federation import Federation
 
 

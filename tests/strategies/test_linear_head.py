@@ -9,11 +9,11 @@ from coprefl_flwr.clients import FeaturesClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.rounds import HeadLayer
 from coprefl_flwr.strategies import NCM, Ridge
-from tests.common.checks import refused
-from tests.common.simulation import ROOT
 from tests.common.by_hand import assert_equal, run_on
+from tests.common.checks import refused
 from tests.common.federation import HOSTINGS, Federation
 from tests.common.networks import CLASSES
+from tests.common.simulation import ROOT
 
 LAYER = HeadLayer("5", "5.weight", "5.bias")  # Of the double model with BatchNorm.
 NODES = {name: nodes for name, (nodes, _) in HOSTINGS.items() if name != "plain"}

@@ -8,8 +8,18 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.clients import MOONClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import MOON, FedAvg
+from tests.common.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    loaded,
+    loss_of,
+    mean,
+    run,
+    run_on,
+    states_of,
+)
 from tests.common.checks import refused
-from tests.common.by_hand import assert_equal, assert_same_states, descend, loaded, loss_of, mean, run, run_on, states_of
 from tests.common.federation import HOSTINGS, SIZES, Federation
 from tests.common.networks import CLASSES
 

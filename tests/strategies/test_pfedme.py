@@ -6,7 +6,16 @@ import torch
 from coprefl_flwr.clients import PFedMeClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import PFedMe
-from tests.common.by_hand import assert_equal, assert_same_states, is_statistic, loaded, loss_of, mean, run_on, states_of
+from tests.common.by_hand import (
+    assert_equal,
+    assert_same_states,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
 from tests.common.federation import HOSTINGS
 
 LAMBDA, K, ETA, BETA = 2.0, 3, 0.2, 0.6

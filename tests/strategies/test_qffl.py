@@ -13,8 +13,17 @@ from coprefl_flwr.clients import QFFLClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL, RoundStrategy
+from tests.common.by_hand import (
+    assert_equal,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run,
+    run_on,
+)
 from tests.common.checks import refused
-from tests.common.by_hand import assert_equal, descend, is_statistic, loaded, loss_of, mean, run, run_on
 from tests.common.federation import HOSTINGS, Federation
 
 

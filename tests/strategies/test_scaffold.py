@@ -10,8 +10,20 @@ import torch
 from coprefl_flwr.clients import SCAFFOLDClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import SCAFFOLD
+from tests.common.by_hand import (
+    Leaving,
+    assert_equal,
+    assert_same_states,
+    descend,
+    fails_in_round_2,
+    is_statistic,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
 from tests.common.checks import refused
-from tests.common.by_hand import Leaving, assert_equal, assert_same_states, descend, fails_in_round_2, is_statistic, loaded, loss_of, mean, run_on, states_of
 from tests.common.federation import HOSTINGS, Federation
 
 
