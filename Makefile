@@ -5,7 +5,7 @@ BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
 # Of the tests across modules those of rounds.
-OF_ROUNDS := $(addprefix tests/integration/test_,hostile_replies.py memory.py mods.py program_errors.py resume.py stop.py who_hosts_whom.py)
+OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py program_errors.py resume.py stop.py who_hosts_whom.py)
 # What is run with other versions of flwr than that which is installed.
 WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting

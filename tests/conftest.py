@@ -5,8 +5,8 @@ import os
 import pytest
 import torch
 
-from tests.common.federation import Federation
 from tests.common.data import write_images
+from tests.common.federation import Federation
 from tests.common.studies import tiny_study
 
 # Tests of recipes start no Ray unless they ask for workers.

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.common.simulation import ROOT
-
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.simulation import SCRIPT, check_names, main
-
+from tests.common.simulation import ROOT
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
 """Ratios, the page and the picture, from made-up measurements."""
 
-
 import numpy as np
 import pytest
-
-from tests.common.simulation import ROOT
 import yaml
 from PIL import Image
 
@@ -13,6 +10,7 @@ from benchmarks.__main__ import arguments
 from benchmarks.measure import Measurement, portions, runners
 from benchmarks.report import draw, page, pasted, stored_results, write_all
 from benchmarks.workloads import WORKLOADS
+from tests.common.simulation import ROOT
 
 WALL = {
     "fedavg plain": [2.0, 2.0, 9.0],

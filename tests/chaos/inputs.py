@@ -40,8 +40,8 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import RESULT, read_result, write_result
 from coprefl_flwr.studies.settings import Settings
 from tests.chaos.hostile import Client, Heard
-from tests.common.replies import START, Lying
 from tests.common.recipes import tiny_recipe, write_recipe
+from tests.common.replies import START, Lying
 from tests.common.studies import tiny_study
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"

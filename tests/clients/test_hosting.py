@@ -9,7 +9,7 @@ from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.clients.hosting import method_name, named, run
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
-from tests.common.replies import ask
+from tests.common.messages import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
 

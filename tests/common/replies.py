@@ -1,40 +1,16 @@
-"""Messages to clients and nodes, and replies that no honest one would send."""
+"""Clients and nodes that answer with what no honest one would, and a grid that they are on."""
 
 import io
 
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.flower import enter_run, name_message
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.protocol import ROSTER
 from tests.common.federation import without_roster
-
-
-def ask(app, message_type, arrays=None, node_config=None, **config):
-    """Return the content of the app's reply; keys of `config` are written with underscores."""
-    enter_run(run_id=1, node_id=1)
-    named = {name.replace("_", "-"): value for name, value in config.items()}
-    content = RecordDict({"config": ConfigRecord(named)})
-    if arrays is not None:
-        content["arrays"] = to_record(arrays)
-    message = Message(content, 2, message_type)
-    name_message(message, "1")
-    node_config = {"partition-id": 5} if node_config is None else node_config
-    context = Context(1, 2, node_config, RecordDict(), run_config={})
-    return app(message, context).content
-
 
 START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}
 KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}

@@ -8,10 +8,8 @@ import zipfile
 
 import pytest
 
-from tests.common.simulation import ROOT
-
 import coprefl_flwr
-
+from tests.common.simulation import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-from tests.common.simulation import ROOT
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
+from tests.common.simulation import ROOT
 
 EXAMPLES = ROOT / "examples"
 

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from tests.common.simulation import ROOT
 import torch
 from flwr.app import Context, RecordDict
 
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
+from tests.common.simulation import ROOT
 
 EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES.parent / "docs" / "how-to"

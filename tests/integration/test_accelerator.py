@@ -27,8 +27,8 @@ from coprefl_flwr.studies.study import StudyFolder
 from coprefl_flwr.transfer import on_cpu, on_device
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator
 from tests.common.by_hand import run_on
-from tests.common.federation import Federation
 from tests.common.data import write_domain
+from tests.common.federation import Federation
 
 
 def results(settings, folder):

@@ -13,10 +13,9 @@ from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
-from tests.common.checks import files
-from tests.common.checks import Killed
-from tests.common.recipes import Witness, write_recipe
+from tests.common.checks import Killed, files
 from tests.common.data import write_domain
+from tests.common.recipes import Witness, write_recipe
 
 RECIPE = {
     "title": "Three clients",

@@ -8,9 +8,9 @@ import pytest
 
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.studies.kept import read_result, write_result
-from tests.common.simulation import ROOT
 from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
+from tests.common.simulation import ROOT
 
 PARTS = """\
 import os

@@ -14,9 +14,9 @@ from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.common.by_hand import full_batch_sgd, record_samples
-from tests.strategies.test_coprefl import one_round_by_hand
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
+from tests.strategies.test_coprefl import one_round_by_hand
 
 CPU = torch.device("cpu")
 

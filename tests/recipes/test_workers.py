@@ -23,10 +23,9 @@ from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
 from coprefl_flwr.recipes.workers import Maker, OnWorkers, wanted_workers, workshop
 from coprefl_flwr.strategies import RoundReport
-from tests.common.simulation import ROOT
-from tests.common.checks import flip
-from tests.common.checks import assert_same_results, files
+from tests.common.checks import assert_same_results, files, flip
 from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
+from tests.common.simulation import ROOT
 
 
 @pytest.mark.ray

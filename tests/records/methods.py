@@ -1,8 +1,8 @@
 """A tiny run of every method in every role, and the figures it came to when they were recorded.
 
 Results are stored under a method's `version`. So the figures of a method and version never change:
-`python -m tests.records.methods` (or `make tables`) adds those of new methods and new versions, and leaves
-all others as they are.
+`python -m tests.records.methods` (or `make tables`) adds those of new methods and new versions, and
+leaves all others as they are.
 """
 
 import json

@@ -16,8 +16,8 @@ from coprefl_flwr.rounds import Bounds, Exchange, LossMoments, Mean, PerClient
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedPCL, Schedule
 from tests.common.checks import warnings_of
-from tests.common.replies import START, Good, Lying, grid, of
 from tests.common.federation import without_roster
+from tests.common.replies import START, Good, Lying, grid, of
 
 LOSSES = Bounds(loss_range=(0.0, math.inf))
 

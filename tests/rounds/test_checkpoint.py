@@ -21,8 +21,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from coprefl_flwr.strategies import CoPreFL, FedAvg
-from tests.common.checks import Killed
-from tests.common.checks import flip
+from tests.common.checks import Killed, flip
 from tests.common.federation import Federation
 
 

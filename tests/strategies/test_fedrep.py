@@ -5,7 +5,15 @@ import torch
 
 from coprefl_flwr.clients import FedRepClient
 from coprefl_flwr.strategies import FedRep
-from tests.common.by_hand import assert_equal, assert_same_states, loaded, loss_of, mean, run_on, states_of
+from tests.common.by_hand import (
+    assert_equal,
+    assert_same_states,
+    loaded,
+    loss_of,
+    mean,
+    run_on,
+    states_of,
+)
 from tests.common.federation import HOSTINGS
 
 HEAD = ("5.weight", "5.bias")

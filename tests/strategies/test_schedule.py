@@ -19,12 +19,21 @@ from coprefl_flwr.strategies import (
     Schedule,
     ServerRefined,
 )
-from tests.strategies import test_cyclic, test_scaffold
-from tests.common.by_hand import assert_equal, assert_same_states, descend, loaded, loss_of, mean, run_on, states_of
-from tests.strategies.test_cyclic import record_chains
-from tests.common.by_hand import means_by_hand, record_samples
-from tests.common.federation import CPU, HOSTINGS, SIZES
+from tests.common.by_hand import (
+    assert_equal,
+    assert_same_states,
+    descend,
+    loaded,
+    loss_of,
+    means_by_hand,
+    record_samples,
+    run_on,
+    states_of,
+)
+from tests.common.federation import CPU, HOSTINGS
 from tests.common.networks import double_model
+from tests.strategies import test_cyclic, test_scaffold
+from tests.strategies.test_cyclic import record_chains
 
 DECAY = [0.1, 0.05, 0.025, 0.0125, 0.00625]
 

@@ -26,9 +26,7 @@ from coprefl_flwr.studies.kept import (
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import StudyFolder, own_folder
-from tests.common.checks import refusal
-from tests.common.checks import flip
-from tests.common.checks import Killed
+from tests.common.checks import Killed, flip, refusal
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
 

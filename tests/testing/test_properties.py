@@ -1,6 +1,5 @@
 """Every built-in method keeps every property; one that is spoilt fails the check of its fault."""
 
-
 import pytest
 
 from coprefl_flwr import plugins
