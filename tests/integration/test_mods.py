@@ -32,7 +32,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_arrays
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, FedAvg
 from tests.common.federation import CPU, Federation
-from tests.common.replies import ask
+from tests.common.messages import ask
 
 CLIP = 0.01
 NORM = ConfigRecord({"clipping_norm": CLIP})
