@@ -4,11 +4,13 @@ VENV ?= .venv
 BIN := $(CURDIR)/$(VENV)/bin
 # Strategies whose rounds are of each kind: one exchange, two, a chain, states of clients, phases.
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
+# Of the tests across modules those of rounds.
+OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py program_errors.py resume.py stop.py who_hosts_whom.py)
 # What is run with other versions of flwr than that which is installed.
-WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES)
+WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Half of the time of all tests that start no Ray; in a job of their own.
-LONG := $(addprefix tests/,testing examples recipes)
+LONG := $(addprefix tests/,testing examples recipes) $(wildcard tests/integration/test_recipes_*.py)
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
@@ -68,7 +70,7 @@ release-check: install
 
 tables: install
 	python -m docs.tables
-	python -m tests.recorded
+	python -m tests.records.methods
 
 costs: export OMP_NUM_THREADS = 1
 costs: install

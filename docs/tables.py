@@ -48,13 +48,13 @@ TRAINING = LocalTraining(local_steps=5, batch_size=32, learning_rate=0.05)
 """What a round's cost is shown for."""
 
 TESTED_IN = {
-    "coprefl-hybrid": "scenario_two",
-    "coprefl-sgd": "scenario_two",
-    "coprefl-std": "coprefl",
-    "ncm": "linear_heads",
-    "ridge": "linear_heads",
+    "coprefl-hybrid": "integration/test_scenario_two.py",
+    "coprefl-sgd": "integration/test_scenario_two.py",
+    "coprefl-std": "strategies/test_coprefl.py",
+    "ncm": "strategies/test_linear_head.py",
+    "ridge": "strategies/test_linear_head.py",
 }
-"""Where the tests of a method's formulas are, if not in the file that is called like its own."""
+"""Where the tests of a method's formulas are, if not in the file named after its strategy's."""
 
 
 PERSONALISED_STUDIES = {
@@ -220,7 +220,7 @@ def frame(name: str) -> str:
     method = METHODS[name]
     strategy, client = method.strategy_class, method.client_class
     roles = " or ".join(KINDS[role] for role in method.roles)
-    test = f"tests/strategies/test_{TESTED_IN.get(name) or _module(strategy)}.py"
+    test = "tests/" + TESTED_IN.get(name, f"strategies/test_{_module(strategy)}.py")
     lines = _heads(f"`{name}`", "")
     lines += [
         f"| can be | {roles} |",

@@ -5,8 +5,9 @@ import os
 import pytest
 import torch
 
-from tests.tiny import Federation
-from tests.tiny_study import tiny_study, write_images
+from tests.common.data import write_images
+from tests.common.federation import Federation
+from tests.common.studies import tiny_study
 
 # Tests of recipes start no Ray unless they ask for workers.
 os.environ.setdefault("COPREFL_WORKERS", "1")

@@ -98,3 +98,25 @@ def test_a_gradient_may_cover_a_part_but_not_nothing():
     assert mismatch({"x": np.zeros(3)}, TEMPLATE, subset=True) == (
         "array 'x' is not one of the 3 that were sent"
     )
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "line"),
+    [
+        (np.float64([1e300]), np.float32, "array 'w' holds 1e+300, which is beyond float32"),
+        (np.float64([-7e4]), np.float16, "array 'w' holds -70000, which is beyond float16"),
+        (np.float64([1e250]), np.float64, "array 'w' holds 1e+250, which is beyond float64"),
+        (np.float64([2.0**63]), np.int64, "array 'w' holds 9.22337e+18, which is beyond int64"),
+        (np.int64([300]), np.uint8, "array 'w' holds 300, which is beyond uint8"),
+        (np.float64([-0.4, 255.3]), np.uint8, None),
+        (np.float64([3e38, -3e38]), np.float32, None),
+        (np.zeros((0, 2)), np.float32, None),
+        (np.float64([np.inf]), np.int64, "array 'w' holds a NaN or an infinity"),
+    ],
+)
+def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
+    assert mismatch({"w": array}, {"w": np.zeros(array.shape, dtype)}) == line
+    # A sum of ten such numbers.
+    sums = {"w": 10 * np.float64(array)}
+    found = mismatch(sums, {"w": np.zeros(array.shape, dtype)}, weights={"w": 10.0})
+    assert found == line

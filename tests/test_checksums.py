@@ -5,13 +5,7 @@ import pytest
 
 from coprefl_flwr import checksums
 from coprefl_flwr.checksums import SUMS, damaged, write_sums
-
-
-def flip(file, position, bit=0):
-    """Flip one bit of a file."""
-    content = bytearray(file.read_bytes())
-    content[position] ^= 1 << bit
-    file.write_bytes(bytes(content))
+from tests.common.checks import flip
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from safetensors.numpy import save
 
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.errors import SettingsError, printable
-from tests.test_checksums import flip
+from tests.common.checks import flip
 
 
 def request(server_round, attempt=0, version="", kept="", **more):

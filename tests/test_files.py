@@ -17,6 +17,7 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.plugins import check_allowed
+from tests.common.checks import refusal
 
 
 @pytest.mark.parametrize(
@@ -25,10 +26,7 @@ from coprefl_flwr.plugins import check_allowed
 def test_what_is_no_json_is_one_line_with_the_files_name(tmp_path, content):
     file = tmp_path / "a.json"
     file.write_bytes(content)
-    with pytest.raises(SettingsError) as caught:
-        read_json(file)
-    assert str(caught.value).startswith(f"{file} is damaged: ")
-    assert "\n" not in str(caught.value)
+    assert refusal(read_json, file).startswith(f"{file} is damaged: ")
 
 
 def test_a_file_that_is_not_there(tmp_path):

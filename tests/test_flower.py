@@ -44,7 +44,7 @@ from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
-from tests.simulation import ROOT, simulate
+from tests.common.simulation import ROOT, simulate
 
 pytestmark = pytest.mark.ray
 

@@ -12,7 +12,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.handover import handed, size_of, taken
 from coprefl_flwr.strategies import CoPreFL
-from tests.tiny import Federation
+from tests.common.federation import Federation
 
 ARRAYS = {
     "matrix": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -1,4 +1,4 @@
-"""Imports run one way between the package's rooms, and no file is too long to read."""
+"""How the package and its tests are laid out: imports, lengths of files, places of tests."""
 
 import ast
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import coprefl_flwr
 
 PACKAGE = Path(coprefl_flwr.__file__).parent
+TESTS = Path(__file__).parent
 
 ABOVE = {
     "front": {"studies", "report", "methods"},
@@ -55,6 +56,12 @@ FOUNDATION = {
     "transfer",
 }
 """Small files that every room may import, and that import nothing but each other."""
+
+
+PROGRAMS = {"chaos", "faults", "kept", "mistakes", "records"}
+"""Folders of tests/ that hold programs, of which pytest runs little or nothing."""
+OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
+"""Folders with tests of several modules, or of what is outside the package."""
 
 
 def room_of(module):
@@ -107,3 +114,23 @@ def test_no_two_rooms_import_each_other():
 def test_no_file_is_longer_than_450_lines():
     lengths = {path: len(path.read_text().splitlines()) for path in files()}
     assert {str(path): length for path, length in lengths.items() if length > 450} == {}
+
+
+def outside(*folders):
+    """Return the Python files of tests/, with paths from there, that are in none of the folders."""
+    paths = (path.relative_to(TESTS) for path in TESTS.rglob("*.py"))
+    return sorted(path for path in paths if not {*folders} & {path.parts[0]})
+
+
+def test_the_tests_of_a_module_have_its_name():
+    """tests/ROOM/test_NAME.py tests ROOM/NAME.py; tests across modules are in integration/."""
+    tests = [path for path in outside("common", *PROGRAMS, *OF_SEVERAL) if "test_" in path.name]
+    modules = {path: path.with_name(path.name.removeprefix("test_")) for path in tests}
+    modules.pop(Path(__file__).relative_to(TESTS))
+    assert len(modules) > 100
+    assert [str(path) for path, name in modules.items() if not (PACKAGE / name).exists()] == []
+
+
+def test_what_tests_share_is_in_one_place():
+    others = [path.name for path in outside("common", *PROGRAMS)]
+    assert [name for name in others if not name.startswith("test_") and name != "conftest.py"] == []

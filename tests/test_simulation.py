@@ -10,8 +10,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.simulation import SCRIPT, check_names, main
-
-ROOT = Path(__file__).parents[1]
+from tests.common.simulation import ROOT
 
 
 @pytest.mark.parametrize(

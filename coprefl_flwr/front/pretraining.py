@@ -18,6 +18,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.front.arguments import check_method, check_module
 from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
+    check_workers,
     folder_for,
     grid_of,
     hash_of_samples,
@@ -106,6 +107,7 @@ def pretrain(
     check_method(method, USAGE)
     check_module(model, "model", f": {USAGE}")
     check_weights(model, "model")
+    check_workers(workers)
     with shown([], quiet) as progress, as_arguments(ARGUMENTS):
         if isinstance(clients, ClientApp):
             study, job = None, _of_app(method, model, clients, rounds, nodes, options)

@@ -56,20 +56,21 @@ def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> 
     return store
 
 
-@contextmanager
-def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
-    """Give a grid in this process, or in so many others.
-
-    Raises a SettingsError for a number that cannot be.
-    """
+def check_workers(workers: int) -> None:
+    """Raise a SettingsError for a number of processes that cannot be."""
     if not isinstance(workers, int) or isinstance(workers, bool):
         raise SettingsError(f"workers = {short(repr(workers))}: must be a whole number")
-    if workers == 1:
-        yield LocalGrid(app, nodes)
-        return
     if not 1 <= workers <= MOST_WORKERS:
         allowed = f"must be at least 1 and at most {MOST_WORKERS}"
         raise SettingsError(f"workers = {short(workers)}: {allowed}")
+
+
+@contextmanager
+def grid_of(app: ClientApp, nodes: int, workers: int) -> Iterator[LocalGrid]:
+    """Give a grid in this process, or in so many others."""
+    if workers == 1:
+        yield LocalGrid(app, nodes)
+        return
     with RayGrid(app, nodes, workers=workers) as grid:
         yield grid
 

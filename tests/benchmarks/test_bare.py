@@ -14,7 +14,7 @@ from benchmarks.bare_heads import fedpcl
 from benchmarks.federation import client, network, run_config, run_rounds
 from benchmarks.workloads import WORKLOADS
 from coprefl_flwr.grids import LocalGrid
-from tests.accelerator import DEVICE, accelerator
+from tests.common.accelerator import DEVICE, accelerator
 
 ROUNDS = 2
 TINY, HEADS = WORKLOADS["tiny"], WORKLOADS["tiny-heads"]

@@ -1,7 +1,5 @@
 """Ratios, the page and the picture, from made-up measurements."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import yaml
@@ -12,8 +10,8 @@ from benchmarks.__main__ import arguments
 from benchmarks.measure import Measurement, portions, runners
 from benchmarks.report import draw, page, pasted, stored_results, write_all
 from benchmarks.workloads import WORKLOADS
+from tests.common.simulation import ROOT
 
-ROOT = Path(__file__).parents[2]
 WALL = {
     "fedavg plain": [2.0, 2.0, 9.0],
     "fedavg plain-processes": [1.5, 1.0, 1.5],

@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
-from tests.hostile import LIES
+from tests.common.replies import LIES
 
 FIT, QUERY, EVALUATE = "fit", "query", "evaluate"
 NAMES = ("w", "b", "n")

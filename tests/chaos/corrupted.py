@@ -18,7 +18,7 @@ from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.chaos.kills import Whole
 from tests.chaos.tally import Case
 from tests.chaos.works import RecipeWork, StudyWork, check_whole, is_root, left
-from tests.tiny_study import write_images
+from tests.common.data import write_images
 
 Damage = Callable[[Path, random.Random], None]
 

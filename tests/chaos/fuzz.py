@@ -19,7 +19,7 @@ from coprefl_flwr.errors import SettingsError
 from tests.chaos import inputs
 from tests.chaos.forked import quiet
 from tests.chaos.tally import Case, NotHeldError
-from tests.tiny_study import write_images
+from tests.common.data import write_images
 
 BATCH = 50
 """Inputs of a case."""

@@ -41,8 +41,8 @@ from tests.chaos.behaviours import (
     clients_behave,
 )
 from tests.chaos.tally import Case
-from tests.hostile import KINDS, ROSTERS, START, Lying
-from tests.tiny import without_roster
+from tests.common.federation import without_roster
+from tests.common.replies import KINDS, ROSTERS, START, Lying
 
 ROUNDS, CLIENTS = 2, range(5)
 POSITIONS = {"first": 0, "middle": 2, "last": 4}

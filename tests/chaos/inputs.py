@@ -40,9 +40,9 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import RESULT, read_result, write_result
 from coprefl_flwr.studies.settings import Settings
 from tests.chaos.hostile import Client, Heard
-from tests.hostile import START, Lying
-from tests.tiny_recipe import tiny_recipe, write_recipe
-from tests.tiny_study import tiny_study
+from tests.common.recipes import tiny_recipe, write_recipe
+from tests.common.replies import START, Lying
+from tests.common.studies import tiny_study
 
 RECIPES = Path(__file__).parents[2] / "examples" / "recipes"
 
@@ -607,7 +607,7 @@ def put_npz(content: bytes) -> None:
 
 
 def place_texts() -> st.SearchStrategy[str]:
-    parts = ["a", "tests.tiny_study", "json", "network", "loads", ":", ".", "/", "..", ".py",
+    parts = ["a", "tests.common.networks", "json", "network", "loads", ":", ".", "/", "..", ".py",
              "a.py", ":B", ":width=3", ",", "=", " ", "\0", "\n", "+", ";", "~", "~nobody",
              "x" * 300, "é", "__init__", "IidPartitioner", "9" * 5000, "-", "%"]  # fmt: skip
     return st.one_of(

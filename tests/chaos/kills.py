@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.chaos.tally import Case, NotHeldError
 from tests.chaos.works import RecipeWork, StudyWork, Work, check_whole, left
-from tests.tiny_study import write_images
+from tests.common.data import write_images
 
 KILLS = 2
 """In each run: the second one kills what was resumed."""

@@ -22,8 +22,10 @@ from coprefl_flwr.recipes import command_line
 from coprefl_flwr.studies.build import run_study
 from tests.chaos.forked import Kill, forked
 from tests.chaos.tally import Case
-from tests.tiny_recipe import tiny_recipe, write_recipe
-from tests.tiny_study import network, tiny_study, write_images
+from tests.common.data import write_images
+from tests.common.networks import network
+from tests.common.recipes import tiny_recipe, write_recipe
+from tests.common.studies import tiny_study
 
 NAMES = (
     "models.txt",

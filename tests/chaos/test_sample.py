@@ -12,7 +12,7 @@ from tests.chaos.fuzz import attempt, batch
 from tests.chaos.inputs import Target
 from tests.chaos.tally import Case, NotHeldError, Tally
 from tests.chaos.works import StudyWork
-from tests.tiny_study import write_images
+from tests.common.data import write_images
 
 SAMPLED = {("", ""), (".", "new"), ("models/new",)}
 """Places of runs that are not refused."""

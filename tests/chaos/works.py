@@ -11,8 +11,9 @@ from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.studies.build import run_study
-from tests.tiny_recipe import files, tiny_recipe, write_recipe
-from tests.tiny_study import tiny_study
+from tests.common.checks import files
+from tests.common.recipes import tiny_recipe, write_recipe
+from tests.common.studies import tiny_study
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +20,10 @@ from coprefl_flwr.learning import local_sgd
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.strategies import CoPreFL
-from tests.messages import ask
-from tests.tiny import tiny_model
+from tests.common.messages import ask
+from tests.common.networks import tiny_model
+from tests.common.simulation import ROOT
 
-ROOT = Path(__file__).parents[2]
 SENT = {"w": np.float32([1, 2])}
 CPU = torch.device("cpu")
 
@@ -219,7 +218,7 @@ def test_an_app_is_loaded_without_torch(module):
         "from flwr.app import ConfigRecord, RecordDict\n"
         "from flwr.client import NumPyClient\n"
         "from coprefl_flwr.clients import client_app\n"
-        "from tests.messages import ask\n"
+        "from tests.common.messages import ask\n"
         "class Plain(NumPyClient):\n"
         "    def fit(self, parameters, config):\n"
         "        return parameters, 1, {}\n"

@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import FedDynClient
 from coprefl_flwr.models import model_arrays
-from tests.clients.stateful import CONFIG, later, make, scaled
-from tests.tiny import CLASSES
+from tests.common.clients import CONFIG, later, make
+from tests.common.networks import CLASSES, scaled
 
 REQUEST = {**CONFIG, "feddyn-alpha": 0.5}
 

@@ -8,7 +8,8 @@ from torch.nn import functional
 
 from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.models import model_arrays
-from tests.tiny import CLASSES, CPU, ToDouble, double_model
+from tests.common.federation import CPU
+from tests.common.networks import CLASSES, ToDouble, double_model
 
 CONFIG = {
     "seed": 3,

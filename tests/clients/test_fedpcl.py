@@ -12,8 +12,9 @@ from coprefl_flwr.clients.fedpcl import prototype_contrast, supervised_contrast
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models import model_arrays
-from tests.clients.stateful import CONFIG, later, make
-from tests.tiny import CLASSES, CPU, ToDouble
+from tests.common.clients import CONFIG, later, make
+from tests.common.federation import CPU
+from tests.common.networks import CLASSES, ToDouble
 
 TAU = 0.3
 REQUEST = {**CONFIG, "temperature": TAU, "fedpcl-variant": "both"}

@@ -5,12 +5,11 @@ import pytest
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
-from coprefl_flwr.clients import client_app
+from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.clients.hosting import method_name, named, run
-from coprefl_flwr.errors import one_line
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing
-from tests.messages import ask
+from tests.common.messages import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
 
@@ -278,9 +277,3 @@ def test_check():
         check(SENT, {"loss": float("nan")}, SENT, Nothing())
     with pytest.raises(ValueError, match="array 'n' is missing"):
         check({"w": SENT["w"]}, good, SENT, Mean())
-
-
-def test_one_line():
-    assert one_line(ValueError("a\n  b")) == "a b"
-    assert one_line(KeyError("w")) == "KeyError: 'w'"
-    assert one_line(ValueError()) == "ValueError: "

@@ -9,8 +9,8 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.clients import MOONClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays, outputs_and_representation
-from tests.clients.stateful import CONFIG, later, make
-from tests.tiny import CLASSES, ToDouble, double_model
+from tests.common.clients import CONFIG, later, make
+from tests.common.networks import CLASSES, ToDouble, double_model
 
 REQUEST = {**CONFIG, "moon-mu": 2.0, "moon-temperature": 0.5}
 

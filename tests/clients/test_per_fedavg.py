@@ -12,7 +12,8 @@ from coprefl_flwr import seeds
 from coprefl_flwr.clients import PerFedAvgClient
 from coprefl_flwr.learning import LocalTraining, shuffled_batches
 from coprefl_flwr.models import model_arrays
-from tests.tiny import CLASSES, CPU, double_model
+from tests.common.federation import CPU
+from tests.common.networks import CLASSES, double_model
 
 CONFIG = {
     "seed": 3,

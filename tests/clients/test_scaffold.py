@@ -10,7 +10,8 @@ from coprefl_flwr.clients.scaffold import displacement_per_gradient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import load_arrays, model_arrays
-from tests.clients.stateful import CONFIG, later, make, scaled
+from tests.common.clients import CONFIG, later, make
+from tests.common.networks import scaled
 
 II = {**CONFIG, "scaffold-variant": "II"}
 

@@ -14,7 +14,8 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
-from tests.tiny import CLASSES, SIZES
+from tests.common.federation import SIZES
+from tests.common.networks import CLASSES
 
 CPU = torch.device("cpu")
 CONFIG = {"seed": 3, "population": "p", "server-round": 2, "client": 1}
@@ -71,15 +72,15 @@ def test_dropout_leaves_the_global_generator_alone(dropout_client):
 
 def test_clients_may_share_a_model(stochastic_federation):
     start = list(stochastic_federation.arrays().values())
-    alone = stochastic_federation.torch_client(None, 2).fit(start, {**CONFIG, "client": 2})[0]
-    stochastic_federation.torch_client(None, 0).fit(start, {**CONFIG, "client": 0})
-    after = stochastic_federation.torch_client(None, 2).fit(start, {**CONFIG, "client": 2})[0]
+    alone = stochastic_federation.client(TorchClient, 2).fit(start, {**CONFIG, "client": 2})[0]
+    stochastic_federation.client(TorchClient, 0).fit(start, {**CONFIG, "client": 0})
+    after = stochastic_federation.client(TorchClient, 2).fit(start, {**CONFIG, "client": 2})[0]
     assert [a.tobytes() for a in alone] == [a.tobytes() for a in after]
 
 
 def test_what_is_returned_does_not_change_later(stochastic_federation):
     start = list(stochastic_federation.arrays().values())
-    client = stochastic_federation.torch_client(None, 2)
+    client = stochastic_federation.client(TorchClient, 2)
     found, *_ = client.fit(start, CONFIG)
     before = [array.copy() for array in found]
     client.fit(start, {**CONFIG, "server-round": 9})
@@ -89,7 +90,7 @@ def test_what_is_returned_does_not_change_later(stochastic_federation):
 
 def test_evaluate(federation):
     start = list(federation.arrays().values())
-    client = federation.torch_client(None, 2)
+    client = federation.client(TorchClient, 2)
     loss, n, metrics = client.evaluate(start, CONFIG)
     client.load(start)
     inputs, targets = federation.samples[2].batch(slice(None), CPU)
@@ -116,13 +117,13 @@ def test_training_on_nothing_ends(federation):
 
 
 def test_another_number_of_arrays_is_refused(federation):
-    client = federation.torch_client(None, 0)
+    client = federation.client(TorchClient, 0)
     with pytest.raises(SettingsError, match="1 arrays for a model of 9"):
         client.fit([np.zeros(1)], CONFIG)
 
 
 def test_coprefl_client_trains_on_its_support_set(federation):
-    client = federation.coprefl_client(None, 3)
+    client = federation.client(CoPreFLClient, 3)
     start = list(federation.arrays().values())
     _, n, _ = client.fit(start, CONFIG)
     assert n == 24  # floor(0.8 * 31)

@@ -11,7 +11,7 @@ from coprefl_flwr.data.of_torch import as_dataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.identity import contents
 from coprefl_flwr.studies.populations import PRETRAINING, Populations, TaskSettings
-from tests.data.made_up import pixels, refused
+from tests.common.data import pixels, refused
 
 FINE, COARSE = ["ant", "bee", "cow", "dog"], ["insect", "mammal"]
 

@@ -4,7 +4,7 @@ import torch
 
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import pixels
+from tests.common.data import pixels
 
 
 def dataset(images, **columns):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data import load_dataset, partition
-from tests.data.made_up import pixels, refused
+from tests.common.data import pixels, refused
 
 
 def write_leaf(path, **writers):

@@ -6,7 +6,7 @@ import pytest
 
 from coprefl_flwr.data import load_dataset
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import pixels, refused, write_npz
+from tests.common.data import pixels, refused, write_npz
 
 
 def test_glyphs_are_held_once():

@@ -8,7 +8,7 @@ from coprefl_flwr.data import load_dataset
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.data.npz import most_bytes
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import pixels, refused, write_npz
+from tests.common.data import pixels, refused, write_npz
 
 IMAGES, LABELS = np.zeros((3, 4, 4), dtype=np.uint8), np.array([0, 1, 2])
 

@@ -7,7 +7,7 @@ import torch
 from torchvision import datasets as torchvision_datasets
 
 from coprefl_flwr.data import load_dataset
-from tests.data.made_up import pixels, refused, write_idx
+from tests.common.data import pixels, refused, write_idx
 
 
 @pytest.mark.parametrize("name", ["MNIST", "FashionMNIST"])

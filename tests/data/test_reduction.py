@@ -8,7 +8,7 @@ from torchvision import transforms
 
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.data.reduction import Reduction
-from tests.data.made_up import pixels
+from tests.common.data import pixels
 
 LABELS = np.array([2, 0, 0, 1, 0, 2, 0, 0, 2, 2])
 

@@ -4,7 +4,7 @@ import torch
 
 from coprefl_flwr.data import Samples, TextDataset, batch_slices, load_dataset
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import pixels, write_npz
+from tests.common.data import pixels, write_npz
 
 CPU = torch.device("cpu")
 

@@ -4,7 +4,7 @@ import torch
 
 from coprefl_flwr.data import CHARACTERS, TextDataset, load_dataset
 from coprefl_flwr.errors import SettingsError
-from tests.data.made_up import refused
+from tests.common.data import refused
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,8 @@ import tempfile
 import pytest
 
 from coprefl_flwr.recipes.command_line import main
-from tests.tiny_recipe import assert_same_results, tiny_recipe, write_recipe
+from tests.common.checks import assert_same_results
+from tests.common.recipes import tiny_recipe, write_recipe
 
 
 def add_node(cluster, tries=3):
@@ -44,7 +45,7 @@ def test_workers_on_the_nodes_of_a_cluster(cluster, tiny_images, tmp_path, capfd
     content = tiny_recipe(tiny_images, settings, methods=["fedavg"], reference=None, seeds=[0, 1])
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "two" / "out"), "--workers", "2"]
-    assert main([*arguments, "--tracker", "tests.recipes.dying:nodes"]) == 0
+    assert main([*arguments, "--tracker", "tests.common.own_parts:nodes"]) == 0
     assert len(list((tmp_path / "two" / "out" / "nodes").iterdir())) == 2
     assert "Error" not in capfd.readouterr().err
     assert cluster.list_all_nodes()

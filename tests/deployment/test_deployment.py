@@ -20,8 +20,9 @@ from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 
 from coprefl_flwr.grids import LocalGrid
+from tests.common.simulation import ROOT
 
-EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "deployment"
+EXAMPLE = ROOT / "examples" / "deployment"
 
 pytestmark = pytest.mark.deployment
 

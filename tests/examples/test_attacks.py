@@ -18,8 +18,9 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from coprefl_flwr.strategies import Cyclic, FedAvg
-from tests.simulation import ROOT
-from tests.tiny import CLASSES, CPU, SIZES, Federation
+from tests.common.federation import CPU, SIZES, Federation
+from tests.common.networks import CLASSES
+from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples"
 FILE = FOLDER / "attacks" / "attackers.py"

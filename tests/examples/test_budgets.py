@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from coprefl_flwr.report.figures import save
-from tests.examples.claims import budgets
+from tests.common.claims import budgets
 
 budget_figure, points = budgets.budget_figure, budgets.points
 

@@ -7,8 +7,8 @@ import yaml
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
-from tests.examples.claims import FOLDER, page
-from tests.simulation import ROOT
+from tests.common.claims import FOLDER, page
+from tests.common.simulation import ROOT
 
 DOCS = ROOT / "docs"
 CLAIMED = (DOCS, "claims.md"), (ROOT, "README.md")

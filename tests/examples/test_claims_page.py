@@ -13,8 +13,8 @@ from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
-from tests.examples.claims import page
-from tests.tiny_recipe import keep, result_file, tiny_recipe, write_recipe
+from tests.common.claims import page
+from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
 
 SEEDS = [0, 1, 2, 3, 4]
 RANDOM, FEDAVG = [40, 42, 38, 41, 40], [47, 50, 44, 48, 46]

@@ -10,9 +10,10 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
-from tests.simulation import ROOT
-from tests.strategies.test_scenario_two import CPU, fedavg_by_hand, load, record_samples
-from tests.tiny import SIZES
+from tests.common.by_hand import record_samples
+from tests.common.federation import SIZES
+from tests.common.simulation import ROOT
+from tests.integration.test_scenario_two import CPU, fedavg_by_hand, load
 
 FILE = ROOT / "examples" / "claims" / "controls.py"
 

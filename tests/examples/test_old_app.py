@@ -14,8 +14,9 @@ from flwr.app import Context, RecordDict
 
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
+from tests.common.simulation import ROOT
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_our_strategy_in_the_unchanged_app_says_what_to_do_instead(copy, monkeyp
         "In an app of your own",
     ):
         assert named in line
-    readme = (EXAMPLES.parent / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     assert "examples/old_app.diff" in line
     assert "(examples/old_app.diff)" in readme
     assert "## In an app of your own" in readme

@@ -18,8 +18,9 @@ from flwr.app import Context, RecordDict
 
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
+from tests.common.simulation import ROOT
 
-EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 HOW_TO = EXAMPLES.parent / "docs" / "how-to"
 EVALUATED = r"Aggregated MetricRecord: \{'eval_(?:loss|acc)': [\d.]+, 'eval_(?:loss|acc)': [\d.]+\}"
 
@@ -112,7 +113,7 @@ def test_a_page_shows_the_diff_and_the_readme_its_ten_lines():
     diff = (EXAMPLES / "own_app.diff").read_text()
     python = diff[: diff.index("--- a/pyproject.toml")]
     assert python in page
-    readme = (EXAMPLES.parent / "README.md").read_text()
+    readme = (ROOT / "README.md").read_text()
     shown = readme.partition('@app.train("query")')[2].partition("```")[0]
     added = [line[1:].split("#")[0].strip() for line in diff.splitlines() if line[:1] == "+"]
     for line in shown.strip().splitlines()[1:]:  # Without the signature, which has types there.

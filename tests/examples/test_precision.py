@@ -3,7 +3,7 @@
 from coprefl_flwr.recipes import provenance
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import contests
-from tests.simulation import ROOT
+from tests.common.simulation import ROOT
 
 
 def test_it_would_run_and_its_report_tells_the_precision():

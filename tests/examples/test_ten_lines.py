@@ -2,7 +2,7 @@
 
 import runpy
 
-from tests.simulation import ROOT
+from tests.common.simulation import ROOT
 
 
 def test_the_script_compares_two_starts():

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from coprefl_flwr.report.statistics import seed_means
-from tests.examples.claims import verdicts
+from tests.common.claims import verdicts
 
 FAILS, HOLDS, OPEN = verdicts.FAILS, verdicts.HOLDS, verdicts.OPEN
 Question, Says = verdicts.Question, verdicts.Says

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation import simulate
+from tests.common.simulation import simulate
 
 HERE = Path(__file__).parent
 

@@ -19,7 +19,8 @@ from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.grids import ray as grid_of_ray
 from coprefl_flwr.grids.ray import connect, start_hosts
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, Cyclic, FedAvg
-from tests.tiny import Federation, tiny_model
+from tests.common.federation import Federation
+from tests.common.networks import tiny_model
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.ray

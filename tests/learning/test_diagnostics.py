@@ -17,7 +17,7 @@ from coprefl_flwr.learning.diagnostics import (
     probe,
     top_eigenvalue,
 )
-from tests.tiny import CPU, Federation
+from tests.common.federation import CPU, Federation
 
 
 @pytest.fixture

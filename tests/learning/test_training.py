@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
@@ -14,13 +13,11 @@ from coprefl_flwr.learning import (
     AdamTraining,
     LocalTraining,
     endless_batches,
-    evaluate,
     local_sgd,
-    loss_and_gradient,
     torch_seeded,
 )
 from coprefl_flwr.models import model_arrays
-from tests.tiny import CLASSES, tiny_model
+from tests.common.networks import CLASSES, tiny_model
 
 CPU = torch.device("cpu")
 
@@ -291,97 +288,9 @@ def test_endless_batches():
         next(endless_batches(0, 2, seeds.generator("key")))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
-        ({"local_steps": -1}, "local_steps = -1: must be at least 0"),
-        ({"clip_norm": 0.0}, "clip_norm = 0.0: must be above 0"),
-        ({"learning_rate": float("nan")}, "learning_rate = nan: must be a finite number"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(SettingsError, match=f"^{message}$"):
-        LocalTraining(**options)
-
-
 def test_steps_and_epochs_are_refused_together():
     with pytest.raises(SettingsError, match="local_steps = 3 and local_epochs = 2: set one"):
         LocalTraining(local_steps=3, local_epochs=2)
-
-
-class Partial(nn.Module):
-    """The tiny model in float64, with BatchNorm that has seen data, and parameters off the path."""
-
-    def __init__(self):
-        super().__init__()
-        self.body = tiny_model().double()
-        with torch.no_grad():
-            draws = np.random.default_rng(4)
-            self.body[2].running_mean += torch.from_numpy(draws.normal(size=8))
-            self.body[2].running_var += torch.from_numpy(draws.uniform(size=8))
-        self.body[1].bias.requires_grad_(False)
-        self.unused = nn.Parameter(torch.ones(2, dtype=torch.float64))
-
-    def forward(self, images):
-        return self.body(images.double())
-
-
-def batches_of(samples, size):
-    return samples.batches(size, CPU)
-
-
-@pytest.mark.parametrize("size", [1, 4, 22, 1000])
-def test_loss_and_gradient(federation, size):
-    """Equal to autograd through the mean over the whole set in eval mode, for any batch size."""
-    samples, model, expected = federation.samples[2], Partial(), Partial()
-    before = model_arrays(model)
-    model.train()
-    found = loss_and_gradient(model, batches_of(samples, size))
-    expected.eval()
-    inputs, targets = samples.batch(slice(None), CPU)
-    loss = functional.cross_entropy(expected(inputs), targets)
-    loss.backward()
-    assert found.num_examples == len(samples) == 23
-    assert found.loss == pytest.approx(loss.item(), rel=1e-13)
-    wanted = {"unused", "body.1.weight", "body.2.weight", "body.2.bias", "body.4.weight"}
-    assert found.gradient.keys() == wanted | {"body.4.bias"}  # Neither body.1.bias nor buffers.
-    for name, parameter in expected.named_parameters():
-        if name == "unused":
-            np.testing.assert_array_equal(found.gradient[name], [0.0, 0.0])
-        elif parameter.requires_grad:
-            np.testing.assert_allclose(
-                found.gradient[name], parameter.grad, rtol=1e-11, atol=1e-14, err_msg=name
-            )
-    for name, array in model_arrays(model).items():
-        assert array.tobytes() == before[name].tobytes(), name
-    assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_what_is_frozen_takes_no_memory_for_a_gradient(federation, monkeypatch):
-    """Only what is trained, and is off the path, has zeros."""
-    made, zeros_like = [], torch.zeros_like
-    monkeypatch.setattr(torch, "zeros_like", lambda one: made.append(one) or zeros_like(one))
-    model = Partial()
-    loss_and_gradient(model, batches_of(federation.samples[0], 4))
-    assert [one is model.unused for one in made] == [True]
-
-
-def test_a_gradient_left_over_does_not_count(federation):
-    samples, model = federation.samples[0], Partial()
-    clean = loss_and_gradient(model, batches_of(samples, 4))
-    model.unused.grad = torch.ones(2, dtype=torch.float64)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.ones_like(parameter)
-    again = loss_and_gradient(model, batches_of(samples, 4))
-    for name, gradient in clean.gradient.items():
-        np.testing.assert_array_equal(again.gradient[name], gradient)
-
-
-def test_gradient_in_the_dtype_of_the_model(federation):
-    found = loss_and_gradient(tiny_model(), batches_of(federation.samples[0], 4))
-    assert {gradient.dtype for gradient in found.gradient.values()} == {np.dtype(np.float32)}
 
 
 def test_torch_seeded():
@@ -405,30 +314,6 @@ def test_torch_seeded_gives_the_generator_back_after_an_error():
     with pytest.raises(ArithmeticError):
         draw_and_fail()
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_evaluate_counts():
-    """Logits are the inputs. Hits: yes, no, yes, yes, no.
-
-    Loss of a row (a, b) with target t: log(e^a + e^b) - (a, b)_t. For (x, 0) and target 0 that is
-    log(1 + e^-x), for target 1 log(1 + e^x).
-    """
-    x, targets = np.array([2.0, 1.0, -1.0, 3.0, -2.0]), torch.tensor([0, 1, 1, 0, 0])
-    inputs = torch.stack([torch.from_numpy(x), torch.zeros(5, dtype=torch.float64)], dim=1)
-    signs = np.array([-1, 1, 1, -1, -1])
-    model = nn.Sequential(nn.Dropout(0.9), nn.Identity())
-    for cuts in ([0, 5], [0, 1, 5], [0, 2, 4, 5]):
-        batches = [(inputs[a:b], targets[a:b]) for a, b in itertools.pairwise(cuts)]
-        found = evaluate(model, batches)
-        assert (found["num-examples"], found["correct"]) == (5, 3)
-        assert found["loss"] == pytest.approx(np.log1p(np.exp(signs * x)).mean(), rel=1e-12)
-
-
-def test_nothing_to_measure_is_an_error():
-    with pytest.raises(ValueError, match="no samples to evaluate on"):
-        evaluate(tiny_model(), [])
-    with pytest.raises(ValueError, match="no samples to compute a loss of"):
-        loss_and_gradient(tiny_model(), [])
 
 
 def test_adam_by_hand():

@@ -20,7 +20,8 @@ from coprefl_flwr.models import (
 )
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.models.precision import check_precision
-from tests.tiny import CPU, tiny_model
+from tests.common.federation import CPU
+from tests.common.networks import tiny_model
 
 INPUTS = torch.linspace(-1, 1, 64).view(4, 1, 4, 4)
 
@@ -43,22 +44,30 @@ def watched(dtype=torch.float32):
     return nn.Sequential(first, Seen(), *layers, Seen()).to(dtype)
 
 
-def test_bf16_is_what_autocast_computes_and_only_inside():
-    model = watched()
-    with torch.autocast("cpu", torch.bfloat16):
-        expected = tiny_model()(INPUTS)
-    assert expected.dtype == torch.bfloat16
-    with computing(model, "bf16"):
+@pytest.mark.parametrize(
+    ("dtype", "precision"),
+    [(torch.float32, "bf16"), (torch.bfloat16, "float32"), (torch.float16, "float32")],
+)
+def test_a_network_computes_in_few_digits_only_inside_and_gives_float32(dtype, precision):
+    """In bf16 as under autocast; a network of 16 bits is given inputs of its own type."""
+    model = watched(dtype)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        expected = model(INPUTS.to(dtype))
+    with computing(model, precision):
         found = model(INPUTS)
         assert not torch.is_autocast_enabled("cpu")
-        _, z = outputs_and_representation(model, INPUTS)
-    assert (found.dtype, z.dtype) == (torch.float32, torch.float32)
+        z = outputs_and_representation(model, INPUTS)[1]
+    short = torch.bfloat16 if precision == "bf16" else dtype
+    assert set(model[-1].types) == {expected.dtype} == {short}
     assert torch.equal(found, expected.float())
-    assert model[-1].types == [torch.bfloat16] * 2
-    assert {p.dtype for p in model.parameters()} == {torch.float32}
-    plain = model(INPUTS)
-    assert model[-1].types[-1] == torch.float32
-    assert not torch.equal(plain, found)
+    assert (found.dtype, z.dtype) == (torch.float32, torch.float32)
+    cross_entropy(found, torch.tensor([0, 1, 2, 0])).backward()
+    assert {p.grad.dtype for p in model.parameters()} == {dtype}
+    if precision == "bf16":
+        assert not torch.equal(model(INPUTS), found)
+    else:
+        with pytest.raises(RuntimeError, match="dtype"):
+            model(INPUTS)
 
 
 def test_a_model_is_as_it_was_when_this_ends_and_also_by_an_error():
@@ -86,22 +95,6 @@ def test_a_copy_made_meanwhile_computes_with_its_own_weights():
         assert model(INPUTS).any()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_model_of_16_bits_is_given_such_inputs_and_gives_float32(dtype):
-    """It was a bare RuntimeError of two types in one product."""
-    model = watched(dtype)
-    with pytest.raises(RuntimeError, match="dtype"):
-        model(INPUTS)
-    expected = model(INPUTS.to(dtype)).float()
-    with computing(model):
-        found = model(INPUTS)
-    assert torch.equal(found, expected)
-    assert model[-1].types == [dtype] * 2
-    assert outputs_and_representation(model, INPUTS)[1].dtype == torch.float32
-    cross_entropy(found, torch.tensor([0, 1, 2, 0])).backward()
-    assert {p.grad.dtype for p in model.parameters()} == {dtype}
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_features_of_a_backbone(dtype):
     """A network of bfloat16 could not be one: its first empty image was of another type."""
@@ -120,35 +113,38 @@ def test_indices_are_given_as_they_are():
         assert model(torch.tensor([[0, 4], [1, 2]])).shape == (2, 2)
 
 
-def test_what_a_machine_cannot_do_is_refused_in_one_line():
-    line = (
-        "precision = tf32: needs an NVIDIA GPU of compute capability 8.0 or above, and this "
-        "process computes on the cpu; allowed here: float32, bf16"
-    )
+@pytest.mark.parametrize(
+    ("precision", "device", "named"),
+    [
+        ("tf32", CPU, ["tf32", "NVIDIA GPU", "8.0", "the cpu", "allowed here: float32, bf16"]),
+        ("bf16", torch.device("meta"), ["bf16", "the meta", "allowed here: float32"]),
+        ("tf32", torch.device("cuda", 0), ["tf32", "8.0", "A GPU", "allowed here: float32"]),
+        ("bf16", torch.device("cuda", 0), ["bf16", "A GPU", "allowed here: float32"]),
+    ],
+)
+def test_what_a_machine_cannot_do_is_refused_in_one_line(precision, device, named, monkeypatch):
+    of_a_gpu(monkeypatch, (7, 5))
     with pytest.raises(SettingsError) as refused:
-        check_precision("tf32", CPU)
-    assert str(refused.value) == line
-    model = tiny_model()
-    with pytest.raises(SettingsError, match=r"^precision = tf32: needs"), computing(model, "tf32"):
-        pass
-    assert "forward" not in vars(model)
-    with pytest.raises(SettingsError, match=r"= bf16: the meta has no bfloat16; .*: float32$"):
-        check_precision("bf16", torch.device("meta"))
-    check_precision("float32", torch.device("meta"))
+        check_precision(precision, device)
+    assert [one for one in named if one not in str(refused.value)] == []
+    assert refused.value.keys == ("precision",)
+    check_precision("float32", device)
 
 
-@pytest.mark.parametrize(("capability", "able"), [((7, 5), False), ((8, 0), True)])
-def test_tf32_is_of_gpus_that_have_it_and_ends(capability, able, monkeypatch):
-    gpu = torch.device("cuda", 0)
+def of_a_gpu(monkeypatch, capability):
+    """Have torch describe a GPU that this machine need not have."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "A GPU")
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: able)
-    if not able:
-        with pytest.raises(SettingsError, match=r"computes on A GPU; allowed here: float32$"):
-            check_precision("tf32", gpu)
-        with pytest.raises(SettingsError, match=r"= bf16: A GPU has no bfloat16; allowed"):
-            check_precision("bf16", gpu)
-        return
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: capability >= (8, 0))
+
+
+def test_tf32_is_of_gpus_that_have_it_and_ends(monkeypatch):
+    of_a_gpu(monkeypatch, (8, 0))
+    check_precision("tf32", torch.device("cuda", 0))
+    model = tiny_model()
+    with pytest.raises(SettingsError, match=r"^precision = tf32"), computing(model, "tf32"):
+        pass
+    assert "forward" not in vars(model)
 
     class There(nn.Module):
         forward = staticmethod(lambda: torch.get_float32_matmul_precision())

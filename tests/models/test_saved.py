@@ -11,7 +11,7 @@ import torch
 from coprefl_flwr.checksums import write_sums
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays, save_model
-from tests.test_checksums import flip
+from tests.common.checks import flip
 
 CIFAR = (3, 32, 32)
 ABOUT = {"strategy": "coprefl", "rounds": 50, "data": {"alpha": 0.5}}

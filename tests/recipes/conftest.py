@@ -2,7 +2,11 @@
 
 import pytest
 
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.runs import ModelStore
+from tests.common.recipes import tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -15,3 +19,45 @@ def read(tmp_path, request):
         return read_recipe(path, changes)
 
     return from_text
+
+
+@pytest.fixture
+def refused(tmp_path, monkeypatch, capsys):
+    """Give a command to `coprefl` beside a recipe; return the one line that refuses it.
+
+    Nothing is left behind, and no grid is made for any work.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "LocalGrid", None)
+    path = tmp_path / "recipe.yaml"
+
+    def run(text, *command):
+        path.write_text(text)
+        assert main([*command] or ["run", "recipe.yaml"]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        (line,) = said.err.splitlines()
+        assert list(tmp_path.iterdir()) == [path]
+        assert path.read_text() == text
+        assert line.startswith("coprefl: ")
+        return line.removeprefix("coprefl: ")
+
+    return run
+
+
+@pytest.fixture
+def recipe_of(tiny_images, tmp_path, request):
+    """Read a tiny recipe with other settings and keys, over `RECIPE_KEYS` of the tests' file."""
+    of_file = getattr(request.module, "RECIPE_KEYS", {})
+
+    def read(settings=None, **keys):
+        content = tiny_recipe(tiny_images, settings, **{**of_file, **keys})
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    return read
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The folder of a recipe's results."""
+    return ModelStore(tmp_path / "models")

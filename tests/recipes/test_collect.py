@@ -10,8 +10,6 @@ import pytest
 from coprefl_flwr.checksums import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report import write_report
 from coprefl_flwr.report.comparing import text_tables
@@ -19,23 +17,7 @@ from coprefl_flwr.report.figures import Landscape
 from coprefl_flwr.report.table import NONE
 from coprefl_flwr.studies.stage import write_result
 from coprefl_flwr.studies.told import told
-from tests.tiny_recipe import keep, keep_task, result_file, tiny_recipe, write_recipe
-
-
-@pytest.fixture
-def store(tmp_path):
-    return ModelStore(tmp_path / "models")
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+from tests.common.recipes import keep, keep_task, result_file
 
 
 def keep_all(store, recipe, accuracy):
@@ -387,7 +369,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     """Of the results, not of whoever reports them; folders of one's own files are nobody's."""
     own = tmp_path / "secret" / "net.py"
     own.parent.mkdir()
-    own.write_text("from tests.tiny_study import network\n")
+    own.write_text("from tests.common.networks import network\n")
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
     assert report.made["date (UTC)"] == "nothing is done yet"

@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
+import yaml
 
 from coprefl_flwr import __version__
 from coprefl_flwr.errors import SettingsError, short
@@ -18,19 +20,8 @@ from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from coprefl_flwr.report.comparison import FIGURES
-from tests.tiny_recipe import SETTINGS, Witness, files, tiny_recipe, write_recipe
-
-TEXT = """\
-title: A tiny comparison
-settings:
-  dataset: DATASET
-  tasks: 1
-SETTINGS
-methods:
-  - random
-  - fedavg: {rounds: 1}
-"""
-
+from tests.common.checks import files
+from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 TEXT_OF_SEARCH = """\
 title: A search
@@ -41,18 +32,12 @@ seeds: [0, 1]
 
 
 @pytest.fixture
-def text(tiny_images):
-    """A recipe of seconds whose `dataset` is in line 3 and `tasks` in line 4."""
-    settings = {key: value for key, value in SETTINGS.items() if key != "tasks"}
-    lines = [f'  {k}: "{v}"' if isinstance(v, str) else f"  {k}: {v}" for k, v in settings.items()]
-    return TEXT.replace("DATASET", str(tiny_images)).replace("SETTINGS", "\n".join(lines))
-
-
-@pytest.fixture
-def path(text, tmp_path):
-    file = tmp_path / "tiny.yaml"
-    file.write_text(text)
-    return file
+def path(tiny_images, tmp_path):
+    """A recipe of seconds, without a key that need not be there."""
+    methods = ["random", {"fedavg": {"rounds": 1}}]
+    left_out = dict.fromkeys(["source", "validation-tasks", "reference", "metrics", "figures"])
+    content = tiny_recipe(tiny_images, {"tasks": 1}, methods=methods, **left_out)
+    return write_recipe(tmp_path / "tiny.yaml", content)
 
 
 @pytest.fixture(scope="module")
@@ -75,63 +60,18 @@ def refusal(arguments, capsys):
     return line.removeprefix("coprefl: ")
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("methods:", "method:", "line 21: unknown key 'method': did you mean 'methods'?"),
-        ("  tasks: 1", "  tasks: 1\n  tasks: 1", "line 5: the key 'tasks' stands twice"),
-        ("- random", "- randm", "line 22: unknown method 'randm': did you mean 'random'?"),
-        ("fedavg:", "fedavgg:", "line 23: unknown method 'fedavgg': did you mean 'fedavg'?"),
-        ("  tasks: 1", "  tasks: []", "line 4: tasks is an empty list"),
-        ("{rounds: 1}", "{rounds: 1", "line 24: not YAML: "),
-        ("  tasks: 1", "  tasks: !!python/object/apply:os.getcwd []", "line 4: tag:yaml.org,2002:"),
-        # What only the data can tell.
-        ("  dataset: /", "  dataset: /no", "line 3: dataset '/no"),
-        (
-            "  tasks: 1",
-            "  tasks: 1\n  task-reserve: 0.5\n  head: keep",
-            "line 6: head = keep: a task",
-        ),
-        ("  tasks: 1", "  test-every: 2", "line 4: test-every: the dataset has no test part"),
-        ("task-classes: 2", "task-classes: 3", "line 15: task-classes = 3: there are only 2"),
-        ("clients: 6", "clients: 90", "line 7: partition 'iid' of"),
-        (
-            'downstream-classes: "2"',
-            "downstream-classes: 2.5",
-            "line 5: downstream-classes = 2.5: must be a text",
-        ),
-        (
-            "tests.tiny_study:network",
-            "tests.tiny_study:none",
-            "line 9: tests.tiny_study:none: unknown name",
-        ),
-    ],
-)
-def test_a_wrong_recipe_starts_nothing(old, new, message, text, path, tmp_path, capsys):
-    path.write_text(text.replace(old, new, 1))
-    line = refusal(["run", path], capsys)
-    assert line.startswith(f"{path}, line ")
-    assert message in line
-    assert list(tmp_path.iterdir()) == [path]
+REFUSED = yaml.safe_load(Path(__file__).with_name("refused.yaml").read_text())["commands"]
 
 
-def test_a_wrong_command_starts_nothing(path, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    there = path.read_text()
-    for arguments, message in [
-        (["run", "none.yaml"], "none.yaml cannot be read: No such file or directory"),
-        (["run", path, "--set", "dataset=nowhere.npz"], "--set dataset=nowhere.npz: dataset 'nowh"),
-        (["run", path, "--set", "ronds=1"], "--set ronds=1: unknown setting 'ronds'"),
-        (["run", path, "--workers", "-1"], "--workers -1: must be a whole number, at least 1"),
-        (["run", path, "--out", path / "below"], f"--out: {path} is a file, not a folder"),
-        (["run", path, "--models", path], f"--models: {path} is a file, not a folder"),
-        (["report", "nowhere"], "unknown recipe's folder 'nowhere': known are none"),
-        (["list"], "there is no folder outputs"),
-        (["show", "fedavg"], "unknown run 'fedavg': known are none"),
-    ]:
-        assert refusal(arguments, capsys).startswith(message)
-        assert list(tmp_path.iterdir()) == [path]
-        assert path.read_text() == there
+@pytest.mark.parametrize("row", REFUSED, ids=short)
+def test_a_wrong_recipe_or_command_starts_nothing(row, tiny_images, refused):
+    text = yaml.safe_dump(tiny_recipe(tiny_images, **row.get("keys", {})), sort_keys=False)
+    command = row.get("command") or ["run", "recipe.yaml", *row.get("options", [])]
+    line = refused(text, *command)
+    assert [str(one) for one in row["named"] if str(one) not in line] == [], line
+    if "at" in row:
+        number = int(re.match(r"recipe\.yaml, line (\d+): ", line)[1])
+        assert row["at"] in text.splitlines()[number - 1]
 
 
 def test_an_unknown_scale_or_command_is_refused_by_the_parser(path, tmp_path):
@@ -325,7 +265,7 @@ def test_show(done, capsys):
     (folder,) = (done / "models").glob("fedavg-*")
     assert lines[0] == str(folder)
     assert lines[1].startswith("  fedavg: batch-size = 8, learning-rate = 0.05, ")
-    assert lines[2] == "  tests.tiny_study:network, 6 classes, seed 0"
+    assert lines[2] == "  tests.common.networks:network, 6 classes, seed 0"
     assert lines[3] == "  after round 3:"
     assert lines[4].startswith("    loss = ")
     assert lines[-1].startswith("  task 0: ")

@@ -2,14 +2,14 @@
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.halving import best, quarter, shortened
 from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
 from coprefl_flwr.report.table import NONE
-from tests.tiny_recipe import Killed, Witness, files, keep, run, tiny_recipe, write_recipe
+from tests.common.checks import Killed, files
+from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 
 EIGHT = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1]
 HALVED = {"methods": [{"coprefl": {"gamma": [0, 1]}}], "search_by": "halving"}
@@ -120,26 +120,6 @@ def test_keys_of_runs_to_the_end_are_the_same(recipe_of):
     keys = [{run.keys for run in check_runs(recipe)} for recipe in (halved, whole)]
     assert keys[1] < keys[0]
     assert len(keys[0] - keys[1]) == 2
-
-
-@pytest.mark.parametrize(
-    ("keys", "problem"),
-    [
-        ({"methods": ["fedavg"], "reference": None},
-         "search-by: halving: nothing is searched, as no method has two values; set "
-         "search-by: all"),
-        ({"select": "all"},
-         "search-by: halving: nothing is searched, as with select: all every value is shown; set "
-         "search-by: all"),
-        ({"search_by": "halve"},
-         "search-by: unknown value 'halve': did you mean 'halving'?"),
-    ],
-)  # fmt: skip
-def test_refused_in_one_line(keys, problem, recipe_of):
-    with pytest.raises(SettingsError) as caught:
-        recipe_of(**keys)
-    assert problem in str(caught.value)
-    assert ", line " in str(caught.value)
 
 
 def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):

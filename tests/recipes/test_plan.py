@@ -9,25 +9,14 @@ from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
-from tests.tiny_recipe import keep, tiny_recipe, write_recipe
-from tests.tiny_study import write_domain
+from tests.common.data import write_domain
+from tests.common.recipes import keep, tiny_recipe, write_recipe
 
 GAMMAS = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, reference=None, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+RECIPE_KEYS = {"reference": None}
 
 
 @pytest.fixture
@@ -50,11 +39,6 @@ def personal_of(tmp_path):
         return read_recipe(write_recipe(tmp_path / "personal.yaml", of))
 
     return read
-
-
-@pytest.fixture
-def store(tmp_path):
-    return ModelStore(tmp_path / "models")
 
 
 def row_of(recipe, store, label):
@@ -96,7 +80,7 @@ STARTS += [{"rates": {"method": "fedmeta", "variant": "meta-sgd"}}]
 
 def test_what_is_sent_is_what_a_run_sends_and_what_is_done_is_not_counted(recipe_of, store):
     """All arrays of this network are trained: with buffers, gradients are smaller than a model."""
-    settings = {"tasks": 1, "model": "tests.tiny_study:plain_network"}
+    settings = {"tasks": 1, "model": "tests.common.networks:plain_network"}
     recipe = recipe_of(settings, methods=STARTS)
     planned = [row.counts.sent for row in plan_of(recipe, store).rows]
     runs = check_runs(recipe)

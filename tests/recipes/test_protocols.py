@@ -17,7 +17,7 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import check_runs, contests
 from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.stage import RESULT
-from tests.tiny_recipe import tiny_recipe, write_recipe
+from tests.common.recipes import tiny_recipe, write_recipe
 
 METHODS = [
     "random",
@@ -136,36 +136,6 @@ def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_o
     plain = {run.key for run in check_runs(recipe_of(None))}
     assert {run.key for run in check_runs(recipe_of(protocols(printed={})))} == plain
     assert {run.key for run in check_runs(recipe_of(protocols(one={"rates": 1})))} == plain
-
-
-@pytest.mark.parametrize(
-    ("of", "name", "message"),
-    [
-        ({"ratio": {"rates": 2}}, "", "a protocol needs its reason"),
-        (protocols(ratio={}), "rato", "--protocol: unknown protocol 'rato'.* 'ratio'"),
-        (None, "ratio", "--protocol ratio: .* has no protocols"),
-        (protocols(a={"equal": "accuracy"}), "", "equal: .*'accuracy'"),
-        (protocols(a={"equal": "start-loss"}), "", "start-loss and below: LOSS need each other"),
-        (protocols(a={"below": 3}), "", "start-loss and below: LOSS need each other"),
-        (protocols(a={"rates": 0}), "", "rates = 0: must be a number above 0"),
-        (protocols(a={"rate": 2}), "", "'rate'.*'rates'"),
-        (protocols(a={"settings": {"round": 2}}), "", "'round'.*'rounds'"),
-        (protocols(a={"methods": {"strng": {"gamma": 0}}}), "", "method 'strng'.*'strong'"),
-        (protocols(a={"search": {"mu": [1, 2]}}), "", "search: mu: no method here"),
-        (protocols(a={"equal": "step-size"}), "", "the reference, coprefl, is searched"),
-    ],
-)
-def test_what_cannot_be_is_one_line(of, name, message, recipe_of):
-    keys = {"methods": [*METHODS[:2], {"coprefl": {"gamma": [0.0, 1.0]}}, METHODS[3]]}
-    with pytest.raises(SettingsError, match=message) as caught:
-        recipe_of(of, name, reference="coprefl", **keys)
-    assert "\n" not in str(caught.value)
-
-
-def test_it_is_not_set_as_a_setting(tiny_images, tmp_path):
-    path = write_recipe(tmp_path / "r.yaml", tiny_recipe(tiny_images, protocols=protocols(a={})))
-    with pytest.raises(SettingsError, match="--set protocol=b: use --protocol"):
-        read_recipe(path, ["protocol=b"])
 
 
 # ---- equal step sizes ----------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import coprefl_flwr
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.provenance import portable
 from coprefl_flwr.studies.study import made_by
-from tests.tiny_recipe import tiny_recipe, write_recipe
+from tests.common.recipes import tiny_recipe, write_recipe
 
 
 def git(folder, *arguments):

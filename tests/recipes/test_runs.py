@@ -25,7 +25,7 @@ PACKAGE = Path(coprefl_flwr.__file__).parent
 ROOT = PACKAGE.parent
 
 BASE = {
-    "model": "tests.tiny_study:network",
+    "model": "tests.common.networks:network",
     "downstream-classes": "list:0-2",
     "pretraining-classes": "list:3-7",
     "clients": 6,
@@ -118,7 +118,7 @@ DECISIONS = {
     "max-failed-rounds": (7, NONE),
     "timeout": (7.0, NONE),
     "checkpoint-every": (7, NONE),
-    "client-metrics": ("tests.own_parts:entropy", TASK),
+    "client-metrics": ("tests.common.own_parts:entropy", TASK),
 }
 
 
@@ -274,7 +274,7 @@ def test_another_version_of_a_method_makes_other_results_and_of_the_package_does
 
 
 def test_another_text_of_a_users_own_model_makes_another_model(base, tmp_path, monkeypatch):
-    text = "from tests.tiny_study import network\n"
+    text = "from tests.common.networks import network\n"
     (tmp_path / "own_model_of_a_user.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     own = base | {"model": "own_model_of_a_user:network"}

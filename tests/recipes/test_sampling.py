@@ -6,26 +6,16 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
-from tests.tiny_recipe import Killed, Witness, files, keep, run, tiny_recipe, write_recipe
+from tests.common.checks import Killed, files
+from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 
 GAMMAS = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
 RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
 MANY = {"coprefl": {"gamma": GAMMAS, "meta-learning-rate": RATES}}
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe that is searched by Optuna, with some keys changed."""
-
-    def read(**keys):
-        content = tiny_recipe(tiny_images, **{"search_by": "optuna", **keys})
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+RECIPE_KEYS = {"search_by": "optuna"}
 
 
 def options(start):
@@ -131,11 +121,7 @@ def test_a_plan_counts_the_trials(recipe_of, tmp_path):
     assert (row.deciding, row.reported) == (7, 2)
 
 
-def test_refused_in_one_line(recipe_of, monkeypatch):
-    with pytest.raises(SettingsError, match=r"line \d+: search-trials = 0: must be .*at least 1"):
-        recipe_of(search_trials=0)
-    with pytest.raises(SettingsError, match="search-by: optuna: nothing is searched, as no method"):
-        recipe_of(methods=["fedavg"], reference=None)
+def test_without_the_package_it_is_refused(recipe_of, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs the package: pip"):
         recipe_of()

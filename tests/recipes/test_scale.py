@@ -2,9 +2,8 @@
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.reading import read_recipe
-from tests.tiny_recipe import write_recipe
+from tests.common.recipes import write_recipe
 
 RECIPE = {
     "title": "Large",
@@ -182,16 +181,3 @@ def test_what_is_small_stays(cut):
     for key, value in settings.items():
         assert recipe.settings[key] == (value,)
     assert recipe.settings["task-clients"] == (5,)
-
-
-def test_a_wrong_line_below_small_is_found(cut):
-    with pytest.raises(
-        SettingsError, match=r"large\.yaml, line \d+: unknown setting 'task-clases'"
-    ):
-        cut(small={"task-clases": 3})
-
-
-def test_what_is_no_number_is_not_cut_but_refused(cut):
-    for rounds, line in ((float("inf"), "'.inf' is not a finite number"), ({"a": 1}, "rounds")):
-        with pytest.raises(SettingsError, match=rf"large\.yaml, line \d+: {line}"):
-            cut(settings={**RECIPE["settings"], "rounds": rounds})

@@ -5,19 +5,16 @@ import os
 import re
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from coprefl_flwr.checksums import SUMS
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import (
     InProcess,
@@ -29,27 +26,8 @@ from coprefl_flwr.recipes.sweep import (
 from coprefl_flwr.rounds import engine
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
-from tests.tiny_recipe import (
-    Killed,
-    Witness,
-    files,
-    keep,
-    result_file,
-    run,
-    tiny_recipe,
-    write_recipe,
-)
-
-
-@pytest.fixture
-def recipe_of(tiny_images, tmp_path):
-    """Return a tiny recipe with some keys changed."""
-
-    def read(settings=None, **keys):
-        content = tiny_recipe(tiny_images, settings, **keys)
-        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
-
-    return read
+from tests.common.checks import Killed, files
+from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
 
 
 @pytest.fixture(scope="module")
@@ -106,18 +84,6 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     assert classes(deciding)[0] == classes(reported)[0]
     both = [set(classes(one)[1]) for one in (deciding, reported)]
     assert not both[0] & both[1]
-
-
-def test_too_few_classes_to_validate_on(recipe_of):
-    recipe = recipe_of({"downstream-classes": "5", "task-classes": 5})
-    with pytest.raises(SettingsError) as caught:
-        check_runs(recipe)
-    assert str(caught.value).endswith(
-        "select: validation needs 5 classes that no reported task has and that can be spared, and "
-        "there are 1; set select: test"
-    )
-    assert ", line " in str(caught.value)
-    check_runs(replace(recipe, select="test"))
 
 
 def test_a_run_that_two_tables_need_is_one(recipe_of):
@@ -428,7 +394,7 @@ def test_megabytes_are_those_of_a_deployment_however_many_nodes_there_are(
     columns = ["models", "megabytes", "megabytes-to-0.1%"]
     content = tiny_recipe(
         tiny_images,
-        {"tasks": 1, "model": "tests.tiny_study:plain_network"},
+        {"tasks": 1, "model": "tests.common.networks:plain_network"},
         methods=["fedavg", "coprefl", "scaffold", "cyclic"],
         reference="fedavg",
         metrics=columns,

@@ -14,7 +14,8 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import followed, tracker_of
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import read_result
-from tests.tiny_recipe import Killed, Witness, tiny_recipe, write_recipe
+from tests.common.checks import Killed
+from tests.common.recipes import Witness, tiny_recipe, write_recipe
 
 
 @pytest.fixture
@@ -36,11 +37,6 @@ def test_without_the_package_nothing_is_started(extra, refused, tmp_path, monkey
     assert refused(f"--{extra}", str(tmp_path / "there")) == (
         f"coprefl: --{extra} needs the package: pip install 'coprefl-flwr[{extra}]'\n"
     )
-
-
-def test_one_tracker_at_a_time(refused, tmp_path):
-    found = refused("--wandb", "tiny", "--mlflow", str(tmp_path / "there"))
-    assert found == "coprefl: --mlflow and --wandb: give one of them\n"
 
 
 def test_a_wandb_without_a_key_is_refused(refused, tmp_path, monkeypatch):

@@ -23,16 +23,9 @@ from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
 from coprefl_flwr.recipes.workers import Maker, OnWorkers, wanted_workers, workshop
 from coprefl_flwr.strategies import RoundReport
-from tests.simulation import ROOT
-from tests.test_checksums import flip
-from tests.tiny_recipe import (
-    assert_same_results,
-    files,
-    keep,
-    result_file,
-    tiny_recipe,
-    write_recipe,
-)
+from tests.common.checks import assert_same_results, files, flip
+from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
+from tests.common.simulation import ROOT
 
 
 @pytest.mark.ray
@@ -60,7 +53,7 @@ def test_two_workers_make_the_same_results(tiny_images, tmp_path, monkeypatch, c
     capfd.readouterr()
     caplog.set_level(logging.INFO, "flwr.coprefl")
     caplog.clear()
-    assert main([*arguments, "--tracker", "tests.recipes.dying:tracker"]) == 1
+    assert main([*arguments, "--tracker", "tests.common.own_parts:tracker"]) == 1
     out, err = capfd.readouterr()
     assert not ray.is_initialized()
     assert "\x1b" not in out + err  # It is no terminal.

@@ -2,7 +2,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Report
-from tests.report.made_up import comparison, measured
+from tests.common.comparisons import comparison, measured
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from coprefl_flwr.report import Measured, Report, write_report
 from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
 from coprefl_flwr.report.figures import Landscape, Similarity
 from coprefl_flwr.report.searching import Tried
-from tests.report.made_up import NASTY, client_rows, comparison, one_unit
+from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
 

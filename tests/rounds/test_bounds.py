@@ -7,16 +7,17 @@ import pytest
 from flwr.app import ConfigRecord, Metadata
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import from_record, mismatch, to_record
+from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.clients.hosting import run_all
-from coprefl_flwr.errors import LONGEST, SettingsError, cut
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds import Bounds, Exchange, LossMoments, Mean, PerClient
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedPCL, Schedule
-from tests.rounds.test_hostile import START, Good, Lying, grid, of, warnings_of
-from tests.tiny import without_roster
+from tests.common.checks import warnings_of
+from tests.common.federation import without_roster
+from tests.common.replies import START, Good, Lying, grid, of
 
 LOSSES = Bounds(loss_range=(0.0, math.inf))
 
@@ -186,42 +187,6 @@ def test_what_hosting_sets_is_not_up_to_the_nodes(hosting, clients, first, quest
     assert seen == [[0, 1] if hosting == "own" else list(range(first, first + 4))]
     with pytest.raises(SettingsError, match="hosting: unknown value 'mine'"):
         FedAvg(hosting="mine")
-
-
-@pytest.mark.parametrize(
-    ("array", "dtype", "line"),
-    [
-        (np.float64([1e300]), np.float32, "array 'w' holds 1e+300, which is beyond float32"),
-        (np.float64([-7e4]), np.float16, "array 'w' holds -70000, which is beyond float16"),
-        (np.float64([1e250]), np.float64, "array 'w' holds 1e+250, which is beyond float64"),
-        (np.float64([2.0**63]), np.int64, "array 'w' holds 9.22337e+18, which is beyond int64"),
-        (np.int64([300]), np.uint8, "array 'w' holds 300, which is beyond uint8"),
-        (np.float64([-0.4, 255.3]), np.uint8, None),
-        (np.float64([3e38, -3e38]), np.float32, None),
-        (np.zeros((0, 2)), np.float32, None),
-        (np.float64([np.inf]), np.int64, "array 'w' holds a NaN or an infinity"),
-    ],
-)
-def test_numbers_are_finite_in_the_dtype_that_was_sent(array, dtype, line):
-    assert mismatch({"w": array}, {"w": np.zeros(array.shape, dtype)}) == line
-    # A sum of ten such numbers.
-    sums = {"w": 10 * np.float64(array)}
-    found = mismatch(sums, {"w": np.zeros(array.shape, dtype)}, weights={"w": 10.0})
-    assert found == line
-
-
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("a\n b\t\x00c\x1b[0m", "a b c [0m"),
-        ("x" * LONGEST, "x" * LONGEST),
-        ("a" * 300 + "z" * 300, "a" * 145 + " ... " + "z" * 50),
-        ("", ""),
-    ],
-)
-def test_cut(text, line):
-    assert cut(text) == line
-    assert len(line) <= LONGEST
 
 
 class Counted(Metadata):

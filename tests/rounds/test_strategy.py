@@ -27,7 +27,7 @@ from coprefl_flwr.strategies import (
     RoundStrategy,
     Schedule,
 )
-from tests.tiny import pair
+from tests.common.federation import pair, renamed
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 
@@ -105,35 +105,19 @@ def test_every_message_names_run_population_round_and_the_apps_settings():
     }
 
 
-def raise_for_2(client, config, returned):
-    if client == 2:
-        raise ArithmeticError("boom")
-    return returned, 1, {"loss": 0.0}
-
-
-def nan_for_2(client, config, returned):
-    if client == 2:
-        returned = [np.float32([1, np.nan]), returned[1]]
-    return returned, 1, {"loss": 0.0}
-
-
-def shape_for_2(client, config, returned):
-    if client == 2:
-        returned = [np.float32([1, 2, 3]), returned[1]]
-    return returned, 1, {"loss": 0.0}
-
-
-def text_for_2(client, config, returned):
-    return returned, 1, {"loss": "low" if client == 2 else 0.0}
+def for_2(bad):
+    """Return a fault: client 2 alone answers with what `bad` makes of its arrays."""
+    good = (1, {"loss": 0.0})
+    return lambda client, _, arrays: bad(arrays) if client == 2 else (arrays, *good)
 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        (raise_for_2, "ArithmeticError: boom"),
-        (nan_for_2, "array 'w' holds a NaN or an infinity"),
-        (shape_for_2, r"array 'w' has shape \(3,\), sent was \(2,\)"),
-        (text_for_2, "metric 'loss' is a str; metrics are numbers"),
+        (for_2(lambda arrays: {}["boom"]), "KeyError: 'boom'"),
+        (for_2(lambda arrays: ([arrays[0] * np.nan, arrays[1]], 1, {})), "array 'w' holds a NaN"),
+        (for_2(lambda arrays: ([np.zeros(3, "f4"), arrays[1]], 1, {})), r"'w' .*\(3,\).*\(2,\)"),
+        (for_2(lambda arrays: (arrays, 1, {"loss": "low"})), "metric 'loss' is a str"),
     ],
 )
 @pytest.mark.parametrize("nodes", [1, 4])
@@ -256,37 +240,22 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
 
+INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
+
+
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (
-            lambda client, config, returned: (returned, 1, {"loss": float("nan")}),
-            "3 failed: metric 'loss' is nan: a smaller learning rate?",
-        ),
-        (
-            lambda client, config, returned: (
-                [returned[0] / np.float32(0), returned[1]],
-                1,
-                {"loss": 1.0},
-            ),
-            "3 failed: array 'w' holds a NaN or an infinity: a smaller learning rate?",
-        ),
-        (
-            lambda client, config, returned: (
-                [returned[0][: 2 - (client < 2)], returned[1]],
-                1,
-                {"loss": 1.0},
-            ),
-            "2 failed: array 'w' has shape (1,), sent was (2,)",
-        ),
+        (lambda c, _, arrays: (arrays, 1, {"loss": np.nan}), "3 .* 'loss' is nan: .* rate"),
+        (lambda c, _, arrays: ([arrays[0] + INFINITE, arrays[1]], 1, LOSS), "3 .*'w' .* rate"),
+        (lambda c, _, arrays: ([arrays[0][c < 2 :], arrays[1]], 1, LOSS), r"2 .*\(1,\).*\(2,\)"),
     ],
 )
 def test_the_last_line_says_why_no_reply_was_good(fault, why):
     """It said "0 good replies of 3" alone, and warnings far above why."""
     grid = counting_grid(clients=3, fault=fault)
-    with pytest.raises(RunFailedError) as caught, np.errstate(divide="ignore", invalid="ignore"):
+    with pytest.raises(RunFailedError, match=f", needed are 2; {why}"):
         FedAvg(min_replies=2, max_failed_rounds=1).start(grid, to_record(START), 1)
-    assert str(caught.value).endswith(f", needed are 2; {why}")
 
 
 WRAPPED = [
@@ -303,13 +272,9 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
     """Or that would take what it sees for models."""
     seen = []
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
-    with pytest.raises(SettingsError) as caught:
+    line = f"^{type(strategy).__name__} cannot run inside a wrapper .*: FedAvg, FedProx"
+    with pytest.raises(SettingsError, match=line):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
-    assert str(caught.value) == (
-        f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
-        "DifferentialPrivacy, which takes a round for one exchange answered by models "
-        "(allowed inside a wrapper: FedAvg, FedProx)"
-    )
     assert seen == []
 
 
@@ -340,24 +305,14 @@ def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client(strategy):
     np.testing.assert_allclose(from_record(result.arrays)["w"], [3.0, 4.0], rtol=1e-6)
 
 
-@pytest.mark.parametrize("value", [0, -1])
-@pytest.mark.parametrize("option", ["participants", "min_replies", "min_nodes"])
-def test_options_are_checked(option, value):
-    with pytest.raises(SettingsError, match=f"{option} = {value}: must be at least 1"):
-        FedAvg(**{option: value})
-
-
 NO_FOLDERS = ["", ".", "..", ".x", "-x", "a/b", "a\\b", "../a", "/a", "a b", "a\n"]
 
 
 @pytest.mark.parametrize("option", ["run_name", "population"])
 def test_names_that_cannot_name_a_folder_are_refused(option):
     for value in NO_FOLDERS:
-        with pytest.raises(SettingsError) as caught:
+        with pytest.raises(SettingsError, match=re.escape(f"{option} = {value!r}: ")):
             FedAvg(**{option: value})
-        assert str(caught.value) == (
-            f"{option} = {value!r}: must be letters, digits, '_', '-' and '.', as it names a folder"
-        )
     for value in ("r", "7", "_", "task-3", "2024-05.a_B"):
         assert getattr(FedAvg(**{option: value}), option) == value
 
@@ -399,14 +354,11 @@ def test_a_client_that_has_its_nodes_id():
 def test_a_run_whose_nodes_have_one_partition_id_says_so_when_it_ends(caplog):
     """Who has no client of its own waits for others, and then names the reason."""
     app = client_app(lambda _, i: Counter(i), clients=[3])
-    line = (
-        "client 3 is named by 2 nodes (2, 3): it is left out, as none of them named it first; give "
-        "each node its own partition-id"
-    )
-    with pytest.raises(RunFailedError) as caught:
+    line = r"client 3 is named by 2 nodes \(2, 3\): .* give each node its own partition-id"
+    with pytest.raises(RunFailedError, match=f"waited 0.01 s; {line}$"):
         FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=0.01)
-    assert str(caught.value).endswith(f"waited 0.01 s; {line}")
-    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == [line]
+    (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    assert re.fullmatch(line, said)
 
 
 class Deaf(LocalGrid):
@@ -508,8 +460,7 @@ def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
 
 def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
     """An app that fails is not one that knows no roster: node 2 has lost its partition-id."""
-    grid = LocalGrid(client_app(lambda _, i: Counter(i)), nodes=3)
-    del grid._contexts[2].node_config["partition-id"]
+    grid = LocalGrid(renamed(client_app(lambda _, i: Counter(i)), {2: None}), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = FedAvg().start(grid, to_record(START), 1)
     assert "node 2 is left out: " in caplog.text
@@ -521,8 +472,6 @@ def test_a_node_that_cannot_tell_its_clients_is_left_out_and_named(caplog):
 def test_more_replies_wanted_than_participants():
     with pytest.raises(SettingsError, match="min_replies = 3: must be at most participants = 2"):
         FedAvg(participants=2, min_replies=3)
-    with pytest.raises(SettingsError, match=r"participants = 2\.5: must be a whole number"):
-        FedAvg(participants=2.5)
 
 
 class Returning(FedAvg):
@@ -540,23 +489,14 @@ class Returning(FedAvg):
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        (
-            lambda arrays: {**arrays, "w": arrays["w"].astype(np.float64)},
-            "array 'w' is float64, sent was float32",
-        ),
-        (
-            lambda arrays: {**arrays, "count": arrays["count"].astype(np.int32)},
-            "array 'count' is int32, sent was int64",
-        ),
-        (lambda arrays: {"w": arrays["w"]}, "array 'count' is missing"),
+        (lambda arrays: {**arrays, "w": np.zeros(2)}, "'w' is float64, sent was float32"),
+        (lambda arrays: {**arrays, "count": np.int32(1)}, "'count' is int32, sent was int64"),
+        (lambda arrays: {"w": arrays["w"]}, "'count' is missing"),
     ],
 )
 def test_the_new_global_model_must_be_like_the_old_one(change, line):
-    with pytest.raises(RunFailedError) as caught:
+    with pytest.raises(RunFailedError, match=f"the new global model is no good: .*{line}"):
         Returning(change).start(counting_grid(), to_record(START), 1)
-    assert str(caught.value) == (
-        f"round 1 failed 3 times in a row, last: the new global model is no good: {line}"
-    )
 
 
 def test_the_new_global_model_keeps_the_order_of_the_old_one():

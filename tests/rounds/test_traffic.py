@@ -33,8 +33,9 @@ from coprefl_flwr.strategies import (
     FedPCL,
     Schedule,
 )
+from tests.common.federation import HOSTINGS, Federation
+from tests.common.networks import CLASSES
 from tests.strategies.test_schedule import two_phase_grid
-from tests.tiny import CLASSES, HOSTINGS, Federation
 
 K_P1, K_P2, T_CYC, T_RES = 3, 2, 2, 4
 T_TOT = T_CYC + T_RES

@@ -13,7 +13,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.versions import Versions
 from coprefl_flwr.strategies import Exchange, FedAvg
-from tests.tiny import without_roster
+from tests.common.federation import without_roster
 
 START = {"w": np.zeros(2, np.float32)}
 

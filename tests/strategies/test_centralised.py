@@ -13,8 +13,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import Centralised
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of
-from tests.tiny import CPU
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of
+from tests.common.federation import CPU
 
 TRAINING = LocalTraining(local_epochs=1, batch_size=20, learning_rate=0.2, learning_rate_decay=0.5)
 

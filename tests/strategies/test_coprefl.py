@@ -7,23 +7,13 @@ from torch.nn import functional
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import split_in_two
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
-from tests.refusals import refused
-from tests.tiny import SIZES, tiny_model
-
-
-def full_batch_sgd(model, inputs, targets, steps, learning_rate):
-    """Train by plain gradient steps on the whole set."""
-    model.train()
-    for _ in range(steps):
-        loss = functional.cross_entropy(model(inputs), targets)
-        gradients = torch.autograd.grad(loss, list(model.parameters()))
-        with torch.no_grad():
-            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-                parameter -= learning_rate * gradient
+from tests.common.by_hand import full_batch_sgd, record_samples
+from tests.common.federation import SIZES
+from tests.common.networks import tiny_model
 
 
 def printed(losses, gamma):
@@ -82,9 +72,7 @@ def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, object
     """Two rounds agree with plain autograd to 1e-5."""
     strategy = strategy_class(gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0)
     grid = LocalGrid(federation.coprefl_app(), nodes=nodes)
-    asked = []
-    sample = strategy.sample
-    strategy.sample = lambda server_round: asked.append(sample(server_round)) or asked[-1]
+    asked = record_samples(strategy)
     result = strategy.start(grid, to_record(federation.arrays()), num_rounds=2)
 
     expected = federation.arrays()
@@ -153,26 +141,19 @@ def test_number_of_nodes_does_not_matter(stochastic_federation, nodes):
 
 
 def test_query_set_is_what_training_left_out(stochastic_federation):
-    client = stochastic_federation.coprefl_client(None, 2)
+    client = stochastic_federation.client(CoPreFLClient, 2)
     config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
     support, query = client.split(config)
     assert len(support) == 18  # floor(0.8 * 23)
     assert sorted([*support.indices, *query.indices]) == list(client.train.indices)
-    again = stochastic_federation.coprefl_client(None, 2).split(config)
+    again = stochastic_federation.client(CoPreFLClient, 2).split(config)
     assert list(again[1].indices) == list(query.indices)
     later = client.split({**config, "server-round": 4})
     assert list(later[1].indices) != list(query.indices)
 
 
 def test_fixed_split(federation):
-    federation.resplit = False
-    client = federation.coprefl_client(None, 2)
+    client = federation.client(CoPreFLClient, 2, resplit=False)
     config = {"seed": 0, "population": "train", "server-round": 3, "client": 2}
     later = client.split({**config, "server-round": 4})
     assert list(client.split(config)[1].indices) == list(later[1].indices)
-
-
-@pytest.mark.parametrize("gamma", [-0.1, 1.5, float("nan")])
-def test_gamma_is_checked(gamma):
-    with pytest.raises(SettingsError, match=refused("gamma", gamma, "between 0 and 1")):
-        CoPreFL(gamma=gamma)

@@ -11,8 +11,8 @@ from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Cyclic
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of
-from tests.tiny import HOSTINGS, SIZES, without_roster
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of
+from tests.common.federation import HOSTINGS, SIZES, without_roster
 
 START = {"w": np.zeros(1)}
 

@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedAdam
-from tests.refusals import refused
-from tests.strategies.by_hand import assert_equal, is_statistic, run
-from tests.strategies.test_fedavgm import means_by_hand
+from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
 
 
 def by_hand(federation, rounds, strategy, second):
@@ -40,11 +37,3 @@ def test_three_rounds_by_hand(exact_federation, options):
 
     assert len(asked) == 3
     assert_equal(found, by_hand(exact_federation, asked, strategy, second))
-
-
-def test_what_it_refuses():
-    for name in ("global_learning_rate", "tau"):
-        with pytest.raises(SettingsError, match=refused(name, 0.0, "above 0")):
-            FedAdam(**{name: 0.0})
-    with pytest.raises(SettingsError, match=r"^beta2 = 1\.0: must be between"):
-        FedAdam(beta2=1.0)

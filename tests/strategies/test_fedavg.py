@@ -12,8 +12,9 @@ from flwr.serverapp.strategy import FedAvg as FlowerFedAvg
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg
-from tests.strategies.test_coprefl import full_batch_sgd
-from tests.tiny import SIZES, tiny_model
+from tests.common.by_hand import full_batch_sgd
+from tests.common.federation import SIZES
+from tests.common.networks import tiny_model
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])

@@ -4,33 +4,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedAvg, FedAvgM
-from tests.refusals import refused
-from tests.strategies.by_hand import (
-    assert_equal,
-    descend,
-    is_statistic,
-    loaded,
-    loss_of,
-    mean,
-    run,
-    sizes,
-)
-from tests.tiny import Federation
-
-
-def local_model(federation, start, client):
-    """Client i takes i + 1 plain gradient steps from the global model."""
-    model, data = loaded(start), federation.whole(client)
-    descend(model, lambda: loss_of(model, data), client + 1)
-    return model.state_dict()
-
-
-def means_by_hand(federation, start, clients):
-    """Return the mean of what the clients learn from the global model, statistics included."""
-    states = [local_model(federation, start, client) for client in clients]
-    return mean(states, sizes(clients), clients)
+from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
+from tests.common.federation import Federation
 
 
 @pytest.mark.parametrize(("momentum", "rate"), [(0.9, 1.0), (0.5, 0.3)])
@@ -57,13 +33,6 @@ def test_without_momentum_it_is_fedavg(exact_federation):
     plain, _ = run(FedAvg(participants=3), app, start, rounds=3)
     found, _ = run(FedAvgM(server_momentum=0.0, participants=3), app, start, rounds=3)
     assert_equal(found, plain)
-
-
-def test_what_it_refuses():
-    with pytest.raises(SettingsError, match=r"^server_momentum = 1\.0: must be between"):
-        FedAvgM(server_momentum=1.0)
-    with pytest.raises(SettingsError, match=refused("global_learning_rate", 0.0, "above 0")):
-        FedAvgM(global_learning_rate=0.0)
 
 
 class Pushed(TorchClient):

@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from coprefl_flwr.clients import FedDynClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import FedDyn
-from tests.refusals import refused
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     Leaving,
     assert_equal,
     assert_same_states,
@@ -21,7 +19,7 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import HOSTINGS
+from tests.common.federation import HOSTINGS
 
 
 def local_model(federation, theta, client, dual, alpha):
@@ -109,12 +107,6 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     theta, h, _ = by_hand(exact_federation, rounds, 0.3)
     assert_equal(found, theta)
     assert_equal(strategy.state["drift"], h)
-
-
-@pytest.mark.parametrize("alpha", [0.0, -0.1, float("inf")])
-def test_alpha_is_checked(alpha):
-    with pytest.raises(SettingsError, match=refused("alpha", alpha, "above 0")):
-        FedDyn(alpha=alpha)
 
 
 class Pushed(FedDynClient):

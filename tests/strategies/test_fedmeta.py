@@ -9,11 +9,10 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import behind, from_record, to_record
 from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.data import split_in_two
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedMeta
-from tests.strategies.by_hand import assert_equal, is_statistic, mean, run, run_on
-from tests.tiny import SIZES, Federation
+from tests.common.by_hand import assert_equal, is_statistic, mean, run, run_on
+from tests.common.federation import SIZES, Federation
 
 
 def sets(federation, client, server_round):
@@ -260,18 +259,3 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
             result = strategy.start(LocalGrid(app), start, stop, **keep)
         ends.append(behind(from_record(result.arrays), "rates", strategy.state["rates"]))
     assert all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "MAML"}, "variant: unknown value 'MAML': did you mean 'maml'."),
-        ({"inner_steps": 0}, "inner_steps = 0: must be at least 1"),
-        ({"local_steps": 0}, "local_steps = 0: must be at least 1"),
-        ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be at least 0"),
-        ({"meta_learning_rate": float("nan")}, "meta_learning_rate = nan: must be a finite number"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(SettingsError, match=f"^{message}$"):
-        FedMeta(**options)

@@ -15,8 +15,9 @@ from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import declared
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedPCL
-from tests.strategies.by_hand import Leaving, assert_equal, descend, run_on, states_of
-from tests.tiny import CLASSES, HOSTINGS, ToDouble
+from tests.common.by_hand import Leaving, assert_equal, descend, run_on, states_of
+from tests.common.federation import HOSTINGS
+from tests.common.networks import CLASSES, ToDouble
 
 SIZE, TAU = 6, 0.5
 
@@ -31,12 +32,8 @@ def head(norm=False):
 @pytest.fixture
 def federation(exact_federation):
     """The exact federation with a head for a model; client 0 holds class 1 only, nobody 2."""
-    found = exact_federation
-    found.model = head()
-    for client, classes in enumerate([(1,), (0, 1), (0,), (0, 1)]):
-        samples = found.samples[client]
-        found.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))
-    return found
+    exact_federation.model = head()
+    return exact_federation.keep([(1,), (0, 1), (0,), (0, 1)])
 
 
 def options(folder, norm=False):

@@ -6,11 +6,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import FedProtoClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
-from tests.refusals import refused
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     assert_same_states,
     descend,
@@ -18,7 +16,8 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import CLASSES, HOSTINGS, Federation
+from tests.common.federation import HOSTINGS, Federation
+from tests.common.networks import CLASSES
 
 SIZE, MU = 8, 3.0
 
@@ -26,11 +25,7 @@ SIZE, MU = 8, 3.0
 @pytest.fixture
 def federation():
     """The exact federation; nobody has class 1, client 2 class 0 only."""
-    found = Federation.exact()
-    for client, classes in enumerate([(0, 2), (0, 2), (0,), (0, 2)]):
-        samples = found.samples[client]
-        found.samples[client] = samples.take(np.flatnonzero(np.isin(samples.labels, classes)))
-    return found
+    return Federation.exact().keep([(0, 2), (0, 2), (0,), (0, 2)])
 
 
 def start():
@@ -96,8 +91,3 @@ def test_the_distance_counts(federation, tmp_path):
         grid = federation.grid("1", FedProtoClient, **options)
         ends.append(run_on(FedProto(mu=mu), grid, start(), 2)[0]["prototypes"])
     assert abs(ends[0] - ends[1]).max() > 1e-4
-
-
-def test_options_are_checked():
-    with pytest.raises(SettingsError, match=refused("mu", -1.0, "at least 0")):
-        FedProto(mu=-1.0)

@@ -10,12 +10,10 @@ from flwr.serverapp.strategy import FedProx as FlowerFedProx
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FedProxClient, TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedAvg, FedProx
-from tests.refusals import refused
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
-from tests.tiny import Federation
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run, sizes
+from tests.common.federation import Federation
 
 
 def local_model(federation, start, client, mu):
@@ -104,9 +102,3 @@ def test_equals_flowers_in_an_app_written_for_it():
     assert_equal(ours, from_record(theirs.arrays))
     without, _ = run(FedProx(mu=0.0), proximal_app(), start, rounds=3, nodes=4)
     assert abs(without["w"] - ours["w"]).max() > 0.1
-
-
-@pytest.mark.parametrize("mu", [-0.1, float("nan"), float("inf")])
-def test_mu_is_checked(mu):
-    with pytest.raises(SettingsError, match=refused("mu", mu, "at least 0")):
-        FedProx(mu=mu)

@@ -5,7 +5,7 @@ import torch
 
 from coprefl_flwr.clients import FedRepClient
 from coprefl_flwr.strategies import FedRep
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     assert_same_states,
     loaded,
@@ -14,7 +14,7 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import HOSTINGS
+from tests.common.federation import HOSTINGS
 
 HEAD = ("5.weight", "5.bias")
 

@@ -5,7 +5,7 @@ import pytest
 
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.strategies import FedYogi
-from tests.strategies.by_hand import assert_equal, run
+from tests.common.by_hand import assert_equal, run
 from tests.strategies.test_fedadam import by_hand
 
 

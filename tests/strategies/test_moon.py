@@ -6,10 +6,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import MOONClient, TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import MOON, FedAvg
-from tests.refusals import refused
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     assert_same_states,
     descend,
@@ -20,7 +18,8 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import CLASSES, HOSTINGS, SIZES, Federation
+from tests.common.federation import HOSTINGS, SIZES, Federation
+from tests.common.networks import CLASSES
 
 
 def cosine(a, b):
@@ -105,12 +104,3 @@ def test_mu_0_is_fedavg_with_dropout_and_small_batches(tmp_path):
     app = federation.app(MOONClient, states=tmp_path)
     contrasted, _ = run(MOON(mu=0.0, participants=3), app, start, 3)
     assert_equal(contrasted, averaged, tolerance=0)
-
-
-@pytest.mark.parametrize(("option", "bound"), [("mu", "at least 0"), ("temperature", "above 0")])
-@pytest.mark.parametrize("value", [-0.1, float("nan")])
-def test_options_are_checked(option, bound, value):
-    with pytest.raises(SettingsError, match=refused(option, value, bound)):
-        MOON(**{option: value})
-    with pytest.raises(SettingsError, match=r"temperature = 0"):
-        MOON(temperature=0.0)

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from coprefl_flwr.clients import PerFedAvgClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import PerFedAvg
-from tests.strategies.by_hand import assert_equal, descend, loaded, loss_of, mean, run
+from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run
 
 
 def gradient(model, data, create_graph=False):
@@ -88,18 +87,6 @@ def test_inner_rate_0_is_local_sgd(exact_federation, variant):
     weights = {name: array for name, array in found.items() if not name.startswith("3.")}
     expected = mean(states, [1, 1, 1, 1], clients)
     assert_equal(weights, {name: expected[name] for name in weights})
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "so"}, "variant: unknown value 'so': known are fo, hf"),
-        ({"inner_learning_rate": -1.0}, "inner_learning_rate = -1.0: must be at least 0"),
-    ],
-)
-def test_options_are_checked(options, message):
-    with pytest.raises(SettingsError, match=f"^{message}$"):
-        PerFedAvg(**options)
 
 
 def test_a_client_is_evaluated_after_its_own_adaptation(exact_federation):

@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from coprefl_flwr.clients import PFedMeClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import PFedMe
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     assert_same_states,
     is_statistic,
@@ -16,7 +15,7 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import HOSTINGS
+from tests.common.federation import HOSTINGS
 
 LAMBDA, K, ETA, BETA = 2.0, 3, 0.2, 0.6
 
@@ -70,17 +69,3 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
         model = loaded(thetas.get(client, w)).eval()
         loss = float(loss_of(model, exact_federation.whole(client)))
         assert strategy.evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("given", "line"),
-    [
-        ({"mu": 0.0}, "mu = 0.0: must be above 0"),
-        ({"inner_steps": 0}, "inner_steps = 0: must be at least 1"),
-        ({"meta_learning_rate": 0.0}, "meta_learning_rate = 0.0: must be above 0"),
-        ({"global_learning_rate": -1.0}, "global_learning_rate = -1.0: must be above 0"),
-    ],
-)
-def test_options_are_checked(given, line):
-    with pytest.raises(SettingsError, match=f"^{line}$"):
-        PFedMe(**given)

@@ -10,11 +10,9 @@ from flwr.serverapp.strategy import QFedAvg
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import QFFLClient, TorchClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import QFFL, RoundStrategy
-from tests.refusals import refused
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     descend,
     is_statistic,
@@ -24,7 +22,7 @@ from tests.strategies.by_hand import (
     run,
     run_on,
 )
-from tests.tiny import HOSTINGS, Federation
+from tests.common.federation import HOSTINGS, Federation
 
 
 def local_model(federation, start, client, rate=0.1):
@@ -126,9 +124,3 @@ def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
     others.sample = lambda server_round: [RoundStrategy.sample(others, server_round), [0, 2, 3]][1]
     expected, _ = run_on(others, exact_federation.grid(hosting, QFFLClient), start, 1)
     assert_equal(found, expected)
-
-
-@pytest.mark.parametrize("q", [-1.0, float("nan"), float("inf")])
-def test_q_is_checked(q):
-    with pytest.raises(SettingsError, match=refused("q", q, "at least 0")):
-        QFFL(q=q)

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from coprefl_flwr.clients import SCAFFOLDClient
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.strategies import SCAFFOLD
-from tests.refusals import refused
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     Leaving,
     assert_equal,
     assert_same_states,
@@ -24,7 +22,7 @@ from tests.strategies.by_hand import (
     run_on,
     states_of,
 )
-from tests.tiny import HOSTINGS, Federation
+from tests.common.federation import HOSTINGS, Federation
 
 
 def weights(arrays):
@@ -149,17 +147,6 @@ def test_without_batchnorm_it_covers_every_array(tmp_path):
     x, c, _ = by_hand(federation, rounds)
     assert_equal(found, x)
     assert c.keys() == x.keys() == strategy.state["control"].keys()
-
-
-@pytest.mark.parametrize("step", [0.0, -1.0, float("nan")])
-def test_the_global_learning_rate_is_checked(step):
-    with pytest.raises(SettingsError, match=refused("global_learning_rate", step, "above 0")):
-        SCAFFOLD(global_learning_rate=step)
-
-
-def test_the_variant_is_checked():
-    with pytest.raises(SettingsError, match=r"^variant: unknown value 'III': did you mean 'II'\?$"):
-        SCAFFOLD(variant="III")
 
 
 class Little(SCAFFOLDClient):

@@ -19,20 +19,21 @@ from coprefl_flwr.strategies import (
     Schedule,
     ServerRefined,
 )
-from tests.strategies import test_cyclic, test_scaffold
-from tests.strategies.by_hand import (
+from tests.common.by_hand import (
     assert_equal,
     assert_same_states,
     descend,
     loaded,
     loss_of,
-    mean,
+    means_by_hand,
+    record_samples,
     run_on,
     states_of,
 )
+from tests.common.federation import CPU, HOSTINGS
+from tests.common.networks import double_model
+from tests.strategies import test_cyclic, test_scaffold
 from tests.strategies.test_cyclic import record_chains
-from tests.strategies.test_scenario_two import record_samples
-from tests.tiny import CPU, HOSTINGS, SIZES, double_model
 
 DECAY = [0.1, 0.05, 0.025, 0.0125, 0.00625]
 
@@ -60,12 +61,7 @@ def two_phase_grid(federation, folder, switch, hosting="2"):
 
 def fedavg_by_hand(federation, start, rounds, rates):
     for clients, rate in zip(rounds, rates, strict=True):
-        models = []
-        for client in clients:
-            model, data = loaded(start), federation.whole(client)
-            descend(model, lambda m=model, d=data: loss_of(m, d), client + 1, rate)
-            models.append({name: t.numpy() for name, t in model.state_dict().items()})
-        start = mean(models, [SIZES[client] for client in clients], clients)
+        start = means_by_hand(federation, start, clients, rate)
     return start
 
 

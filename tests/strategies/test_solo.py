@@ -4,8 +4,8 @@ import pytest
 
 from coprefl_flwr.clients import SoloClient
 from coprefl_flwr.strategies import Solo
-from tests.strategies.by_hand import assert_same_states, descend, loaded, loss_of, run_on, states_of
-from tests.tiny import HOSTINGS
+from tests.common.by_hand import assert_same_states, descend, loaded, loss_of, run_on, states_of
+from tests.common.federation import HOSTINGS
 
 
 @pytest.mark.parametrize("hosting", [name for name in HOSTINGS if name != "plain"])

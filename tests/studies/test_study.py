@@ -23,15 +23,13 @@ from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
 from coprefl_flwr.studies.study import make_folder, with_run_name
-from tests.tiny_study import network, tiny_study
+from tests.common.checks import Killed
+from tests.common.networks import network
+from tests.common.studies import tiny_study
 
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
 TASKS = (("task-0", "fedavg"), ("task-1", "fedavg"))
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
-
-
-class Killed(BaseException):
-    """Stands for a signal: no `except Exception` may catch it."""
 
 
 class Witness(LocalGrid):
@@ -321,30 +319,6 @@ def test_evaluation_after_the_last_round_only(tiny_settings):
     assert len(read_rows(folder / "rows.jsonl")) == 3
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "random copref"}, "did you mean 'coprefl'"),
-        ({"dataset": "nowhere/images.npz"}, "dataset 'nowhere/images.npz': the path does not"),
-        ({"dataset": "glyps"}, "unknown dataset .glyps.: did you mean .glyphs"),
-        ({"downstream_classes": "8"}, "none are left"),
-        ({"model": "lenet6"}, "unknown model .lenet6.: did you mean .lenet5"),
-        ({"model": "lenet5"}, "16 x 16 pixels"),
-        ({"task_classes": 4}, "task-classes = 4"),
-        ({"min_samples": 26}, "142 samples among 6 clients"),
-        ({"task_clients": 30}, "60 samples among 30 clients"),
-        ({"method": "random fedpcl"}, "fedpcl is a method of personalised studies: set study"),
-        ({"noise_scale": 0.3}, "^noise-scale = 0.3: set study = personalised to use it$"),
-    ],
-)
-def test_nothing_is_written_when_a_setting_is_bad(tiny_settings, changes, message):
-    grid = Witness(tiny_settings)
-    with pytest.raises(SettingsError, match=message):
-        run_study(grid, replace(tiny_settings, **changes))
-    assert grid.seen == []
-    assert not Path(tiny_settings.output_dir).exists()
-
-
 def test_the_serverapp_runs_the_study_of_the_run_config(tiny_settings):
     settings = replace(tiny_settings, method="fedavg", rounds=1, tasks=0)
     context = Context(1, 1, {}, None, settings.to_config())
@@ -360,16 +334,6 @@ def test_scenario_two_end_to_end(tiny_settings):
     refined = json.loads((folder / "rounds.jsonl").read_text().splitlines()[0])
     assert refined["start"] == "fedavg-refined"
     assert "server-loss" in refined
-
-
-def test_too_small_a_server_share_is_refused_before_anything_is_written(tiny_settings):
-    """2 % of 150 samples are 3; four participants want a part each."""
-    settings = replace(
-        tiny_settings, method="coprefl-hybrid", server_share=0.02, participants=4, run_name="few"
-    )
-    with pytest.raises(SettingsError, match=r"server-share = 0\.02.*: the server has 3 samples"):
-        run_study(Witness(settings), settings)
-    assert not (Path(settings.output_dir) / "few").exists()
 
 
 def test_a_measured_loss_of_the_starts_stands_beside_the_rounds(tiny_settings):

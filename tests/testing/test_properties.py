@@ -1,7 +1,5 @@
 """Every built-in method keeps every property; one that is spoilt fails the check of its fault."""
 
-from pathlib import Path
-
 import pytest
 
 from coprefl_flwr import plugins
@@ -12,8 +10,9 @@ from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.testing import check_method, findings
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable
 from coprefl_flwr.testing.small_study import Case, write_images
+from tests.common.simulation import ROOT
 
-SPOILT = Path(__file__).with_name("spoilt.py")
+SPOILT = ROOT / "tests" / "common" / "spoilt.py"
 TABLE = [(name, role) for name, method in METHODS.items() for role in method.roles]
 
 

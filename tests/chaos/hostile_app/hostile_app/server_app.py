@@ -10,7 +10,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.rounds.bounds import Bounds
 from tests.chaos.behaviours import LOSS_RANGE
 from tests.chaos.hostile import BY_NUMPY, GAMMA, ZETA, Heard
-from tests.hostile import START
+from tests.common.replies import START
 
 app = ServerApp()
 

@@ -1,0 +1,77 @@
+"""Results that nobody measured: rows of clients and of rounds, and a comparison of three rows."""
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from coprefl_flwr.report import Comparison, Measured
+
+UNITS = ["seed 0, task 0", "seed 0, task 1", "seed 1, task 0", "seed 1, task 1"]
+NASTY = "a|b_c%d&e<f>{g}#$~^\\*"
+ACCURACIES = {"fedavg": [70.0, 72.0, 74.0, 76.0], "coprefl": [75.0, 75.0, 80.0, 82.0]}
+
+
+def measured(
+    label: str, accuracy: list[float], variance: list[float], chosen: str = "", **more: Any
+) -> Measured:
+    return Measured(label, chosen, {"accuracy": accuracy, "variance": variance}, **more)
+
+
+def comparison(**changes: Any) -> Comparison:
+    """fedavg, coprefl (the reference, gamma chosen), and a row that failed in one task."""
+    parts: dict[str, Any] = {
+        "name": "participants-20",
+        "title": "participants = 20",
+        "metrics": ["accuracy", "variance"],
+        "units": UNITS,
+        "measured": [
+            measured("fedavg", ACCURACIES["fedavg"], [40.0, 50.0, 60.0, 70.0]),
+            measured("coprefl", ACCURACIES["coprefl"], [30.0, 30.0, 40.0, 40.0], "gamma=0.5"),
+            measured(NASTY, [90.0, math.nan, 90.0, 90.0], [1.0, math.nan, 1.0, 1.0]),
+        ],
+        "reference": "coprefl",
+        "paper": {
+            "fedavg": {"accuracy": (78.9, 2.98), "variance": (64.8, None)},
+            "fedmeta": {"accuracy": (82.45, 2.61)},
+        },
+        "source": "CoPreFL, AAAI text, Table 1(a)",
+        "failed": [f"{NASTY}, seed 0, task 1: client 3 sent a NaN"],
+    }
+    return Comparison(**parts | changes)
+
+
+def one_unit() -> Comparison:
+    rows = [measured("fedavg", [70.0], [40.0]), measured("coprefl", [75.0], [30.0])]
+    return comparison(units=UNITS[:1], measured=rows, paper={}, failed=[])
+
+
+def client_rows(start: str) -> pd.DataFrame:
+    found = [row(start, task, client, client) for task in range(2) for client in range(5, 9)]
+    return pd.DataFrame(found)
+
+
+def row(start: str, task: int, client: int, correct: int, n: int = 10) -> dict[str, Any]:
+    """Return the row of one client in one task."""
+    return {
+        "start": start,
+        "task": task,
+        "client": client,
+        "n": n,
+        "correct": correct,
+        "loss": 0.5,
+    }
+
+
+def two_starts() -> list[dict[str, Any]]:
+    """Return rows of two starts in two tasks of two clients."""
+    return [
+        row("random", 0, 0, 8),
+        row("random", 0, 1, 6),
+        row("coprefl", 0, 0, 9),
+        row("random", 1, 0, 9),
+        row("random", 1, 1, 9),
+        row("coprefl", 0, 1, 7),
+        row("coprefl", 1, 0, 9),
+        row("coprefl", 1, 1, 9),
+    ]

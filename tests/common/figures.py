@@ -1,0 +1,54 @@
+"""Rows to draw, and what is seen in a picture of them."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from PIL import Image
+
+from coprefl_flwr.seeds import generator
+from tests.common.comparisons import row
+
+STARTS = ["random", "fedavg", "fedmeta", "q-ffl:q=3", "coprefl:gamma=0.5", "coprefl:gamma=0.25"]
+
+
+def client_rows(starts: list[str]) -> pd.DataFrame:
+    """Return rows of 8 clients in 3 tasks."""
+    rows = []
+    for start in starts:
+        correct = generator("test", start).integers(25, 51, size=(3, 8))
+        rows += [row(start, t, c, int(k), n=50) for (t, c), k in np.ndenumerate(correct)]
+    return pd.DataFrame(rows)
+
+
+def curve(phase: str, start: str, task: int | None, number: int, value: float) -> dict[str, Any]:
+    return {
+        "phase": phase,
+        "start": start,
+        "task": task,
+        "round": number,
+        "loss": value,
+        "accuracy": value if phase == "downstream" else None,
+    }
+
+
+def curve_rows(starts: list[str]) -> list[dict[str, Any]]:
+    before = [curve("pretraining", s, None, r, 4 / r) for s in starts for r in range(1, 9)]
+    return before + [
+        curve("downstream", s, t, r, 60 + 3 * r + t)
+        for s in starts
+        for t in range(3)
+        for r in range(1, 9)
+    ]
+
+
+def pixels(path: Path) -> npt.NDArray[np.uint8]:
+    return np.asarray(Image.open(io.BytesIO(path.read_bytes())).convert("RGB"))
+
+
+def has_colour(image: npt.NDArray[np.uint8], colour: str) -> bool:
+    rgb = [int(colour[at : at + 2], 16) for at in (1, 3, 5)]
+    return int((image == rgb).all(axis=-1).sum()) > 200

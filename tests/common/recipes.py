@@ -1,0 +1,124 @@
+"""A recipe of a few seconds, what its runs send, and results that nobody measured."""
+
+import json
+
+import yaml
+
+from coprefl_flwr import client_app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.studies.stage import RESULT, write_result
+from tests.common import studies
+from tests.common.checks import Killed
+
+SETTINGS = studies.SETTINGS | {"downstream-classes": "2"}
+
+
+def tiny_recipe(images, settings=None, **keys):
+    """Return a recipe's content: 6 classes to pre-train on, two tasks of the other 2, no figures.
+
+    What is None is left out.
+    """
+    recipe = {
+        "title": "A tiny comparison",
+        "source": "Nobody, 2026, Table 1(a)",
+        "settings": {"dataset": str(images), **SETTINGS, **(settings or {})},
+        "methods": ["random", "fedavg", {"coprefl": {"gamma": [0.0, 1.0]}}],
+        "validation-tasks": 1,
+        "reference": "coprefl",
+        "metrics": ["accuracy", "variance"],
+        "figures": [],
+        **{key.replace("_", "-"): value for key, value in keys.items()},
+    }
+    return {key: value for key, value in recipe.items() if value is not None}
+
+
+def write_recipe(path, content):
+    """Write a recipe and return its path."""
+    path.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return path
+
+
+def run(path, out, witness, monkeypatch):
+    """Run a recipe on the command line, its models beside its folder; return the exit status."""
+    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    return main(["run", str(path), "--out", str(out)])
+
+
+class Witness:
+    """Stands in the place of `LocalGrid`: notes every message of a round, and stops at one.
+
+    Parameters
+    ----------
+    at : tuple, optional
+        (message type, run's name begins with, population, round) before which `error` is raised.
+    """
+
+    def __init__(self, at=None, error=Killed):
+        self.at, self.error, self.seen = at, error, []
+
+    def __call__(self, app, nodes, config):
+        witness = self
+
+        class Grid(LocalGrid):
+            def _handle(self, message):
+                witness.note(message)
+                return super()._handle(message)
+
+        assert app is client_app.app
+        return Grid(app, nodes, config)
+
+    def note(self, message):
+        config = message.content.get("config", {})
+        if "server-round" not in config:
+            return
+        kind, run = message.metadata.message_type, config["run"]
+        self.seen.append((kind, run, config["population"], config["server-round"]))
+        if (
+            self.at
+            and run.startswith(self.at[1])
+            and self.seen[-1] == (self.at[0], run, *self.at[2:])
+        ):
+            raise self.error
+
+    def rounds(self):
+        """Return (run, population, round) of every round, each once."""
+        return list(dict.fromkeys(entry[1:] for entry in self.seen))
+
+
+def result_file(store: ModelStore, run, number=None):
+    """Return the file that a task of a run leaves, or what comes before its tasks."""
+    stage = run.main if number is None else run.measured[number]
+    return store.folder(stage) / RESULT
+
+
+def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0, losses=()):
+    """Put a run into the store whose tasks have these accuracies (%, the same at two clients).
+
+    `losses` are those of its pre-training's rounds; one that is None was not finite.
+    """
+    about = {"phase": "pretraining", "start": "x", "task": None, "models-down": models}
+    rounds = [
+        about | {"round": number, "server-accuracy": accuracy}
+        for number, accuracy in enumerate(tested, 1)
+    ]
+    rounds += [about | {"round": at, "loss": loss} for at, loss in enumerate(losses, 1)]
+    folder = result_file(store, run).parent
+    write_result(folder, [], rounds)
+    made = {"num-classes": 6, "versions": {"torch": "2.0"}, "machine": "An engine, 2 cores"}
+    (folder / "model.json").write_text(json.dumps(made))
+    for number, accuracy in enumerate(accuracies):
+        keep_task(store, run, number, accuracy)
+
+
+def keep_task(store: ModelStore, run, number, accuracy):
+    """Put one task of a run into the store."""
+    rows = [
+        {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}
+        for c in (0, 1)
+    ]
+    curve = {"phase": "downstream", "start": "x", "task": number, "round": 1}
+    rounds = [{**curve, "loss": 1.0, "accuracy": float(accuracy)}]
+    write_result(result_file(store, run, number).parent, rows, rounds)

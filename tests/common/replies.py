@@ -1,0 +1,178 @@
+"""Clients and nodes that answer with what no honest one would, and a grid that they are on."""
+
+import io
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.protocol import ROSTER
+from tests.common.federation import without_roster
+
+START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}
+KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}
+
+
+class Good(NumPyClient):
+    """Adds 1 to everything; every gradient is 1. What `fault(client, answer)` returns counts."""
+
+    def __init__(self, client, fault, method=""):
+        self.client, self.fault, self.method = client, fault, method
+
+    def answer(self, method, answer):
+        changed = self.fault(self.client, method, *answer)
+        return changed or answer
+
+    def fit(self, parameters, config):
+        return self.answer("fit", ([a + 1 for a in parameters], 1, {"loss": 1.0}))
+
+    def query(self, parameters, config):
+        gradient = {"w": np.ones(2, np.float32), "b": np.ones(3, np.float32)}
+        return self.answer("query", (gradient, 1, {"loss": 1.0}))
+
+    def evaluate(self, parameters, config):
+        return self.answer("evaluate", (1.0, 4, {"correct": 2}))
+
+
+class Lying(LocalGrid):
+    """A grid on which `lie(node, message type, reply)` may return another reply."""
+
+    asked = 0
+    own_nodes = False  # As in a deployment: they are others'.
+
+    def __init__(self, app, nodes, lie):
+        super().__init__(app, nodes)
+        self.lie = lie
+
+    def _handle(self, message):
+        reply = super()._handle(message)
+        about = message.metadata
+        self.asked += about.message_type == ROSTER
+        content = self.lie(about.dst_node_id, about.message_type, reply)
+        return reply if content is None else Message(RecordDict(content), reply_to=message)
+
+
+def grid(kind, fault=lambda *_: None, lie=lambda *_: None):
+    nodes, clients = KINDS[kind]
+    app = client_app(lambda _, i: Good(i, fault), clients=clients)
+    if kind == "plain":
+        app = without_roster(client_app(lambda c: Good(c.node_config["partition-id"], fault)))
+    return Lying(app, nodes, lie)
+
+
+def of(client, method, change):
+    """Return a fault of one client's answers to one method."""
+    return lambda number, asked, *answer: (
+        change(*answer) if (number, asked) == (client, method) else None
+    )
+
+
+def more(metrics):
+    return lambda arrays, n, old: ([a + 4 for a in arrays], n, old | metrics)
+
+
+SPOILT = {
+    "infinite once it is cast": (
+        lambda arrays, n, m: ([np.full(2, 1e300), *arrays[1:]], n, m),
+        "array 'w' holds 1e+300, which is beyond float32",
+    ),
+    "beyond a whole number": (
+        lambda arrays, n, m: ([*arrays[:2], np.array(1e30)], n, m),
+        "array 'n' holds 1e+30, which is beyond int64",
+    ),
+    "samples beyond all": (
+        lambda arrays, n, m: ([a + 4 for a in arrays], 10**18, m),
+        "metric 'num-examples' is 1e+18; it must be between 1 and 1e+09",
+    ),
+    "half a sample": (
+        lambda arrays, n, m: ([a + 4 for a in arrays], 0.5, m),
+        "metric 'num-examples' is 0.5; it must be between 1 and 1e+09",
+    ),
+    "a loss whose square is infinite": (
+        more({"loss": 1e200}),
+        "metric 'loss' is 1e+200; it must be between -1e+100 and 1e+100",
+    ),
+    "metrics without end": (
+        more({str(i): 0.0 for i in range(2000)}),
+        "2002 metrics in the reply, at most 128 are read",
+    ),
+    "a metric's name without end": (
+        more({"x" * 5000: 0.0}),
+        "a metric's name has 5000 characters, at most 200",
+    ),
+}
+
+
+ROSTERS = {
+    "too many to count": {"clients": 10**18},
+    "a few more": {"clients": 9},
+    "no number": {"clients": "many"},
+    "a negative number": {"clients": -1},
+    "everyone's": {"own": [0, 1, 2, 3, 4]},
+    "one twice": {"own": [0, 0]},
+    "a negative id": {"own": [-7]},
+    "half an id": {"own": [0.5]},
+    "no list": {"own": 3},
+    "nothing": {},
+}
+
+
+def lie_of(node, change):
+    """Return a lie about the training replies of a node: its records, changed in place."""
+
+    def lie(asked, message_type, reply):
+        if asked != node or message_type not in ("train", "evaluate"):
+            return None
+        content = dict(reply.content)
+        change(content)
+        return content
+
+    return lie
+
+
+def blame(content):
+    content["failed"] = ConfigRecord({"clients": [4], "reasons": ["TypeError: it is its fault"]})
+
+
+def huge_array(content):
+    """An array of 250 bytes whose header says that it has 10^11 numbers."""
+    file = np.lib.format
+    data = io.BytesIO()
+    about = {"descr": "<f8", "fortran_order": False, "shape": (10**11,)}
+    file.write_array_header_1_0(data, about)
+    content["arrays"] = ArrayRecord(
+        {
+            **content["arrays"],
+            "w": Array("float64", (10**11,), "numpy.ndarray", data.getvalue() + bytes(64)),
+        }
+    )
+
+
+def many_bytes(content):
+    content["arrays"] = to_record({**from_record(content["arrays"]), "w": np.ones(10_000)})
+
+
+def many_arrays(content):
+    more = {f"a{i}": np.ones(1) for i in range(50)}
+    content["arrays"] = to_record({**from_record(content["arrays"]), **more})
+
+
+def many_records(content):
+    content |= {f"r{i}": to_record({"w": np.ones(2)}) for i in range(50)}
+
+
+def many_clients(content):
+    content["metrics"] = MetricRecord({"clients": list(range(5000)), "loss": [1.0] * 5000})
+
+
+LIES = {
+    "blames another": (blame, "failures of clients [4], asked were [1]"),
+    "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
+    "bytes": (many_bytes, "80404 bytes of arrays in the reply, at most 6240 are read"),
+    "arrays": (many_arrays, "53 arrays in the reply, sent were 3"),
+    "records": (many_records, "51 ArrayRecords in the reply, at most 2 are read"),
+    "clients": (many_clients, "results of 5000 clients in the reply, asked were 1"),
+}

@@ -1,0 +1,36 @@
+"""A study of a few seconds."""
+
+from coprefl_flwr.studies.settings import Settings
+
+SETTINGS = {
+    "clients": 6,
+    "partition": "iid",
+    "min-samples": 4,
+    "model": "tests.common.networks:network",
+    "rounds": 3,
+    "participants": 3,
+    "local-steps": 2,
+    "batch-size": 8,
+    "learning-rate": 0.05,
+    "tasks": 2,
+    "task-classes": 2,
+    "task-clients": 3,
+    "task-partition": "iid",
+    "task-rounds": 2,
+    "task-local-steps": 2,
+    "task-learning-rate": 0.05,
+}
+"""6 clients to pre-train and two tasks of 3 clients; of a dataset and its classes nothing."""
+
+
+def tiny_study(images, folder):
+    """Return settings of a study of three starts, with 5 classes to pre-train."""
+    more = {
+        "run-name": "tiny",
+        "output-dir": str(folder / "outputs"),
+        "dataset": str(images),
+        "downstream-classes": "3",
+        "method": "random fedavg coprefl:gamma=0.25",
+        "checkpoint-every": 1,
+    }
+    return Settings.from_config(SETTINGS | more)

@@ -1,0 +1,172 @@
+"""Client wrappers in studies: whom they wrap, the same for any hosting, and stored apart."""
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import coprefl_flwr as cp
+from coprefl_flwr import client_app
+from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.recipes.own import resolved
+from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.yaml_file import Located
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingSettings, training_keys
+from coprefl_flwr.studies.settings import Settings
+from tests.common.data import images
+from tests.common.networks import Perceptron
+from tests.common.simulation import ROOT
+from tests.common.studies import tiny_study
+
+FILE = ROOT / "examples" / "attacks" / "attackers.py"
+FLIP, SCALE, NOISE = f"{FILE}:SignFlip", f"{FILE}:Scale", f"{FILE}:Noise"
+ATTACKED = f"client-wrapper={NOISE},client-wrapper-share=0.4"
+
+
+def client(study, name, client_id, population="pretrain", server_round=1):
+    """Return a client as a message asks for it."""
+    config = {"population": population, "method": name, "server-round": server_round}
+    return study.client(client_id, config | {"folder": "f"})
+
+
+def wrapped(share, seed=0, clients=100):
+    """Return who is wrapped."""
+    settings = TrainingSettings(client_wrapper=FLIP if share else None, client_wrapper_share=share)
+    return settings.wrapped_clients(seed, clients)
+
+
+@pytest.mark.parametrize("method", ["coprefl", "cyclic"])
+def test_the_same_bytes_on_one_two_and_four_nodes(tiny_images, tmp_path, method):
+    models, plain = [], None
+    for nodes, entry in ((1, f"{method}:{ATTACKED}"), (2, ""), (4, ""), (1, method)):
+        name = entry or f"{method}:{ATTACKED}"
+        tiny = tiny_study(tiny_images, tmp_path / f"{nodes}{entry == method}")
+        settings = replace(tiny, method=name, tasks=0, rounds=2, participants=4)
+        grid = LocalGrid(client_app.app, nodes, settings.to_config())
+        (file,) = (run_study(grid, settings) / "starts").glob("*/model.safetensors")
+        if entry == method:
+            plain = file.read_bytes()
+        else:
+            models.append(file.read_bytes())
+            assert str(ROOT).replace("/", "-") not in file.parent.name
+    assert models[0] == models[1] == models[2] != plain
+
+
+def test_who_is_wrapped_is_a_function_of_the_seed_and_the_share():
+    assert wrapped(0.0) == frozenset()
+    found = {(seed, share): wrapped(share, seed) for seed in (0, 1) for share in (0.1, 0.3)}
+    assert [len(one) for one in found.values()] == [10, 30, 10, 30]
+    assert found[0, 0.1] < found[0, 0.3] < frozenset(range(100))
+    assert found[0, 0.3] != found[1, 0.3]
+    assert wrapped(0.5, 0, 8) == {0, 2, 5, 7}  # As it was before there were wrappers.
+    assert wrapped(1.0, 0, 3) == {0, 1, 2}
+
+
+def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
+    """Only clients of the pre-training, of the phase that says so; evaluation data are clean."""
+    name = f"fedavg:client-wrapper={FILE}:label_flip,client-wrapper-share=0.4+fedprox"
+    study = build(replace(tiny_study(tiny_images, tmp_path), method=name, seed=3))
+    drawn = wrapped(0.4, 3, 6)
+    assert len(drawn) == 2
+    held = study.populations.population("pretrain").clients
+    for client_id in range(6):
+        one, later = (client(study, name, client_id, server_round=r) for r in (1, 4))
+        true = held[client_id].train.labels
+        labels = 4 - true if client_id in drawn else true
+        np.testing.assert_array_equal(one.train.labels, labels)
+        np.testing.assert_array_equal(later.train.labels, true)
+    clean = build(replace(tiny_study(tiny_images, tmp_path), method="fedavg", seed=3))
+    for number in range(3):
+        one, other = (client(each, "fedavg", number, "task-0") for each in (study, clean))
+        np.testing.assert_array_equal(one.train.labels, other.train.labels)
+        np.testing.assert_array_equal(one.test.labels, other.test.labels)
+    # What is measured over all clients' data (`start-loss`) has the true labels.
+    both = [one.populations.samples_of("clients").labels for one in (study, clean)]
+    np.testing.assert_array_equal(*both)
+
+
+def test_a_class_takes_the_clients_place(tiny_images, tmp_path):
+    name = f"coprefl:client-wrapper={FLIP},client-wrapper-share=0.5"
+    study = build(replace(tiny_study(tiny_images, tmp_path), method=name))
+    drawn = wrapped(0.5, 0, 6)
+    kinds = {number: type(client(study, name, number)).__name__ for number in range(6)}
+    assert kinds == {n: "SignFlip" if n in drawn else "CoPreFLClient" for n in range(6)}
+
+
+def test_results_are_stored_under_the_wrapper(tmp_path):
+    config = {"dataset": "glyphs", "task-method": "fedprox"}
+    settings = {"client-wrapper": SCALE, "client-wrapper-share": 0.3}
+    options = f"client-wrapper={SCALE},client-wrapper-share=0.3"
+    both = [Run.of(config, f"fedavg:{options}", 1), Run.of(config | settings, "fedavg", 1)]
+    assert both[0].key == both[1].key != Run.of(config, "fedavg", 1).key
+    other = [
+        Run.of(config | settings | change, "fedavg", 1).key
+        for change in ({"client-wrapper": NOISE}, {"client-wrapper-share": 0.2})
+    ]
+    assert len({both[0].key, *other}) == 3
+    # No client is asked: a wrapper changes nothing.
+    for name in ("random", "centralised"):
+        assert Run.of(config | settings, name, 1).key == Run.of(config, name, 1).key
+    # The same file elsewhere is the same wrapper; another text is another one.
+    moved = str(shutil.copy(FILE, tmp_path / FILE.name))
+    elsewhere = config | settings | {"client-wrapper": f"{moved}:Scale"}
+    assert Run.of(elsewhere, "fedavg", 1).key == both[0].key
+    for start, keys in (
+        ("fedavg", elsewhere),
+        (f"fedavg:{options}".replace(str(FILE), moved), config),
+    ):
+        before = Run.of(keys, start, 1).key
+        with open(moved, "a") as file:
+            file.write("# Another text.\n")
+        assert Run.of(keys, start, 1).key != before
+
+
+def test_every_pretraining_whose_clients_answer_can_be_wrapped_and_nothing_else():
+    for name, method in METHODS.items():
+        for role in method.roles:
+            heeds = set(WRAPPER_KEYS) <= set(training_keys(method, role))
+            asks = method.strategy_class.samples_clients and role == PRETRAINING
+            assert heeds == asks, (name, role)
+            assert heeds or not set(WRAPPER_KEYS) & set(training_keys(method, role))
+    assert "client-wrapper" not in training_keys(METHODS["fedavg"], PERSONALISED)
+
+
+def test_a_recipes_files_count_from_its_folder(tmp_path):
+    entry = Located("mine.py:Mine:client-wrapper=w.py:W:much=3,client-wrapper-share=0.5+fedavg", "")
+    wanted = f"{tmp_path}/mine.py:Mine:client-wrapper={tmp_path}/w.py:W:much=3,client-wrapper-share"
+    assert resolved(entry, tmp_path).value == f"{wanted}=0.5+fedavg"
+
+
+def no_client(client):
+    return [client]
+
+
+def failing(client):
+    raise ZeroDivisionError("no luck")
+
+
+def strong(client: TorchClient, much: float = 1.0):
+    return client
+
+
+def test_code_that_is_not_allowed_is_refused(monkeypatch):
+    monkeypatch.setenv("COPREFL_ALLOW", "none")
+    with pytest.raises(SettingsError, match="SignFlip: COPREFL_ALLOW = none"):
+        build(Settings.of(client_wrapper=FLIP, client_wrapper_share=0.3)).check()
+
+
+def test_from_python():
+    clients, models = cp.partition(images(), clients=4, scheme="iid"), []
+    wrapper = {"client_wrapper": FLIP, "client_wrapper_share": 0.5}
+    for more in ({}, wrapper):
+        method = cp.FedAvg(participants=4, seed=2)
+        start = cp.pretrain(method, Perceptron(), clients, 1, local_steps=1, quiet=True, **more)
+        models.append(model_arrays(start))
+    honest, attacked = models
+    assert any((honest[name] != attacked[name]).any() for name in honest)

@@ -1,0 +1,300 @@
+"""One client, or one node, that answers with what no honest one would: it alone is left out."""
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds import Bounds, Mean, Replies, joined
+from coprefl_flwr.rounds.protocol import ROSTER
+from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, FedProto
+from tests.common.checks import warnings_of
+from tests.common.federation import without_roster
+from tests.common.replies import (
+    KINDS,
+    LIES,
+    ROSTERS,
+    SPOILT,
+    START,
+    Good,
+    Lying,
+    grid,
+    lie_of,
+    more,
+    of,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", SPOILT)
+def test_a_result_that_cannot_count_costs_its_client_alone(kind, case, caplog):
+    """Client 2's, in both rounds: the others add 1 in each, whatever it says."""
+    change, line = SPOILT[case]
+    client = 4 if kind == "plain" else 2  # Ids of plain nodes are the nodes', from 2 on.
+    found = grid(kind, of(2, "fit", change))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 2)
+    for array in from_record(result.arrays).values():
+        np.testing.assert_array_equal(array, np.full_like(array, 2))
+    lines = warnings_of(caplog)
+    assert [one.split(" on node ")[0] for one in lines] == [f"client {client}"] * 2
+    assert all(one.endswith(f"is left out: {line}") for one in lines)
+
+
+def without_b(gradient, n, metrics):
+    return {"w": 9 * gradient["w"]}, n, metrics
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "own"])
+def test_the_names_of_a_gradient_are_those_of_most_clients(kind, caplog):
+    """The first client leaves one out; all honest ones were left out then, in place of it."""
+    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=KINDS[kind][0])
+    found = grid(kind, of(0, "query", without_b))
+    arrays = from_record(strategy.start(found, to_record(START), 1).arrays)
+    np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5 * 4))
+    np.testing.assert_allclose(arrays["w"], np.full(2, 1 - 0.5 * 4))
+    line = "the arrays returned are not those that other clients returned"
+    assert warnings_of(caplog) == [f"client 0 on node 2 is left out: {line}"]
+    assert strategy.history.traffic[1]["replies-left-out"] == 1
+
+
+def test_of_two_clients_the_one_that_names_more_weights_is_right():
+    def fault(number, asked, *answer):
+        return without_b(*answer) if (number, asked) == (0, "query") else None
+
+    app = client_app(lambda _, i: Good(i, fault), clients=2)
+    for nodes in (1, 2):
+        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=nodes)
+        arrays = from_record(strategy.start(LocalGrid(app, nodes), to_record(START), 1).arrays)
+        np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5))
+
+
+@pytest.mark.parametrize("lie", ROSTERS.values(), ids=ROSTERS)
+@pytest.mark.parametrize("kind", ["own", "shared"])
+@pytest.mark.parametrize("liar", [2, 4, 6])
+def test_a_false_answer_to_the_roster_costs_its_node_alone(kind, lie, liar, caplog):
+    """The first node asked decided for all; a number of 10^18 became a list."""
+
+    def answer(node, message_type, reply):
+        if node == liar and message_type == ROSTER:
+            return {"roster": ConfigRecord(lie)}
+        if node == liar and message_type == "train":
+            raise AssertionError("it is not asked")
+        return None
+
+    app = client_app(lambda _, i: Good(i, lambda *_: None), 5 if kind == "shared" else None)
+    strategy = FedAvg(min_nodes=5)
+    asked = strategy.sample
+    seen = []
+    strategy.sample = lambda number: seen.append(asked(number)) or seen[-1]
+    result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    own = [client for client in range(5) if client != liar - 2]
+    assert seen == [own if kind == "own" else [0, 1, 2, 3, 4]]
+    (line,) = warnings_of(caplog)
+    assert line.startswith(f"node {liar} is left out: ")
+
+
+def test_nodes_that_do_not_agree_are_waited_for_and_told():
+    def answer(node, message_type, reply):
+        return {"roster": ConfigRecord({"clients": 7})} if node == 3 else None
+
+    with pytest.raises(RunFailedError) as caught:
+        FedAvg(min_nodes=2).start(
+            Lying(client_app(lambda _, i: Good(i, lambda *_: None)), 2, answer),
+            to_record(START),
+            1,
+            timeout=0.01,
+        )
+    assert str(caught.value) == (
+        "2 nodes with 0 clients are there, needed are 2 with 1; waited 0.01 s; the nodes do not "
+        "agree (1 say: clients of its own; 1 say: every node can run any of 7 clients): wait for "
+        "more, or set hosting"
+    )
+
+
+def test_a_node_cannot_fill_the_log(caplog):
+    """30 clients fail on it, each with a reason of several lines, and 10^4 letters."""
+
+    def fault(number, *_):
+        if number < 30:
+            raise ArithmeticError("\x1b[31mboom\n\r" + "\u202e" + "x" * 10_000 + " in the end")
+
+    app = client_app(lambda _, i: Good(i, fault), clients=31)
+    FedAvg(evaluate_every=1).start(LocalGrid(app), to_record(START), 1)
+    lines = warnings_of(caplog)
+    # Training and evaluation: two lines a client.
+    assert lines[20:] == ["node 2: 40 more such lines in this round"]
+    for line in lines[:20]:
+        assert line.isprintable()
+        assert len(line) <= 200 + len("client 29 on node 2 is left out: ")
+    assert lines[0].startswith("client 0 on node 2 is left out: ArithmeticError: [31mboom xxx")
+    assert " end (" in lines[0]
+
+
+def test_an_error_reply_cannot_fill_the_log_either(caplog):
+    def answer(context):
+        if context.node_config["partition-id"] == 1:
+            raise ArithmeticError("no\x1b[2J\n" * 20_000)
+        return Good(0, lambda *_: None)
+
+    FedAvg(min_nodes=2).start(LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1)
+    (line,) = warnings_of(caplog)
+    assert line.startswith("client 3 on node 3 is left out: ArithmeticError: no\\x1b[2J\\n")
+    assert line.isprintable()
+    assert len(line) <= 240
+
+
+@pytest.mark.parametrize("case", LIES)
+def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
+    change, reason = LIES[case]
+    result = FedAvg(min_nodes=5).start(grid("own", lie=lie_of(3, change)), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    assert warnings_of(caplog) == [f"client 1 on node 3 is left out: {reason}"]
+
+
+def test_a_reply_to_nobodys_question_is_passed_over(caplog):
+    """Two answers of one node, and one from a node that was not asked."""
+
+    class Twice(LocalGrid):
+        def pull_messages(self, message_ids):
+            found = list(super().pull_messages(message_ids))
+            if found and found[0].metadata.message_type == "train":
+                found.append(found[0])
+                stray = Message(RecordDict(), reply_to=self._asked)
+                stray.metadata.__dict__.update(_reply_to_message_id="none", _src_node_id=99)
+                found.append(stray)
+            return found
+
+        def _handle(self, message):
+            self._asked = message
+            return super()._handle(message)
+
+    app = client_app(lambda _, i: Good(i, lambda *_: None), clients=4)
+    result = FedAvg(min_nodes=2).start(Twice(app, nodes=2), to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    assert warnings_of(caplog) == [
+        f"node {node} sent a reply that it was not asked for" for node in (2, 99)
+    ]
+
+
+def test_more_hits_than_samples_are_left_out_of_an_evaluation(caplog):
+    change = lambda loss, n, metrics: (loss, n, {"correct": 400})  # noqa: E731
+    strategy = FedAvg(evaluate_every=1)
+    result = strategy.start(grid("one", of(3, "evaluate", change)), to_record(START), 1)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
+    assert strategy.evaluation.clients == (0, 1, 2, 4)
+    line = "metric 'correct' is 400; it must be between 0 and 4"
+    assert warnings_of(caplog) == [f"client 3 on node 2 is left out: {line}"]
+
+
+def test_prototypes_of_negative_counts_are_left_out(caplog):
+    """They would make others' counts 0, and a class's prototype whatever they like."""
+    start = {"prototypes": np.zeros((2, 3), np.float32), "counts": np.zeros(2, np.float32)}
+
+    def negative(arrays, n, metrics):
+        return [arrays[0], np.float32([-4, 1])], n, metrics
+
+    arrays = FedProto().start(grid("one", of(1, "fit", negative)), to_record(start), 1).arrays
+    np.testing.assert_array_equal(from_record(arrays)["counts"], [4, 4])
+    line = "array 'counts' holds -4; it must be counts"
+    assert warnings_of(caplog) == [f"client 1 on node 2 is left out: {line}"]
+    assert math.isfinite(from_record(arrays)["prototypes"].sum())
+
+
+class Mute(Exception):
+    """Cannot say what it is."""
+
+    def __str__(self):
+        raise ValueError("no text")
+
+
+ENDINGS = {
+    "SystemExit: bye": SystemExit("bye"),
+    "CancelledError: ": asyncio.CancelledError(),
+    "GeneratorExit: ": GeneratorExit(),
+    "Mute: ": Mute(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ENDINGS)
+def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kind, case, caplog):
+    """sys.exit in a client ended the run, and what cannot be told all clients of the node."""
+
+    def end(*_):
+        raise ENDINGS[case]
+
+    number = 4 if kind == "plain" else 2
+    found = grid(kind, of(2, "fit", end))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    (line,) = warnings_of(caplog)
+    assert line.startswith(f"client {number} on node ")
+    assert f"is left out: {case.strip()}" in line
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog):
+    """It took the place of whose results they are: all clients of the node were left out."""
+    found = grid(kind, of(2, "fit", more({"clients": 3.0})))
+    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
+    (line,) = warnings_of(caplog)
+    assert "metric 'clients' cannot be called so; give it another name" in line
+
+
+class Measures(FedAvg):
+    """Keeps which metrics the replies of a round have, and whose they are."""
+
+    def round(self, server_round, arrays):
+        replies = yield from self.train(server_round, arrays, Mean())
+        self.names, self.reported = set(replies.metrics), replies.clients
+        return replies.arrays, replies.mean_metrics()
+
+
+def names_of_its_own(liars, number):
+    """Return a fault: each of the `liars` reports so many metrics that nobody else has."""
+
+    def fault(client, method, arrays, n, metrics):
+        if client not in liars or method != "fit":
+            return None
+        own = {f"junk-{client}-{i}": 1.0 for i in range(number)}
+        return [a + 4 for a in arrays], n, metrics | own
+
+    return fault
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 40])
+@pytest.mark.parametrize("bounds", [Bounds(), Bounds(most_metrics=5)], ids=["default", "set"])
+def test_metrics_of_nodes_own_choosing_are_bounded_in_a_round(nodes, bounds, caplog):
+    """Each name has a value or a gap for every client: time grew with the square of both."""
+    liars = set(range(0, 40, 2))
+    most = bounds.most_metrics
+    app = client_app(lambda _, i: Good(i, names_of_its_own(liars, most - 2)), clients=40)
+    strategy = Measures(min_nodes=nodes, bounds=bounds)
+    strategy.start(LocalGrid(app, nodes), to_record(START), 1)
+    assert {"loss", "num-examples"} <= strategy.names
+    assert len(strategy.names) == 2 * most
+    assert strategy.reported == tuple(range(40))
+    assert strategy.history.train[1] == {"loss": 1.0}
+    lines = warnings_of(caplog)
+    # A node of several clients leaves metrics out itself, before it answers.
+    assert len(lines) == {1: 1, 2: 2, 40: 1}[nodes] + (nodes == 2)
+    assert all(f"at most {2 * most} are read: 'junk-" in line for line in lines)
+
+
+def test_metrics_of_the_links_of_a_chain_are_bounded_too():
+    """Each link is a question of its own, which only one node answers."""
+    liars = set(range(0, 40, 2))
+    app = client_app(lambda _, i: Good(i, names_of_its_own(liars, 100)))
+    strategy = Cyclic(min_nodes=40)
+    result = strategy.start(LocalGrid(app, 40), to_record(START), 1)
+    assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}
+    found = joined([Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars])
+    assert found.metrics.keys() == {"loss"}

@@ -1,0 +1,111 @@
+"""What a user brings is in the key of whatever it enters, also within one running program."""
+
+import shutil
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.study import make_folder
+from tests.common.simulation import ROOT
+
+
+@pytest.fixture
+def parts(tmp_path):
+    return shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts")
+
+
+def settings(parts, **changes):
+    config = {
+        "method": f"{parts / 'method.py'}:PartWay",
+        "dataset": f"{parts / 'data.py'}:stripes",
+        "model": f"{parts / 'model.py'}:perceptron",
+        "partition": f"{parts / 'partition.py'}:slices",
+        "downstream-classes": "3",
+        "clients": 6,
+        "participants": 3,
+        "min-samples": 4,
+        "tasks": 1,
+        "task-classes": 2,
+        "task-clients": 3,
+        "output-dir": str(parts.parent / "out"),
+        "run-name": "own",
+    }
+    return Settings.from_config(config | {k.replace("_", "-"): v for k, v in changes.items()})
+
+
+def change(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("method.py", "self.step * (", "self.step * 2 * ("),
+        ("data.py", "noise * torch", "2 * noise * torch"),
+        ("model.py", "nn.ReLU()", "nn.Tanh()"),
+        ("partition.py", 'kind="stable"', 'kind="quicksort"'),
+    ],
+)
+def test_a_changed_file_is_another_model_in_the_same_program(parts, file, old, new):
+    before = build(settings(parts)).stages[0].key
+    assert build(settings(parts)).stages[0].key == before
+    change(parts / file, old, new)
+    assert build(settings(parts)).stages[0].key != before
+
+
+def test_clients_hold_what_a_changed_partition_gives_them(parts):
+    def held():
+        clients = build(settings(parts)).populations.population("pretrain").clients
+        return [one.train.indices.tolist() for one in clients]
+
+    before = held()
+    change(
+        parts / "partition.py",
+        "np.array_split(order, clients)",
+        "np.array_split(order, clients)[::-1]",
+    )
+    assert held() == before[::-1]
+
+
+def test_the_head_is_that_of_a_changed_model(parts):
+    assert build(settings(parts)).head == {"4.weight", "4.bias"}
+    change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
+    assert build(settings(parts)).head == {"5.weight", "5.bias"}
+
+
+def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
+    file = tmp_path / "own_metric.py"
+    file.write_text("def one(logits, labels):\n    return 1.0\n")
+    config = {"study": "personalised", "method": "solo", "personal-clients": 3}
+
+    def key(**more):
+        return build(Settings.from_config(config | more)).stages[0].key
+
+    plain, first = key(), key(**{"client-metrics": f"{file}:one"})
+    file.write_text("def one(logits, labels):\n    return 2.0\n")
+    assert len({plain, first, key(**{"client-metrics": f"{file}:one"})}) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("return None", "metric 'bad' returned NoneType; a number is needed"),
+        ("raise KeyError(3)", "failed: KeyError: 3"),
+    ],
+)
+def test_a_metric_is_tried_before_any_work(parts, line, message):
+    (parts / "bad.py").write_text(f"def bad(logits, labels):\n    {line}\n")
+    with pytest.raises(SettingsError, match=message):
+        build(settings(parts, client_metrics=f"{parts / 'bad.py'}:bad"))
+
+
+def test_a_run_is_not_resumed_with_other_files(parts):
+    make_folder(settings(parts))
+    make_folder(settings(parts, resume=True))
+    change(parts / "method.py", "self.step * (", "self.step * 2 * (")
+    with pytest.raises(SettingsError, match="files of your own have changed"):
+        make_folder(settings(parts, resume=True))

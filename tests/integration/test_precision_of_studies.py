@@ -1,0 +1,177 @@
+"""Studies in bfloat16, and of networks of 16 bits: every method, near what float32 gives."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from coprefl_flwr.arrays import is_buffer
+from coprefl_flwr.client_app import app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.rounds.progress import Progress, quiet_flower
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.kept import read_result
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.study import StudyFolder
+from tests.common.data import write_domain
+from tests.common.networks import network
+
+HERE = "tests.integration.test_precision_of_studies"
+
+
+def bfloat16(num_classes):
+    """Return the tiny study's network with weights of bfloat16."""
+    return network(num_classes).bfloat16()
+
+
+def float16(num_classes):
+    """Return it with weights of float16."""
+    return network(num_classes).half()
+
+
+def made(settings, folder):
+    """Run a study's stages; return the study and its folder."""
+    settings = replace(settings, output_dir=str(folder))
+    study = build(settings)
+    study.check()
+    store, grid = StudyFolder(folder / "tiny"), LocalGrid(app, 1, settings.to_config())
+    with quiet_flower():
+        for stage in study.stages:
+            progress = Progress()
+            progress.add([(stage.kind, stage.rounds)])
+            run_stage(stage, grid, store, progress)
+    return study, store
+
+
+def weights(study, store):
+    """Return {start: its weights in one vector}, and their type."""
+    found = {}
+    for name, stage in study.starts.items():
+        arrays = load_file(store.folder(stage) / "model.safetensors")
+        own = [array for key, array in sorted(arrays.items()) if not is_buffer(key, array)]
+        found[name] = np.concatenate([array.ravel() for array in own])
+    return found
+
+
+@pytest.fixture
+def every_method(tiny_settings):
+    """All methods of starting models, the refined forms once, for two rounds."""
+    names = [name for name in with_role(PRETRAINING) if not name.endswith("-refined")]
+    return replace(
+        tiny_settings, method=" ".join(["random", *names, "fedavg-refined"]), rounds=2,
+        local_steps=2, clients=3, participants=2, server_reserve=0.2, tasks=0, checkpoint_every=9,
+    )  # fmt: skip
+
+
+_float32 = {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "carried"),
+    [
+        ({"precision": "bf16"}, "float32"),
+        ({"model": f"{HERE}:bfloat16"}, "float32"),
+        ({"model": f"{HERE}:float16"}, "float16"),
+    ],
+)
+def test_every_method_pre_trains_near_float32(changed, carried, every_method, tmp_path):
+    """Apart by less than half of the way that the model went, and not the same."""
+    if not _float32:
+        _float32.update(weights(*made(every_method, tmp_path / "float32")))
+    found = weights(*made(replace(every_method, **changed), tmp_path / "short"))
+    assert {one.dtype.name for one in found.values()} == {carried}
+    assert found.keys() == _float32.keys()
+    first = _float32["random"]
+    assert np.array_equal(found["random"], first) == ("precision" in changed)
+    for name, end in _float32.items():
+        apart = np.linalg.norm(found[name].astype(np.float32) - end)
+        assert name == "random" or 0 < apart < 0.5 * np.linalg.norm(end - first), (name, apart)
+
+
+def losses(study, store):
+    """Return each stage's losses: of every round, and of its clients' tests."""
+    results = [read_result(store.folder(one)) for one in study.stages if one.measures]
+    return [
+        [row["loss"] for row in (*result["rounds"], *result["rows"]) if "loss" in row]
+        for result in results
+    ]
+
+
+@pytest.fixture
+def personalised(tmp_path):
+    """Every personalised method, over the pixels of two datasets."""
+    for number in range(2):
+        write_domain(tmp_path / f"{number}.npz", number)
+    return Settings(
+        study=PERSONALISED,
+        run_name="tiny",
+        personal_datasets=f"{tmp_path / '0.npz'} {tmp_path / '1.npz'}",
+        method=" ".join(with_role(PERSONALISED)),
+        rounds=2,
+        local_steps=1,
+        train_per_class=3,
+        test_per_class=5,
+        batch_size=8,
+    )
+
+
+SHORT = {"precision": "bf16"}
+OF_16_BITS = {"model": f"{HERE}:bfloat16"}
+OF_A_TASK = {"method": "random", "tasks": 1, "task_method": "scaffold"}
+NETWORKS = " ".join(name for name in with_role(PERSONALISED) if name != "fedpcl")
+OWN_NETWORK = {"method": NETWORKS, "backbones": "scratch", "model": "tests.common.networks:network"}
+STUDIES = [
+    ("tiny_settings", {**OF_A_TASK, "head": head, "diagnostics": head == "fresh"}, changed)
+    for head in ("fresh", *with_role(HEAD))
+    for changed in (SHORT, OF_16_BITS)
+]
+STUDIES += [("personalised", {}, SHORT), ("personalised", OWN_NETWORK, OF_16_BITS)]
+
+
+@pytest.mark.parametrize(("study", "own", "changed"), STUDIES)
+def test_losses_of_tasks_and_of_personalised_studies_are_near(
+    study, own, changed, request, tmp_path
+):
+    settings = replace(request.getfixturevalue(study), **own)
+    plain = losses(*made(settings, tmp_path / "float32"))
+    short = losses(*made(replace(settings, **changed), tmp_path / "short"))
+    for found, expected in zip(short, plain, strict=True):
+        assert found != expected
+        assert found == pytest.approx(expected, rel=0.1)
+
+
+def keys(settings):
+    """Return {path: key} of a study's stages."""
+    return {stage.path: stage.key for stage in build(settings).stages}
+
+
+def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personalised):
+    """The start that is not trained is the same, and each of two phases says it for itself."""
+    settings = replace(every_method, start_loss=True)
+    plain, short = keys(settings), keys(replace(settings, precision="bf16"))
+    assert {path for path in plain if plain[path] == short[path]} == {
+        "starts/random",
+        "start-losses/random",
+    }
+    assert keys(replace(settings, precision="float32")) == plain
+    of_one = keys(replace(settings, method="fedavg fedavg:precision=bf16", tasks=1))
+    assert of_one["starts/fedavg"] == plain["starts/fedavg"]
+    assert of_one["starts/fedavg-precision-bf16"] == short["starts/fedavg"]
+    of_methods = replace(personalised, method="fedpcl:precision=bf16")
+    both = [build(one).stages[0] for one in (personalised, replace(personalised, **SHORT))]
+    assert both[0].key != both[1].key
+    assert both[0].features() == build(of_methods).stages[0].features() != both[1].features()
+
+
+def test_a_models_file_tells_it(tiny_settings, tmp_path):
+    settings = replace(tiny_settings, method="fedavg fedavg:precision=bf16", rounds=1, tasks=0)
+    study, store = made(settings, tmp_path)
+    told = {
+        name: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0]["precision"]
+        for name, stage in study.starts.items()
+    }
+    assert told == {"fedavg": "float32", "fedavg:precision=bf16": "bf16"}

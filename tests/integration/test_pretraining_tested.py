@@ -1,0 +1,52 @@
+"""The pre-training tested on the test part of a dataset."""
+
+from dataclasses import replace
+
+import pytest
+
+from coprefl_flwr.client_app import app
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.populations import PRETRAINING
+
+
+@pytest.fixture
+def cyclic_study(tiny_settings):
+    """CyclicFL's experiment on the glyphs: the same classes throughout, tested on the test part."""
+    return replace(
+        tiny_settings, dataset="glyphs", downstream_classes="list:0-9", model="femnist-cnn",
+        pretraining_classes="list:0-9", allow_class_overlap=True, tasks=0, server_reserve=0.0,
+        test_every=2, method="cyclic:rounds=2+fedavg:rounds=3",
+    )  # fmt: skip
+
+
+def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyclic_study):
+    populations = build(cyclic_study).populations
+    clients = populations.population(PRETRAINING).clients
+    held = [int(i) for client in clients for i in client.train.indices]
+    tested = [int(i) for i in populations.test_samples().indices]
+    source = clients[0].train.dataset
+    of_classes = [i for i, label in enumerate(source.labels) if label < 10]
+    assert sorted(held + tested) == of_classes
+    assert all(source.test[tested])
+    assert not any(source.test[held])
+
+
+def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
+    folder = run_study(LocalGrid(app, 1, cyclic_study.to_config()), cyclic_study)
+    text = (folder / "rounds.jsonl").read_text()
+    assert ["server-accuracy" in line for line in text.splitlines()] == [
+        False, True, False, True, True,
+    ]  # fmt: skip
+    assert "| Final % | Best % | at round |" in (folder / "pretraining.md").read_text()
+    assert (folder / "learning_curves.png").stat().st_size > 10_000
+
+
+def test_what_it_cost_is_in_the_table(cyclic_study):
+    """Two rounds of three clients one after the other, then three rounds: 2 steps of 0.05 each."""
+    study = replace(cyclic_study, method="cyclic:rounds=2+fedavg:rounds=3", test_every=0)
+    folder = run_study(LocalGrid(app, 1, study.to_config()), study)
+    text = (folder / "pretraining.md").read_text()
+    assert "| Summed step size | Million gradients |" in text
+    # 2 x 0.3 + 3 x 0.1; five rounds of three clients with two batches of 8.
+    assert "| 0.900 | 0.000 |" in text

@@ -1,0 +1,188 @@
+"""An error in the clients' program is shown once, with its place, and is not tried again."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
+
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg
+
+START = {"w": np.zeros(2, np.float32)}
+
+
+ERRORS = (TypeError, KeyError)
+
+
+class Faulty(NumPyClient):
+    """Adds 1; `fault(client, method)` may raise. `seen` keeps (client, method, attempt)."""
+
+    def __init__(self, client_id, fault, seen):
+        self.client_id, self.fault, self.seen = client_id, fault, seen
+
+    def fit(self, parameters, config, method="fit"):
+        self.seen.append((self.client_id, method, config["attempt"]))
+        self.fault(self.client_id, method)
+        return [parameters[0] + 1], 1, {"loss": 1.0}
+
+    def query(self, parameters, config):
+        return self.fit(parameters, config, "query")
+
+    def evaluate(self, parameters, config):
+        return 0.0, *self.fit(parameters, config, "evaluate")[1:]
+
+
+def hosting(fault, seen, clients, nodes):
+    """Nodes that host all clients, or one each."""
+    hosted = clients if nodes < clients else None
+    return LocalGrid(client_app(lambda _, i: Faulty(i, fault, seen), clients=hosted), nodes=nodes)
+
+
+def plain(fault, seen, clients, nodes):
+    """An app written with functions, one client a node."""
+    app = ClientApp()
+
+    def handle(message, context):
+        name = {"train": "fit", "train.query": "query"}
+        method = name.get(message.metadata.message_type, "evaluate")
+        client = Faulty(context.node_config["partition-id"], fault, seen)
+        sent = message.content["arrays"].to_numpy_ndarrays()
+        arrays, count, metrics = client.fit(sent, message.content["config"], method)
+        content = RecordDict({"metrics": MetricRecord({**metrics, "num-examples": count})})
+        if method != "evaluate":
+            content["arrays"] = to_record({"w": arrays[0]})
+        return Message(content, reply_to=message)
+
+    for register in (app.train(), app.train("query"), app.evaluate()):
+        register(handle)
+    return LocalGrid(app, nodes=clients)
+
+
+def raising(kind, method="fit", clients=None):
+    def fault(client, asked):
+        if asked == method and (clients is None or client in clients):
+            raise kind("boom")
+
+    return fault
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+@pytest.mark.parametrize("nodes", [2, 3])
+@pytest.mark.parametrize(
+    ("kind", "method", "action"),
+    [(AttributeError, "fit", "train"), (TypeError, "query", "train.query")],
+)
+def test_what_all_clients_raise_ends_the_run_at_once(grid, nodes, kind, method, action, caplog):
+    seen = []
+    with pytest.raises(RunFailedError) as failed:
+        CoPreFL().start(grid(raising(kind, method), seen, 3, nodes), to_record(START), 2)
+    assert re.fullmatch(
+        rf"round 1: {action}: all 3 clients failed with {kind.__name__}: boom "
+        r"\(.*test_program_errors\.py:\d+\)",
+        str(failed.value),
+    )
+    assert {attempt for *_, attempt in seen} == {0}
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+@pytest.mark.parametrize(
+    "fault",
+    [raising(OSError), raising(RuntimeError), lambda c, _: raising(ERRORS[c % 2])(c, "fit")],
+)
+def test_what_may_pass_is_tried_again(grid, fault):
+    """So is what differs from client to client."""
+    seen = []
+    with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
+        FedAvg().start(grid(fault, seen, 3, 2), to_record(START), 2)
+    assert {attempt for *_, attempt in seen} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+def test_one_clients_program_error_costs_it_alone_its_place(grid, caplog):
+    fault = raising(TypeError, clients={1})
+    result = FedAvg().start(grid(fault, [], 3, 2), to_record(START), 2)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
+    lines = re.findall(r"client \d+ on node \d+ is left out: TypeError: boom \(", caplog.text)
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+def test_where_one_client_a_round_takes_part_a_second_one_must_fail_alike(nodes):
+    """The first one's data may be to blame."""
+    seen = []
+    with pytest.raises(RunFailedError, match="round 1: train: all 2 clients failed with TypeError"):
+        FedAvg(participants=1).start(
+            hosting(raising(TypeError), seen, 4, nodes), to_record(START), 2
+        )
+    assert len({client for client, *_ in seen}) == 2
+    only = {seen[0][0]}
+    strategy = FedAvg(participants=1)
+    strategy.start(hosting(raising(TypeError, clients=only), [], 4, nodes), to_record(START), 1)
+
+
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_a_chain_ends_at_once_too(nodes):
+    """Its exchanges go on without any reply, as the next client may train."""
+    seen = []
+    with pytest.raises(RunFailedError, match="round 1: train: all 3 clients failed with TypeError"):
+        Cyclic().start(hosting(raising(TypeError), seen, 3, nodes), to_record(START), 2)
+    assert {attempt for *_, attempt in seen} == {0}
+
+
+@pytest.mark.parametrize("grid", [hosting, plain])
+def test_an_evaluation_that_fails_is_one_line_and_the_run_goes_on(grid, caplog):
+    fault = raising(TypeError, "evaluate")
+    result = FedAvg(evaluate_every=2).start(grid(fault, [], 3, 2), to_record(START), 2)
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+    begin = "round 2, evaluation failed: evaluate: all 3 clients failed with TypeError: boom ("
+    assert line.startswith(begin)
+
+
+def test_an_app_without_the_second_exchange_is_told_at_once():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        content = {"arrays": message.content["arrays"]}
+        content["metrics"] = MetricRecord({"num-examples": 1, "loss": 1.0})
+        return Message(RecordDict(content), reply_to=message)
+
+    line = r"round 1: train\.query: all 2 clients failed with .*No train function .* name 'query'"
+    with pytest.raises(RunFailedError, match=line):
+        CoPreFL(min_nodes=2).start(LocalGrid(app, nodes=2), to_record(START), 1)
+
+
+def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes():
+    def clients(context, population):
+        return context.no_such_thing
+
+    app = client_app(lambda _, i: Faulty(i, raising(OSError, ""), []), clients=clients)
+    line = r"^no node can tell its clients: AttributeError: .*\.py:\d+\)$"
+    with pytest.raises(RunFailedError, match=line):
+        FedAvg().start(LocalGrid(app, nodes=2), to_record(START), 1, timeout=3600)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "clients", "drawn"), [(0.5, 5, 2), (0.1, 5, 1), (1.0, 5, 5), (0.29, 100, 28)]
+)
+def test_a_fraction_of_the_clients_takes_part(fraction, clients, drawn):
+    """Rounded down as Flower's FedAvg does (where 0.29 * 100 is below 29), and one at least."""
+    seen = []
+    grid = hosting(raising(OSError, ""), seen, clients, 1)
+    FedAvg(fraction_train=fraction, evaluate_every=1).start(grid, to_record(START), 1)
+    assert [method for _, method, _ in seen].count("fit") == drawn
+    assert [method for _, method, _ in seen].count("evaluate") == clients
+
+
+def test_participants_and_a_fraction_of_them_are_refused():
+    with pytest.raises(SettingsError, match="participants and fraction_train: set one of them"):
+        FedAvg(participants=2, fraction_train=0.5)

@@ -1,0 +1,412 @@
+"""The Python interface: the same numbers as a study's, on whatever data and network one has."""
+
+import copy
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr_datasets.partitioner import ShardPartitioner
+from torch import nn
+from torch.utils.data import DataLoader, Subset, TensorDataset
+
+import coprefl_flwr as cp
+from coprefl_flwr import client_app, strategies
+from coprefl_flwr.clients import query_reply
+from coprefl_flwr.front.held import clients_of
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.models import build_model, load_saved_model, model_arrays
+from coprefl_flwr.options import option
+from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.rounds import Mean
+from coprefl_flwr.studies.build import build, run_study
+from tests.common.checks import refusal
+from tests.common.data import CLASSES, images, on_disk, sequences, table
+from tests.common.networks import Perceptron, Recurrent, network
+
+SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1}
+TASKS = {"number": 2, "classes": 3, "clients": 2, "scheme": "iid"}
+
+
+def small_tasks(dataset, **more):
+    return cp.tasks(dataset, **{**TASKS, **more})
+
+
+def same(one, other):
+    ours, theirs = model_arrays(one), model_arrays(other)
+    return ours.keys() == theirs.keys() and all((ours[n] == theirs[n]).all() for n in ours)
+
+
+# ---- the same numbers ---------------------------------------------------------------------------
+
+
+def test_the_same_models_and_rows_as_a_study_of_these_settings(tiny_settings, tiny_images):
+    folder = run_study(LocalGrid(client_app.app, 1, tiny_settings.to_config()), tiny_settings)
+    study = build(tiny_settings)
+    seen, unseen = study.populations.datasets.classes
+    data = cp.load_dataset(str(tiny_images))
+    clients = cp.partition(
+        data, clients=6, scheme="iid", min_samples=4, server_reserve=0.05, only=seen
+    )
+    first = build_model("tests.common.networks:network", 5, (1, 6, 6), seed_key=(0, "model"))
+    small = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.05, "quiet": True}
+    method = cp.CoPreFL(gamma=0.25, participants=3)
+    start = cp.pretrain(method, first, clients, rounds=3, **small)
+    by_name = cp.pretrain("fedavg:participants=3", first, clients, rounds=3, **small)
+
+    kept, _ = load_saved_model(folder / "starts" / "coprefl-gamma-0.25")
+    assert all((array == kept[name]).all() for name, array in model_arrays(start).items())
+    kept, _ = load_saved_model(folder / "starts" / "fedavg")
+    assert all((array == kept[name]).all() for name, array in model_arrays(by_name).items())
+
+    tasks = cp.tasks(data, number=2, classes=2, clients=3, scheme="iid", min_samples=4, only=unseen)
+    starts = {"random": first, "fedavg": by_name, "coprefl:gamma=0.25": start}
+    found = cp.evaluate_starts(starts, tasks, rounds=2, network=network, **small)
+    rows = read_rows(folder / "rows.jsonl").sort_values(["start", "task", "client"])
+    ours = found.rows.drop(columns="accuracy").sort_values(["start", "task", "client"])
+    pd.testing.assert_frame_equal(
+        ours.reset_index(drop=True), rows.reset_index(drop=True), check_like=True
+    )
+
+
+def test_a_strategy_in_parts_and_the_same_by_name_agree():
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    parts = cp.Schedule([(cp.Cyclic(participants=3), 1), (cp.MOON(participants=3), 2)])
+    one = cp.pretrain(parts, Perceptron(), clients, quiet=True, **SMALL)
+    text = "cyclic:rounds=1,participants=3+moon:participants=3"
+    other = cp.pretrain(text, Perceptron(), clients, rounds=2, quiet=True, **SMALL)
+    assert same(one, other)
+    assert not same(one, Perceptron())
+
+
+@dataclass(kw_only=True, eq=False)
+class Damped(cp.RoundStrategy):
+    """A method of one's own: half of FedAvg's step."""
+
+    share: float = option(0.5, "part of the step that is taken", minimum=0, maximum=1)
+
+    def round(self, server_round, arrays):
+        """Return w + share (mean of w_k - w)."""
+        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
+        return new, replies.mean_metrics()
+
+
+def test_a_method_of_ones_own():
+    clients, first = cp.partition(images(), clients=4, scheme="iid"), Perceptron()
+    whole = cp.pretrain(cp.FedAvg(), first, clients, rounds=1, quiet=True, **SMALL)
+    half = cp.pretrain(Damped(share=0.5), first, clients, rounds=1, quiet=True, **SMALL)
+    for name, array in model_arrays(half).items():
+        expected = (model_arrays(first)[name] + model_arrays(whole)[name]) / 2
+        np.testing.assert_allclose(array, expected, atol=1e-6)
+
+
+def test_what_is_given_stays_as_it_is():
+    model, clients = Perceptron(), cp.partition(images(), clients=4, scheme="iid")
+    before, method = copy.deepcopy(model), cp.CoPreFL(gamma=0.5)
+    start = cp.pretrain(method, model, clients, rounds=1, quiet=True, **SMALL)
+    again = cp.pretrain(method, model, clients, rounds=1, quiet=True, **SMALL)
+    assert same(model, before)
+    assert same(start, again)
+    assert not same(start, model)
+    assert method.population == "train"
+
+
+# ---- any data -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "rate"),
+    [
+        (lambda _: images(), Perceptron, 0.3),
+        (lambda _: table(), lambda: Perceptron(10), 0.3),
+        (lambda _: sequences(), Recurrent, 2),
+        (lambda folder: on_disk(folder / "hugging"), Perceptron, 0.3),
+    ],
+    ids=["images", "table", "sequences", "hugging face"],
+)
+def test_the_ten_lines_learn(dataset, model, rate, tmp_path):
+    data = dataset(tmp_path)
+    clients = cp.partition(data, clients=6, alpha=0.5)
+    method = cp.CoPreFL(gamma=0.5, participants=3, meta_learning_rate=0.1)
+    small = {"local_steps": 5, "batch_size": 8, "learning_rate": rate, "quiet": True}
+    start = cp.pretrain(method, model(), clients, rounds=25, **small)
+    tasks = small_tasks(data)
+    given = {"random": model(), "coprefl": start}
+    result = cp.evaluate_starts(
+        given, tasks, rounds=1, learning_rate=0.1, local_steps=3, quiet=True
+    )
+    found = result.summary()
+    assert list(found.index) == ["random", "coprefl"]
+    assert found.loc["coprefl", "accuracy"] > found.loc["random", "accuracy"]
+    losses = result.rows.groupby("start")["loss"].mean()
+    assert losses["coprefl"] < losses["random"] - 0.1
+    assert len(result.rows) == 2 * 2 * 2
+    assert "coprefl" in str(result)
+    result.plot(tmp_path / "starts.png")
+    result.curves(tmp_path / "curves.png")
+    assert (tmp_path / "starts.png").stat().st_size > 1000
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_subsets_and_a_dataset_for_each_client():
+    data = images()
+    own = [Subset(data, range(client, 240, 3)) for client in range(3)]
+    clients = cp.partition(Subset(data, range(160)), clients=4, scheme="iid")
+    assert sum(map(len, clients)) == 160
+    assert clients.counts().shape == (4, CLASSES)
+    for given in (own, [DataLoader(one) for one in own], list(clients_of(own))):
+        found = clients_of(given)
+        assert [len(one) for one in found] == [80, 80, 80]
+        inputs, _ = found[1].batch(slice(0, 1), torch.device("cpu"))
+        assert torch.equal(inputs[0], data[1][0])
+    start = cp.pretrain(cp.FedAvg(), Perceptron(), own, rounds=1, quiet=True, **SMALL)
+    assert not same(start, Perceptron())
+
+
+def test_a_ready_made_partitioner():
+    partitioner = ShardPartitioner(3, partition_by="label", shard_size=10, seed=1)
+    clients = cp.partition(images(), scheme=partitioner)
+    assert len(clients) == 3
+    assert sum(map(len, clients)) == 240
+
+
+def test_loaders_whose_batches_are_dicts_and_labels_with_gaps():
+    values, labels = images().tensors
+    named = [
+        {"img": one, "label": 5 * int(label)} for one, label in zip(values, labels, strict=True)
+    ]
+    loader = DataLoader(named, batch_size=16)
+    assert "relabel=True" in refusal(cp.partition, loader, 4)
+    found = cp.partition(loader, clients=4, scheme="iid", relabel=True)
+    picked = cp.partition(
+        DataLoader(named, batch_size=16),
+        4,
+        "iid",
+        relabel=True,
+        batch=lambda one: (one["img"], one["label"]),
+    )
+    assert found.classes == ("0", "5", "10", "15", "20", "25", "30", "35")
+    for one, other in zip(found, picked, strict=True):
+        assert np.array_equal(one.labels, other.labels)
+
+
+def test_bytes_of_images_are_given_as_to_tensor_gives_them():
+    values = torch.arange(240 * 36).remainder(256).to(torch.uint8).reshape(240, 1, 6, 6)
+    clients = cp.partition(TensorDataset(values, torch.arange(240) % 8), 4, "iid")
+    inputs, _ = clients[0].batch(slice(0, 3), torch.device("cpu"))
+    expected = values[clients[0].indices[:3]].float() / 255
+    torch.testing.assert_close(inputs, expected)
+
+
+def test_only_some_classes_by_number_or_name():
+    clients = cp.partition(images(), clients=2, scheme="iid", only=["6", 2])
+    labels = np.concatenate([one.labels for one in clients])
+    assert clients.classes == ("2", "6")
+    assert np.bincount(labels).tolist() == [30, 30]
+
+
+# ---- stopping, silence, an app ------------------------------------------------------------------
+
+
+class _StopError(Exception):
+    pass
+
+
+def test_a_run_that_stopped_goes_on_with_the_same_numbers(tmp_path, monkeypatch):
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    arguments = (cp.SCAFFOLD(participants=2), Perceptron(), clients)
+    whole = cp.pretrain(*arguments, rounds=8, quiet=True, **SMALL)
+    rounds, train = [], strategies.SCAFFOLD.round
+
+    def stopping(self, server_round, arrays):
+        rounds.append(server_round)
+        if len(rounds) == 7:
+            raise _StopError
+        return (yield from train(self, server_round, arrays))
+
+    kept = {"checkpoint": tmp_path / "run", "quiet": True, **SMALL}
+    monkeypatch.setattr(strategies.SCAFFOLD, "round", stopping)
+    with pytest.raises(_StopError):
+        cp.pretrain(*arguments, rounds=8, **kept)
+    again = cp.pretrain(*arguments, rounds=8, resume=True, **kept)
+    assert same(again, whole)
+    assert rounds == [1, 2, 3, 4, 5, 6, 7, 6, 7, 8]  # Five rounds lie between checkpoints.
+    cp.pretrain(*arguments, rounds=8, resume=True, **kept)
+    assert len(rounds) == 10
+    assert "set resume=True" in refusal(cp.pretrain, *arguments, rounds=8, **kept)
+    other = {**kept, "resume": True, "learning_rate": 0.2}
+    assert "other method" in refusal(cp.pretrain, *arguments, rounds=8, **other)
+    assert "needs the checkpoint" in refusal(cp.pretrain, *arguments, resume=True)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_checkpoint_is_not_kept_among_other_files(resume, tmp_path):
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    mine = [tmp_path / "data" / "sub" / "big.gguf.partial", tmp_path / ".mine.part"]
+    for file in mine:
+        file.touch()
+    line = refusal(
+        cp.pretrain,
+        "fedavg",
+        Perceptron(),
+        cp.partition(images(), clients=4, scheme="iid"),
+        rounds=1,
+        checkpoint=tmp_path,
+        resume=resume,
+        **SMALL,
+    )
+    assert f"{tmp_path} holds files that coprefl did not write" in line
+    assert {file for file in tmp_path.rglob("*") if file.is_file()} == set(mine)
+
+
+def test_an_evaluation_that_is_done_is_found_again(tmp_path):
+    tasks, starts = small_tasks(images()), {"random": Perceptron()}
+    kept = {"checkpoint": tmp_path, "resume": True, "quiet": True, **SMALL}
+    first = cp.evaluate_starts(starts, tasks, rounds=1, **kept)
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("result.json")}
+    again = cp.evaluate_starts(starts, tasks, rounds=1, **kept)
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+    pd.testing.assert_frame_equal(first.rows, again.rows)
+    other = {"random": Perceptron(seed=1)}
+    assert "other starts" in refusal(cp.evaluate_starts, other, tasks, rounds=1, **kept)
+
+
+def test_quiet_says_nothing_and_otherwise_progress_is_shown(caplog, capsys):
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    caplog.set_level("INFO", "flwr.coprefl")
+    learning = {"local_steps": 20, "batch_size": 8, "learning_rate": 0.3}
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **learning)
+    assert caplog.text == ""
+    assert capsys.readouterr().err == ""
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, **learning)
+    assert "pre-training fedavg  round 1/1" in caplog.text
+    idle = {**learning, "learning_rate": 1e-6}
+    cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, quiet=True, **idle)
+    assert "pre-training fedavg: did not learn: loss 2." in caplog.text
+
+
+def test_a_client_app_in_the_place_of_clients(tmp_path):
+    app, data = ClientApp(), images()
+
+    def model_and_batch(message, context):
+        model = Perceptron()
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        own = slice(int(context.node_config["partition-id"]), None, 3)
+        return model, [tuple(column[own] for column in data.tensors)]
+
+    @app.train()
+    def train(message, context):
+        model, [(inputs, labels)] = model_and_batch(message, context)
+        loss = nn.functional.cross_entropy(model(inputs), labels)
+        loss.backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.5 * p.grad
+        metrics = MetricRecord({"num-examples": len(labels), "loss": loss.item()})
+        content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    @app.train("query")
+    def query(message, context):
+        return query_reply(message, *model_and_batch(message, context))
+
+    method = cp.CoPreFL(gamma=1.0, meta_learning_rate=0.05, min_nodes=3)
+    kept = {"nodes": 3, "checkpoint": tmp_path / "run", "quiet": True}
+    start = cp.pretrain(method, Perceptron(), app, rounds=3, **kept)
+    again = cp.pretrain(method, Perceptron(), app, rounds=3, resume=True, **kept)
+    assert same(start, again)
+    inputs, labels = data.tensors
+    losses = [nn.functional.cross_entropy(m(inputs), labels) for m in (start, Perceptron())]
+    assert losses[0] < losses[1] - 0.1
+
+
+# ---- heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("head", ["ncm", "ridge", "keep"])
+def test_heads(head):
+    tasks = small_tasks(images(), classes=CLASSES)
+    result = cp.evaluate_starts(
+        {"start": Perceptron()}, tasks, rounds=1, head=head, quiet=True, **SMALL
+    )
+    assert result.rows["accuracy"].between(0, 100).all()
+
+
+def test_starts_from_files(tmp_path):
+    model = Perceptron()
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    tasks = small_tasks(images())
+    starts = {"module": model, "file": tmp_path / "model.pt"}
+    rows = cp.evaluate_starts(starts, tasks, rounds=1, quiet=True, **SMALL).rows
+    one, other = (rows[rows["start"] == name].drop(columns="start") for name in starts)
+    assert one.reset_index(drop=True).equals(other.reset_index(drop=True))
+
+
+def test_every_name_is_there_and_importing_the_package_loads_none():
+    for name in dir(cp):
+        getattr(cp, name)
+    for name, one in vars(strategies).items():
+        is_method = isinstance(one, type) and issubclass(one, strategies.RoundStrategy)
+        if is_method and one.name and strategies.RoundStrategy in one.__mro__:
+            known = "head" in one.roles or getattr(cp, name) is one
+            assert known, name
+    with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
+        _ = cp.pretrian
+    program = "import sys, coprefl_flwr; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+# ---- parts of one's own, and what is shown ------------------------------------------------------
+
+
+class SmallerQueries(strategies.CoPreFL):
+    """CoPreFL whose clients shrink their query gradient."""
+
+    name = ""
+
+
+class Shrinking(cp.clients.CoPreFLClient):
+    """Sets its own option after its base's constructor, as the how-to has it."""
+
+    options: ClassVar = {"shrink": option(0.5, "factor on the query gradient", maximum=1)}
+    seen: ClassVar = []
+
+    def __init__(self, model, train, *, shrink, **more):
+        super().__init__(model, train, **more)
+        self.shrink = shrink
+
+    def query(self, parameters, config):
+        self.seen.append((self.shrink, self.support_fraction))
+        gradient, n, metrics = super().query(parameters, config)
+        return {name: self.shrink * one for name, one in gradient.items()}, n, metrics
+
+
+SmallerQueries.client = Shrinking
+
+
+def test_a_client_of_coprefls_has_options_of_its_own_and_its_bases():
+    """Its base's constructor asked for an attribute that was not there yet."""
+    clients = cp.partition(images(), clients=4, scheme="iid")
+    cp.pretrain(SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.75)
+    made = cp.pretrain(
+        SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=0.25, support_fraction=0.6
+    )
+    assert set(Shrinking.seen) == {(0.75, 0.8), (0.25, 0.6)}
+    assert model_arrays(made).keys() == model_arrays(network(CLASSES)).keys()
+    line = refusal(cp.pretrain, SmallerQueries(), network(CLASSES), clients, rounds=1, shrink=2.0)
+    assert "shrink = 2.0: must be at most 1" in line
+
+
+def test_what_is_shown_of_tasks_is_a_line():
+    made = small_tasks(images())
+    shown = [repr(one) for one in (made, made[0], made[0].clients[0], made[0].clients[0].train)]
+    assert not any("\n" in one or len(one) > 100 for one in shown), shown
+    assert shown[1].startswith("<task-0: 2 clients, ")
+    assert shown[1].endswith(" samples each, 3 classes>")

@@ -1,0 +1,163 @@
+"""Functions, strategies and partitioners in the place of texts that name them."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from flwr_datasets.partitioner import IidPartitioner
+
+import coprefl_flwr as cp
+from coprefl_flwr import plugins
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.rounds import Mean
+from tests.common.data import images
+from tests.common.networks import Perceptron
+from tests.common.simulation import ROOT
+
+OWN_PARTS = ROOT / "examples" / "own_parts"
+SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
+
+
+@pytest.fixture
+def tasks():
+    return cp.tasks(images(), number=2, classes=4, clients=3, scheme="iid")
+
+
+def by_halves(labels, clients, rng):
+    """Give client 0 half of the samples, and the others equal parts of the rest."""
+    order = rng.permutation(len(labels))
+    return [order[: len(order) // 2], *np.array_split(order[len(order) // 2 :], clients - 1)]
+
+
+def top3(logits, labels):
+    """Return the part of samples whose class is among the three largest logits."""
+    return float((logits.topk(3, dim=1).indices == labels[:, None]).any(dim=1).double().mean())
+
+
+def entropy(logits, labels):
+    """Return the mean entropy of the predictions."""
+    return float(torch.distributions.Categorical(logits=logits).entropy().mean())
+
+
+entropy.title, entropy.better = "Entropy", "lower"
+
+
+# ---- partitions ---------------------------------------------------------------------------------
+
+
+def test_a_function_spreads_the_samples_as_its_place_does():
+    clients = cp.partition(images(), 3, by_halves)
+    assert [len(one) for one in clients] == [120, 60, 60]
+    named = cp.partition(images(), 3, f"{__file__}:by_halves")
+    for one, other in zip(clients, named, strict=True):
+        assert np.array_equal(one.indices, other.indices)
+    tasks = cp.tasks(images(), number=1, classes=4, clients=3, scheme=by_halves)
+    assert [len(one.train) for one in tasks[0].clients] == [48, 24, 24]
+
+
+def test_a_partitioner_spreads_the_samples():
+    assert [len(one) for one in cp.partition(images(), scheme=IidPartitioner(3))] == [80, 80, 80]
+    assert len(cp.partition(images(), 3, IidPartitioner(3))) == 3
+    tasks = cp.tasks(images(), 1, 4, 3, IidPartitioner(3))
+    assert [len(one.train) for one in tasks[0].clients] == [32, 32, 32]
+
+
+# ---- methods of tasks ---------------------------------------------------------------------------
+
+
+def rows_of(tasks, **more):
+    return cp.evaluate_starts({"one": Perceptron()}, tasks, rounds=2, **SMALL, **more).rows
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (cp.FedProx(mu=3.0), "fedprox:mu=3"),
+        (cp.SCAFFOLD, "scaffold"),
+        (cp.FedAvg(aggregation="median"), "fedavg:aggregation=median"),
+    ],
+    ids=["strategy", "class", "robust"],
+)
+def test_a_strategy_runs_the_tasks_as_its_text_does(given, text, tasks):
+    pd.testing.assert_frame_equal(rows_of(tasks, method=given), rows_of(tasks, method=text))
+    assert not rows_of(tasks, method=given)["loss"].equals(rows_of(tasks)["loss"])
+
+
+class Halved(cp.RoundStrategy):
+    """A method of one's own, with an attribute that is no option: a part of FedAvg's step."""
+
+    roles = ("task",)
+
+    def __init__(self, share):
+        super().__init__()
+        self.share = share
+
+    def round(self, server_round, arrays):
+        """Return w + share (mean of w_k - w)."""
+        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
+        return new, replies.mean_metrics()
+
+
+def test_a_strategy_of_ones_own_runs_the_tasks_with_all_that_it_has(tasks):
+    plain = rows_of(tasks)["loss"]
+    np.testing.assert_allclose(rows_of(tasks, method=Halved(1.0))["loss"], plain, rtol=1e-5)
+    assert not np.allclose(rows_of(tasks, method=Halved(0.1))["loss"], plain, rtol=1e-3)
+
+
+def test_options_of_a_strategys_client(tasks):
+    place = f"{OWN_PARTS / 'method.py'}:PartWay"
+    given = plugins.find("method", place)(step=0.4)
+    found = rows_of(tasks, method=given, shrink=0.05)
+    pd.testing.assert_frame_equal(found, rows_of(tasks, method=f"{place}:step=0.4,shrink=0.05"))
+    assert not found["loss"].equals(rows_of(tasks, method=given)["loss"])
+
+
+def test_another_method_is_another_evaluation(tasks, tmp_path):
+    kept = {"checkpoint": tmp_path / "run", "resume": True}
+    rows_of(tasks, method=cp.FedProx(mu=1.0), **kept)
+    with pytest.raises(SettingsError, match="other method"):
+        rows_of(tasks, method=cp.FedProx(mu=2.0), **kept)
+
+
+# ---- metrics ------------------------------------------------------------------------------------
+
+
+def test_own_metrics_stand_in_rows_summary_and_table(tasks):
+    starts = {"one": Perceptron(), "other": Perceptron(seed=1)}
+    result = cp.evaluate_starts(starts, tasks, rounds=1, client_metrics=[top3, entropy], **SMALL)
+    of_starts = result.rows.groupby("start", sort=False)
+    for name in ("metric:top3", "metric:entropy"):
+        per_task = result.rows.groupby(["start", "task"], sort=False)[name].mean()
+        expected = per_task.groupby("start", sort=False)
+        np.testing.assert_allclose(result.summary()[name], expected.mean())
+        np.testing.assert_allclose(result.summary()[f"{name} std"], expected.std())
+    assert of_starts["metric:top3"].mean().between(0, 1).all()
+    table = str(result)
+    assert "Entropy" in table
+    for start in starts:
+        mean, std = (result.summary().loc[start, f"metric:top3{one}"] for one in ("", " std"))
+        assert f"{mean:.2f} ± {std:.2f}" in table[table.index("top3") :]
+
+
+def test_a_metric_is_tried_with_the_tasks_classes(tasks):
+    found = cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, client_metrics=top3, **SMALL)
+    assert found.rows["metric:top3"].notna().all()
+    named = f"{__file__}:top3"
+    again = cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, client_metrics=named, **SMALL)
+    assert found.rows.equals(again.rows)
+
+
+def test_another_metric_is_another_evaluation(tasks, tmp_path):
+    kept = {"checkpoint": tmp_path / "run", "resume": True}
+    rows_of(tasks, client_metrics=top3, **kept)
+    assert "metric:top3" in rows_of(tasks, client_metrics=top3, **kept)
+    with pytest.raises(SettingsError, match="other metrics"):
+        rows_of(tasks, client_metrics=entropy, **kept)
+
+
+# ---- networks for tasks -------------------------------------------------------------------------
+
+
+def test_a_function_makes_the_network_of_the_tasks(tasks):
+    assert len(rows_of(tasks, network=lambda classes: Perceptron(classes=classes))) == 6

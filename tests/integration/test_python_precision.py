@@ -1,0 +1,66 @@
+"""The Python interface with a network of 16 bits, and with a precision."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import coprefl_flwr as cp
+from coprefl_flwr.models import model_arrays
+from tests.common.data import images
+from tests.common.networks import Perceptron
+
+SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True}
+
+
+@pytest.fixture
+def clients():
+    return cp.partition(images(), clients=3, scheme="iid")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "kept"), [(torch.bfloat16, "float32"), (torch.float16, "float16")]
+)
+def test_a_module_of_16_bits_is_pre_trained_kept_and_evaluated(dtype, kept, clients, tmp_path):
+    """It was a bare TypeError: Got unsupported ScalarType BFloat16."""
+    first = Perceptron().to(dtype)
+    made = cp.pretrain("coprefl", first, clients, rounds=2, checkpoint=tmp_path, **SMALL)
+    assert {p.dtype for p in made.parameters()} == {p.dtype for p in first.parameters()} == {dtype}
+    plain = cp.pretrain("coprefl", Perceptron(), clients, rounds=2, **SMALL)
+    for found, expected in zip(made.parameters(), plain.parameters(), strict=True):
+        assert found.float().detach() == pytest.approx(expected.detach(), abs=0.02)
+    again = cp.pretrain("coprefl", first, clients, 2, checkpoint=tmp_path, resume=True, **SMALL)
+    assert all(
+        torch.equal(a, b) for a, b in zip(again.parameters(), made.parameters(), strict=True)
+    )
+    [file] = tmp_path.rglob("model.safetensors")
+    assert {array.dtype.name for array in load_file(file).values()} == {kept}
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    starts = {"random": first, "made": made, "file": file}
+    found = cp.evaluate_starts(starts, tasks, rounds=1, head="ncm", **SMALL).rows.set_index("start")
+    assert np.isfinite(found["loss"]).all()
+    assert len(found) == 6
+
+
+def test_a_precision_is_an_option_of_both_calls(clients, tmp_path):
+    first = Perceptron()
+    plain = cp.pretrain("fedavg", first, clients, rounds=1, **SMALL)
+    folder = tmp_path / "bf16"
+    short = cp.pretrain(
+        "fedavg", first, clients, rounds=1, precision="bf16", checkpoint=folder, **SMALL
+    )
+    arrays = model_arrays(plain)
+    for name, array in model_arrays(short).items():
+        assert array.dtype == np.float32
+        assert 0 < np.abs(array - arrays[name]).max() < 0.01
+    [about] = folder.rglob("model.json")
+    assert json.loads(about.read_text())["phases"][0]["precision"] == "bf16"
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    one, other = (
+        cp.evaluate_starts({"x": first}, tasks, rounds=1, precision=precision, **SMALL).rows["loss"]
+        for precision in ("float32", "bf16")
+    )
+    assert list(one) != list(other)
+    assert list(one) == pytest.approx(list(other), rel=0.05)

@@ -1,0 +1,162 @@
+"""Clipping and noise of a query's gradient and loss, where they are computed."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from torch import nn
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, query_reply
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.flower import enter_run
+from coprefl_flwr.learning import loss_and_gradient
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.strategies import CoPreFL
+from tests.common.federation import CPU, Federation
+from tests.common.networks import double_model
+
+CONFIG = {"seed": 3, "population": "train", "server-round": 1, "attempt": 0}
+
+
+def asked(node=2, **config):
+    enter_run(run_id=1, node_id=1)
+    content = RecordDict({"config": ConfigRecord({**CONFIG, **config})})
+    return Message(content, node, "train.query")
+
+
+def reply(model, batches, message=None, **options):
+    """Return (gradient, loss) of a reply."""
+    content = query_reply(message or asked(), model, batches, **options).content
+    return from_record(content["arrays"]), content["metrics"]["loss"]
+
+
+def length(gradient):
+    return np.sqrt(sum((array.astype(float) ** 2).sum() for array in gradient.values()))
+
+
+@pytest.fixture
+def whole(exact_federation):
+    return exact_federation.model, [exact_federation.whole(0)]
+
+
+def test_a_gradient_is_scaled_down_to_the_norm_and_the_loss_kept_below_it(whole):
+    found = loss_and_gradient(*whole)
+    norm = length(found.gradient)
+    clip = norm / 4
+    assert found.loss > clip
+    gradient, loss = reply(*whole, clip=clip)
+    for name, array in found.gradient.items():
+        np.testing.assert_allclose(gradient[name], array / 4, rtol=1e-12)
+    assert loss == clip
+    gradient, loss = reply(*whole, clip=norm + found.loss)
+    for name, array in found.gradient.items():
+        np.testing.assert_array_equal(gradient[name], array)
+    assert loss == found.loss
+
+
+def test_the_noise_is_gaussian_of_the_multiple_and_goes_on_the_loss_too(whole):
+    calm, calm_loss = reply(*whole, clip=2.0)
+    noised, loss = reply(*whole, clip=2.0, noise=0.25, rng=np.random.default_rng(5))
+    rng = np.random.default_rng(5)
+    for name, array in calm.items():
+        np.testing.assert_allclose(noised[name] - array, 0.5 * rng.standard_normal(array.shape))
+    assert loss == pytest.approx(min(max(calm_loss + 0.5 * rng.standard_normal(), 0.0), 2.0))
+    losses = {reply(*whole, clip=2.0, noise=9.0, message=asked(attempt=n))[1] for n in range(40)}
+    assert losses <= {0.0, 2.0} | {one for one in losses if 0 < one < 2}
+    assert {0.0, 2.0} <= losses
+
+
+def test_noise_is_a_function_of_what_is_asked_and_of_whom(whole):
+    def drawn(node=2, **config):
+        return reply(*whole, asked(node, **config), clip=1.0, noise=1.0)[0]["2.weight"].tobytes()
+
+    others = [{"seed": 4}, {"population": "b"}, {"server_round": 2}, {"attempt": 1}, {"node": 3}]
+    seen = [drawn(**{k.replace("_", "-"): v for k, v in other.items()}) for other in others]
+    assert drawn() == drawn()
+    assert len({drawn(), *seen}) == 1 + len(others)
+
+
+class Tied(nn.Module):
+    """Two layers that share their weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.second = nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, inputs):
+        return self.second(torch.tanh(self.first(inputs)))
+
+
+def test_tied_weights_count_once_and_get_the_same_noise():
+    torch.manual_seed(0)
+    batches = [(torch.randn(8, 3), torch.arange(8) % 3)]
+    clipped, _ = reply(Tied(), batches, clip=1e-3)
+    assert length({n: a for n, a in clipped.items() if n != "second.weight"}) == pytest.approx(1e-3)
+    noised, _ = reply(Tied(), batches, clip=1.0, noise=1.0)
+    assert noised["first.weight"].tobytes() == noised["second.weight"].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"noise": 0.5}, "noise = 0.5: set clip too, of which it is a multiple"),
+        ({"clip": 0.0}, "clip = 0.0: must be a finite number above 0"),
+        ({"clip": float("nan")}, "clip = nan: must be a finite number above 0"),
+        ({"clip": 1.0, "noise": -1.0}, "noise = -1.0: must be a finite number of at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, line, whole):
+    with pytest.raises(SettingsError) as refused:
+        reply(*whole, **options)
+    assert str(refused.value) == line
+
+
+def test_the_clients_options_are_checked(federation):
+    def made(kind=CoPreFLClient, **options):
+        kind(federation.model, federation.samples[0], device=CPU, **options)
+
+    with pytest.raises(SettingsError, match=r"query-noise = 0\.5: set query-clip too"):
+        made(query_noise=0.5)
+    with pytest.raises(SettingsError, match=r"query_clip = -1\.0: must be at least 0"):
+        made(query_clip=-1)
+    with pytest.raises(SettingsError, match="FedMetaClient clips no gradient and puts no noise"):
+        made(FedMetaClient, query_clip=1.0)
+
+
+def test_clients_clip_and_noise_their_own_wherever_they_are_hosted():
+    """Before a node adds them up."""
+    federation = Federation.exact(norm=False)
+    options = {"query_clip": 0.5, "query_noise": 0.1}
+    ends = {}
+    for hosting in ("1", "2", "4", "pairs", "own"):
+        grid = federation.grid(hosting, CoPreFLClient, **options)
+        found = CoPreFL(seed=1).start(grid, to_record(federation.arrays()), 2)
+        ends[hosting] = from_record(found.arrays)
+    plain = federation.grid("1", CoPreFLClient)
+    calm = from_record(CoPreFL(seed=1).start(plain, to_record(federation.arrays()), 2).arrays)
+    for name, array in ends["1"].items():
+        for hosting, other in ends.items():
+            np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-12, err_msg=hosting)
+        assert (array != calm[name]).any()
+
+
+def test_the_meta_step_is_that_of_clipped_gradients():
+    """The gradient of the sum is no longer than four clips, and the sum no more than four."""
+    federation = Federation.exact(norm=False)
+    grid = federation.grid("2", CoPreFLClient, query_clip=0.01)
+    strategy = CoPreFL(gamma=1.0)
+    outcome = strategy.start(grid, to_record(federation.arrays()), 1)
+    metrics = outcome.train_metrics_clientapp[1]
+    assert metrics["meta-sum"] == pytest.approx(0.04)
+    assert 0 < metrics["meta-sum-gradient"] <= 0.04 + 1e-12
+
+
+def test_a_model_in_float32_answers_in_float32(federation):
+    model = double_model(norm=False).float()[1:]
+    images, labels = federation.whole(0)
+    gradient, _ = reply(model, [(images, labels)], clip=1.0, noise=1.0)
+    assert {array.dtype for array in gradient.values()} == {np.dtype(np.float32)}
+    assert set(gradient) == set(model_arrays(model))

@@ -1,0 +1,108 @@
+"""Links in the folders of a recipe and its results: nothing is written or removed through them."""
+
+import os
+import shutil
+
+import pytest
+
+from coprefl_flwr.recipes.command_line import main
+from tests.common.recipes import tiny_recipe, write_recipe
+
+
+@pytest.fixture(scope="module")
+def outputs(tiny_images, tmp_path_factory):
+    """A folder `outputs` with a recipe's results, and the recipe beside it."""
+    outputs = tmp_path_factory.mktemp("links") / "outputs"
+    more = {"methods": ["random", "fedavg"], "reference": None, "figures": ["accuracies"]}
+    content = tiny_recipe(tiny_images, {"tasks": 1}, **more)
+    path = write_recipe(outputs.parent / "tiny.yaml", content)
+    assert main(["run", str(path), "--out", str(outputs / "tiny")]) == 0
+    return outputs
+
+
+@pytest.fixture
+def home(outputs, tmp_path, monkeypatch):
+    """A copy of it, from whose parent commands are given."""
+    shutil.copytree(outputs.parent, tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "home")
+    return tmp_path / "home"
+
+
+def contents(folder):
+    return {one: one.read_bytes() for one in folder.rglob("*") if one.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("place", "commands"),
+    [
+        ("outputs/tiny/report", ("run", "report")),
+        ("outputs/tiny/report/figures", ("run", "report")),
+        ("outputs/tiny/report/tables", ("run", "report")),
+        ("outputs/tiny/recipe.yaml", ("run",)),
+        ("outputs/tiny/.*lock", ("run",)),
+        ("outputs/models/.*locks", ("run",)),
+        ("outputs/models/fedavg-*", ("run",)),
+        ("outputs/models/fedavg-*/tasks", ("run",)),
+    ],
+)
+def test_a_link_is_not_written_through(place, commands, home, capsys):
+    (found,) = home.glob(place)
+    elsewhere = home.parent / "elsewhere"
+    found.rename(elsewhere)
+    (elsewhere / "mine").write_bytes(b"mine") if elsewhere.is_dir() else None
+    found.symlink_to(elsewhere)
+    before = contents(home.parent)
+    for command in commands:
+        given = ["tiny.yaml", "--out", "outputs/tiny"] if command == "run" else ["outputs/tiny"]
+        capsys.readouterr()
+        assert main([command, *given]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{found.name} is a link, through which nothing is written" in line
+    assert found.is_symlink()
+    assert contents(home.parent) == before
+
+
+def test_a_lock_that_is_a_link_leaves_its_target_whole(home, capsys):
+    (lock,) = home.glob("outputs/tiny/.*lock")
+    mine = home / "mine.csv"
+    mine.write_bytes(b"mine")
+    lock.unlink()
+    lock.symlink_to(mine)
+    assert main(["run", "tiny.yaml", "--out", "outputs/tiny"]) == 1
+    assert "is a link" in capsys.readouterr().err
+    assert mine.read_bytes() == b"mine"
+
+
+def test_a_folder_that_the_user_names_can_be_a_link(home, tmp_path):
+    """Results on another disk."""
+    shutil.rmtree("outputs")
+    (tmp_path / "scratch").mkdir()
+    os.symlink(tmp_path / "scratch", "outputs")
+    assert main(["run", "tiny.yaml"]) == 0
+    assert main(["run", "tiny.yaml"]) == 0
+    assert (tmp_path / "scratch" / "tiny" / "report" / "index.html").exists()
+    (tmp_path / "other").mkdir()
+    os.symlink(tmp_path / "other", "direct")
+    assert main(["run", "tiny.yaml", "--out", "direct", "--models", "outputs/models"]) == 0
+    assert (tmp_path / "other" / "report" / "index.html").exists()
+
+
+def test_a_link_to_nothing_is_one_line(home, capsys):
+    os.symlink("nowhere", "direct")
+    capsys.readouterr()
+    assert main(["run", "tiny.yaml", "--out", "direct"]) == 1
+    assert capsys.readouterr().err == "coprefl: --out: direct is a link to nothing\n"
+
+
+def test_report_writes_into_no_folder_of_somebody_elses(home, capsys):
+    """A user's own recipe.yaml, models and report look like a recipe's folder."""
+    shutil.copytree("outputs/models", "models")
+    shutil.move("tiny.yaml", "recipe.yaml")
+    os.makedirs("report/figures")
+    with open("report/figures/mine.png", "wb") as file:
+        file.write(b"mine")
+    before = contents(home)
+    capsys.readouterr()
+    assert main(["report", "."]) == 1
+    assert "report holds files that coprefl did not write" in capsys.readouterr().err
+    assert contents(home) == before

@@ -1,0 +1,281 @@
+"""Recipes of personalised studies: made once, the same when stopped, and what they refuse."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.methods import METHODS
+from coprefl_flwr.models import build_model, model_arrays, save_model
+from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.runs import Run
+from tests.common.checks import Killed, files
+from tests.common.data import write_domain
+from tests.common.recipes import Witness, write_recipe
+
+RECIPE = {
+    "title": "Three clients",
+    "source": "Nobody, 2026, Table 2",
+    "settings": {
+        "study": "personalised",
+        "rounds": 3,
+        "train-per-class": 4,
+        "test-per-class": 8,
+        "batch-size": 8,
+    },
+    "methods": ["fedavg", {"ours": {"method": "fedpcl", "learning-rate": [0.0001, 0.05]}}, "solo"],
+    "select": "test",
+    "reference": "ours",
+    "seeds": [0, 1],
+    "metrics": ["accuracy@noisy", "accuracy", "std-clients", "weights-sent", "numbers-sent"],
+    "paper": {
+        "columns": ["accuracy@noisy", "weights-sent"],
+        "tables": [{"table": 2, "rows": {"ours": "82.75±0.40 2560", "solo": "60.40 -"}}],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("datasets")
+    for noise, name in ((6, "plain"), (12, "noisy"), (18, "noisier")):
+        write_domain(folder / f"{name}.npz", noise)
+    names = " ".join(str(folder / f"{name}.npz") for name in ("plain", "noisy", "noisier"))
+    return RECIPE["settings"] | {"personal-datasets": names}
+
+
+@pytest.fixture(scope="module")
+def path(settings, tmp_path_factory):
+    file = tmp_path_factory.mktemp("recipe") / "tiny.yaml"
+    return write_recipe(file, RECIPE | {"settings": settings})
+
+
+def run(path, out, witness, patch):
+    patch.setattr(sweep, "LocalGrid", witness)
+    return main(["run", str(path), "--out", str(out)])
+
+
+@pytest.fixture(scope="module")
+def whole(path, tmp_path_factory):
+    """A recipe that was left alone: its folder, and what was sent."""
+    folder, witness = tmp_path_factory.mktemp("whole"), Witness()
+    with pytest.MonkeyPatch.context() as patch:
+        assert run(path, folder / "out", witness, patch) == 0
+    return folder, witness
+
+
+def results(folder):
+    """Return {file: content} of the results by their first row's method."""
+    found = [json.loads(path.read_text()) for path in folder.glob("models/*/result.json")]
+    return {(one["rows"][0]["start"], index): one for index, one in enumerate(found)}
+
+
+def test_the_table_is_that_of_the_clients_rows(whole):
+    folder, _ = whole
+    with (folder / "out" / "report" / "results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["label"] == "fedavg"]
+    shown = {row["metric"]: float(row["mean"]) for row in rows}
+    parts = [one for (name, _), one in results(folder).items() if name == "fedavg"]
+    assert len(parts) == 2
+    by_seed = [[100 * row["correct"] / row["n"] for row in one["rows"]] for one in parts]
+    assert [row["domain"] for row in parts[0]["rows"]] == ["plain", "noisy", "noisier"]
+    assert shown["accuracy"] == pytest.approx(np.mean(by_seed))
+    assert shown["accuracy@noisy"] == pytest.approx(np.mean([values[1] for values in by_seed]))
+    assert shown["std-clients"] == pytest.approx(np.mean([np.std(values) for values in by_seed]))
+    # 36 pixels, 256 in between, 4 classes; biases, BatchNorm and its counter besides.
+    assert shown["weights-sent"] == 36 * 256 + 256 * 4
+    assert shown["numbers-sent"] == 36 * 256 + 256 * 4 + 256 + 4 * 256 + 1 + 4
+
+
+def test_each_method_leaves_how_long_its_rounds_took(whole):
+    folder, _ = whole
+    taken = [json.loads(path.read_text()) for path in folder.glob("models/*/seconds.json")]
+    assert len(taken) == len(results(folder))
+    assert all(len(seconds) == 3 and min(seconds) > 0 for seconds in taken)
+
+
+def test_the_value_is_chosen_by_the_clients_accuracy(whole):
+    folder, _ = whole
+    scores: dict[str, list[float]] = {}
+    for (name, _), one in results(folder).items():
+        values = [row["correct"] / row["n"] for row in one["rows"]]
+        scores.setdefault(name, []).append(float(np.mean(values)))
+    found = {name: np.mean(values) for name, values in scores.items() if name.startswith("fedpcl")}
+    best = max(found, key=lambda name: found[name])
+    assert len(set(found.values())) == 2
+    page = (folder / "out" / "report" / "tables" / "table.md").read_text()
+    assert best.partition(":")[2] in page
+    assert "82.75" in page
+
+
+@pytest.mark.parametrize(
+    "at", [("train", "fedpcl", "personal", 2), ("evaluate", "solo", "personal", 3)]
+)
+def test_killed_it_ends_with_the_same_bytes(at, whole, path, tmp_path, monkeypatch):
+    with pytest.raises(Killed):
+        run(path, tmp_path / "out", Witness(at), monkeypatch)
+    left = Witness()
+    assert run(path, tmp_path / "out", left, monkeypatch) == 0
+    assert files(tmp_path / "out") == files(whole[0] / "out")
+    assert files(tmp_path / "models") == files(whole[0] / "models")
+    # What was done before is not done again: the round that was lost, and what comes after it.
+    assert left.seen[0][1].startswith(at[1])
+    assert left.seen[0][3] == at[3]
+
+
+def test_what_is_done_is_not_done_again(whole, path, settings, tmp_path, monkeypatch):
+    folder, _ = whole
+    before, again = files(folder), Witness()
+    assert run(path, folder / "out", again, monkeypatch) == 0
+    assert not again.seen
+    other = {"title": "Solo alone", "settings": settings, "methods": ["solo"], "seeds": [1]}
+    assert run(write_recipe(tmp_path / "x.yaml", other), folder / "other", again, monkeypatch) == 0
+    assert not again.seen
+    assert files(folder).items() >= before.items()
+
+
+def test_it_is_listed_and_shown(whole, capsys):
+    folder, _ = whole
+    assert main(["list", str(folder)]) == 0
+    assert capsys.readouterr().out.count("personalised") == 8
+    (key, _) = sorted(path.parent.name for path in folder.glob("models/solo-*/result.json"))
+    assert main(["show", key, "--models", str(folder / "models")]) == 0
+    shown = capsys.readouterr().out
+    assert "backbones pixels, seed" in shown
+    assert "client 1, noisy: " in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["select=validation"], "'ours' is searched, and a personalised study has no validation"),
+        (["methods=[fedpcl, random]"], "unknown method 'random'"),
+        (["methods=[fedpcll]"], "unknown method 'fedpcll': did you mean 'fedpcl'"),
+        (["clients=70"], "clients = 70: how many a personalised study has is personal-clients"),
+        (["methods=[{fedpcl: {participants: 3}}]"], "fedpcl: unknown setting 'participants'"),
+        (["q=1.0"], "q: no method here has this setting"),
+        (["metrics=[accuracy, std]"], "metric: unknown value 'std'"),
+    ],
+)
+def test_what_is_refused(changes, message, path):
+    with pytest.raises(SettingsError, match=r"^[^\n]*$") as error:
+        read_recipe(path, changes)
+    assert message in str(error.value)
+
+
+def test_a_dataset_that_is_not_there_is_told_with_its_line(path, tmp_path, capsys):
+    changed = path.read_text().replace("noisier.npz", "nosier.npz")
+    file = tmp_path / "wrong.yaml"
+    file.write_text(changed)
+    assert main(["run", str(file), "--out", str(tmp_path / "out")]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{file}, line " in line
+    assert "nosier.npz" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_recipe_is_personalised_where_it_says_so(path, tmp_path):
+    assert read_recipe(path).study == "personalised"
+    assert read_recipe(path, ["personal-datasets="]).study == "personalised"
+    frozen = {"backbones": ["pixels", "scratch"]}
+    content = {"title": "x", "settings": frozen, "methods": [{"a": {"method": "fedavg"}}]}
+    said = r"x\.yaml, line 3: backbones = scratch: set study = personalised to use it$"
+    with pytest.raises(SettingsError, match=said):
+        read_recipe(write_recipe(tmp_path / "x.yaml", content))
+    content["settings"]["study"] = "personalised"
+    assert read_recipe(write_recipe(tmp_path / "x.yaml", content)).study == "personalised"
+    content = {"title": "x", "settings": {"rounds": 3}, "methods": ["fedpcl"]}
+    with pytest.raises(SettingsError, match=r"line 5: .*'fedpcl'"):
+        read_recipe(write_recipe(tmp_path / "x.yaml", content))
+
+
+def key(method="fedpcl", **changes):
+    given = {"study": "personalised", "personal_datasets": "a.npz b.npz", **changes}
+    return Run.of({name.replace("_", "-"): value for name, value in given.items()}, method, 0).key
+
+
+def test_names_change_with_what_enters_a_result(monkeypatch):
+    plain = key()
+    assert plain.startswith("fedpcl-")
+    assert key(data_dir="x", run_name="x", timeout=7.0) == plain
+    for changes in (
+        {"min_replies": 2}, {"backbones": "scratchy"}, {"temperature": 0.3}, {"rounds": 7},
+        {"train_per_class": 3}, {"noise_on": "images"}, {"head_norm": "batch"}, {"alpha": 2.0},
+        {"test_every": 1}, {"learning_rate": 0.3},
+    ):  # fmt: skip
+        assert key(**changes) != plain
+    assert key(shift="feature", alpha=2.0) == key(shift="feature")
+    assert key(mu=2.0) == plain  # Another method's.
+    assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
+    monkeypatch.setattr(METHODS["fedpcl"].strategy_class, "version", 77)
+    assert key() != plain
+
+
+def test_the_seed_is_part_of_the_name():
+    config = {"study": "personalised", "personal-datasets": "a.npz b.npz"}
+    assert Run.of(config, "fedpcl", 0).key != Run.of(config, "fedpcl", 1).key
+
+
+def test_what_a_backbone_holds_is_part_of_the_name(tmp_path):
+    weights = tmp_path / "model.safetensors"
+    found = []
+    for content in (b"a", b"A", b"a"):
+        weights.write_bytes(content)
+        found.append([key(backbones=one) for one in (str(tmp_path), f"resnet18={weights}")])
+    assert found[0] == found[2]
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
+
+
+def test_the_heat_map_is_drawn_where_each_backbone_was_run_alone(settings, tmp_path, monkeypatch):
+    names = []
+    for number in (0, 1):
+        network = build_model("femnist-cnn", 4, (1, 28, 28), "batch", seed_key=(number, "model"))
+        names.append(str(tmp_path / f"backbone{number}"))
+        about = {
+            "model": "femnist-cnn", "num-classes": 4, "input-shape": [1, 28, 28],
+            "norm": "batch", "pixel-mean": [0.5], "pixel-std": [0.2],
+        }  # fmt: skip
+        save_model(tmp_path / f"backbone{number}", model_arrays(network), about)
+    content = {
+        "title": "Backbones",
+        "settings": settings | {"rounds": 2, "backbones": [*names, " ".join(names)]},
+        "methods": ["fedpcl"],
+        "metrics": ["accuracy"],
+        "figures": ["similarity", "curves"],
+    }
+    path = write_recipe(tmp_path / "heat.yaml", content)
+    assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
+    (figure,) = (tmp_path / "out" / "report" / "figures").glob("*similarity.png")
+    assert list(figure.parent.glob("*curves.png"))
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    assert len(list((tmp_path / "models" / "features").iterdir())) == 3
+
+
+def test_the_image_with_noise_is_what_is_trained_on(settings, tmp_path, monkeypatch):
+    noise = {"noise-on": "images", "noise-kind": "gaussian", "noise-scale": 0.1, "noise-share": 0.2}
+    content = {
+        "title": "Noise",
+        "settings": settings | noise | {"rounds": 2},
+        "methods": ["solo"],
+        "metrics": ["accuracy"],
+        "figures": ["noise"],
+    }
+    path = write_recipe(tmp_path / "noise.yaml", content)
+    assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
+    (figure,) = (tmp_path / "out" / "report" / "figures").glob("*noise.png")
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    (kept,) = (tmp_path / "models").glob("*/noised.npz")
+    with np.load(kept) as images:
+        before, after = images["before"], images["after"]
+    assert 0 <= before.min() < before.max() <= 1
+    rest = after - 0.8 * before
+    assert 0.05 < rest.std() < 0.15
+    # The features of "pixels" are the noised pixels, normalised alike: a linear map of them.
+    (features,) = (tmp_path / "models" / "features").glob("*/0-train.npy")
+    slope, level = np.polyfit(after.ravel(), np.load(features)[0], 1)
+    np.testing.assert_allclose(np.load(features)[0], slope * after.ravel() + level, atol=1e-4)

@@ -1,0 +1,51 @@
+"""A method's results change only with its version, under which they are stored."""
+
+import json
+
+import pytest
+
+from coprefl_flwr.methods import METHODS
+from coprefl_flwr.rounds import LossMoments, Mean, Nothing, Total
+from coprefl_flwr.rounds.engine import Engine
+from tests.records import methods as recorded
+
+FOUND = json.loads(recorded.FILE.read_text())
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Return the rules of all exchanges but evaluations, by the class of their strategy."""
+    found, real = {}, Engine._prepare
+
+    def prepare(engine, exchange, config):
+        if exchange.action != "evaluate":
+            found.setdefault(type(engine.running), []).append(exchange.combine)
+        return real(engine, exchange, config)
+
+    monkeypatch.setattr(Engine, "_prepare", prepare)
+    return found
+
+
+@pytest.mark.parametrize(("name", "role"), recorded.CASES)
+def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
+    """And its server needs only sums of arrays, or more, as it says: here it is what was asked."""
+    key = recorded.key(name, role)
+    assert key in FOUND, "run `make tables`"
+    found = recorded.measured(name, role, tmp_path)
+    strategy = METHODS[name].strategy_class
+    rules = asked.get(strategy, [])
+    pooled = strategy.server_data in ("clients", "both")  # It asks nothing: it has the data.
+    assert rules or pooled
+    sums = all(isinstance(rule, Mean | Total | LossMoments | Nothing) for rule in rules)
+    assert strategy.needs_only_sums == (sums and not pooled)
+    assert found.keys() == FOUND[key].keys()
+    for what, value in FOUND[key].items():
+        message = f"{key}: its {what} changed: raise `version` of its strategy, then `make tables`"
+        assert found[what] == pytest.approx(value, rel=1e-4), message
+
+
+def test_fedpcl_without_batchnorm_is_as_it_was_before_it_had_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "PERSONAL", recorded.PERSONAL | {"head-norm": "none"})
+    found = recorded.measured("fedpcl", "personalised", tmp_path)
+    before = FOUND["fedpcl, personalised, version 1"]
+    assert {what: pytest.approx(value, rel=1e-4) for what, value in before.items()} == found

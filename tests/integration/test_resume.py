@@ -1,0 +1,169 @@
+"""Methods that keep a state, stopped and resumed: every byte is that of an uninterrupted run."""
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.clients import FedDynClient, MOONClient, SCAFFOLDClient, TorchClient, client_app
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.strategies import (
+    MOON,
+    SCAFFOLD,
+    Cyclic,
+    FedAvg,
+    FedDyn,
+    Schedule,
+    ServerRefined,
+)
+from tests.common.checks import Killed
+from tests.common.federation import CPU, Federation
+from tests.common.networks import tiny_model
+
+
+def server_of(federation):
+    return ServerData(tiny_model(), federation.samples[3], CPU)
+
+
+def cyclic_then(strategy):
+    return Schedule([(Cyclic(participants=2, seed=5), 3), (strategy, 3)])
+
+
+RUN = {"participants": 2, "seed": 5}
+PLAIN, SCAFFOLDS = [TorchClient], [SCAFFOLDClient]
+METHODS = {
+    # The strategy, and its clients' class in each round; the last one goes on.
+    "scaffold-I": (lambda _: SCAFFOLD(variant="I", **RUN), SCAFFOLDS),
+    "scaffold-II": (lambda _: SCAFFOLD(global_learning_rate=0.7, **RUN), SCAFFOLDS),
+    "feddyn": (lambda _: FedDyn(alpha=0.1, **RUN), [FedDynClient]),
+    "moon": (lambda _: MOON(mu=1.0, **RUN), [MOONClient]),
+    "refined": (lambda data: ServerRefined(SCAFFOLD(**RUN), data, steps=2), SCAFFOLDS),
+    "cyclic+fedavg": (lambda _: cyclic_then(FedAvg(participants=3)), PLAIN),
+    "cyclic+scaffold": (lambda _: cyclic_then(SCAFFOLD(participants=3)), PLAIN * 3 + SCAFFOLDS),
+    "scaffold+moon": (
+        # The checkpoint of round 2 is the last of its phase.
+        lambda _: Schedule([(SCAFFOLD(**RUN), 2), (MOON(participants=3), 4)]),
+        [*SCAFFOLDS * 2, MOONClient],
+    ),
+    "refined cyclic+scaffold": (
+        lambda data: ServerRefined(cyclic_then(SCAFFOLD(participants=3)), data, steps=2),
+        PLAIN * 3 + SCAFFOLDS,
+    ),
+}
+
+
+def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
+    """Run six rounds; the client `killed_by` ends the process when its round has been computed."""
+    federation = Federation.stochastic()
+    make, classes = METHODS[method]
+
+    def client(context, client_id, config):
+        client_class = classes[min(config["server-round"], len(classes)) - 1]
+        more = {"training": federation.training, "device": CPU}
+        if client_class is not TorchClient:
+            more["state"] = ClientState(folder / "states")
+        made = client_class(federation.model, federation.samples[client_id], **more)
+        if killed_by == config["server-round"]:
+            fit = made.fit
+
+            def fit_and_die(parameters, request):
+                fit(parameters, request)
+                raise Killed
+
+            made.fit = fit_and_die
+        return made
+
+    strategy = make(server_of(federation))
+    result = strategy.start(
+        LocalGrid(client_app(client, clients=4), nodes=2),
+        to_record(federation.arrays()),
+        6,
+        checkpoint=folder / "checkpoint",
+        checkpoint_every=every,
+        resume=resume,
+        hooks=[hook] if hook else [],
+    )
+    return strategy, result
+
+
+def everything(strategy, result, folder):
+    """Return all that a run leaves, as bytes and plain values."""
+    state = {
+        name: {n: np.asarray(a).tobytes() for n, a in value.items()}
+        if isinstance(value, dict)
+        else value
+        for name, value in strategy.state.items()
+    }
+    files = {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted((folder / "states").rglob("*"))
+        if path.is_file()
+    }
+    return {
+        "arrays": {n: a.tobytes() for n, a in from_record(result.arrays).items()},
+        "state": state,
+        "versions": strategy.versions.committed,
+        "files": files,
+        "history": strategy.history,
+    }
+
+
+def assert_same(resumed, whole):
+    for part in whole:
+        assert resumed[part] == whole[part], part
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Return a function: what an uninterrupted run of a method leaves."""
+    found = {}
+
+    def of(method):
+        if method not in found:
+            folder = tmp_path_factory.mktemp("whole")
+            found[method] = everything(*run(method, folder), folder)
+        return found[method]
+
+    return of
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("after", [3, 5])
+def test_stopped_between_rounds(tmp_path, whole, method, after):
+    """Before the checkpoint of round `after` is written, if one is due."""
+
+    def stop(report):
+        if report.round == after:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(method, tmp_path, hook=stop)
+    assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("round_", [4, 6])
+def test_stopped_in_the_middle_of_a_round(tmp_path, whole, method, round_):
+    """A client has written its state of that round when everything ends."""
+    with pytest.raises(Killed):
+        run(method, tmp_path, killed_by=round_)
+    assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
+
+
+@pytest.mark.parametrize("method", ["scaffold-II", "scaffold+moon"])
+def test_stopped_again_and_again(tmp_path, whole, method):
+    for round_ in (2, 3, 5, 5):
+        with pytest.raises(Killed):
+            run(method, tmp_path, killed_by=round_, resume=True)
+    assert_same(everything(*run(method, tmp_path, resume=True), tmp_path), whole(method))
+
+
+def test_without_its_states_a_run_cannot_be_resumed(tmp_path):
+    with pytest.raises(Killed):
+        run("moon", tmp_path, killed_by=5)
+    for path in (tmp_path / "states").rglob("*.safetensors"):
+        path.unlink()
+    with pytest.raises(RunFailedError, match="round 5 failed 3 times in a row"):
+        run("moon", tmp_path, resume=True)

@@ -1,0 +1,147 @@
+"""A run that stops before its last round: as if no more rounds had been asked for."""
+
+import inspect
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, MetricRecord
+from flwr.serverapp.strategy import Result, Strategy
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds.checkpoint import read_checkpoint
+from coprefl_flwr.strategies import CoPreFL
+from tests.common.federation import Federation
+
+
+def run(folder, rounds=6, resume=False, **more):
+    """Run CoPreFL; return the final arrays, its result and the reports of the hooks."""
+    federation, seen = Federation.stochastic(), []
+    strategy = CoPreFL(participants=2, seed=5)
+    grid = LocalGrid(federation.coprefl_app(), nodes=2)
+    result = strategy.start(
+        grid, to_record(federation.arrays()), rounds, checkpoint=folder / "checkpoint",
+        resume=resume, hooks=[seen.append], **more,
+    )  # fmt: skip
+    return from_record(result.arrays), result, seen
+
+
+def third(report):
+    return report.round == 3
+
+
+def test_it_ends_with_the_bytes_of_a_run_of_as_many_rounds(tmp_path):
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "short").mkdir()
+    stopped, result, seen = run(tmp_path / "stopped", stop=third)
+    short, expected, _ = run(tmp_path / "short", rounds=3)
+    for name, array in short.items():
+        np.testing.assert_array_equal(stopped[name], array)
+    assert [(one.round, one.num_rounds) for one in seen] == [(1, 6), (2, 6), (3, 3)]
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
+    assert str(result.train_metrics_clientapp) == str(expected.train_metrics_clientapp)
+    files = [tmp_path / name / "checkpoint" for name in ("stopped", "short")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_one_that_resumes_stops_in_the_same_round_and_then_does_nothing_more(tmp_path):
+    run(tmp_path, rounds=2)
+    stopped, _, seen = run(tmp_path, resume=True, stop=third)
+    assert [one.round for one in seen] == [3]
+    again, _, seen = run(tmp_path, resume=True, stop=third)
+    assert seen == []
+    for name, array in stopped.items():
+        np.testing.assert_array_equal(again[name], array)
+    assert read_checkpoint(tmp_path / "checkpoint").round == 3
+
+
+def test_a_stop_that_is_never_due_changes_nothing(tmp_path):
+    _, result, seen = run(tmp_path, rounds=3, stop=lambda report: False)
+    assert [one.round for one in seen] == list(result.train_metrics_clientapp) == [1, 2, 3]
+
+
+def test_hooks_can_only_read(tmp_path):
+    """The next round begins with the very memory that they are shown."""
+    refused = []
+
+    def spoil(report):
+        for array in report.arrays.values():
+            try:
+                array[...] = 0
+            except ValueError as error:
+                refused.append(str(error))
+        return False
+
+    changed, _, seen = run(tmp_path, rounds=2, stop=spoil)
+    assert set(refused) == {"assignment destination is read-only"}
+    assert len(refused) == len(changed)  # Nobody is asked after the last round.
+    for name, array in seen[-1].arrays.items():
+        np.testing.assert_array_equal(array, changed[name])
+
+
+def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
+    """What `evaluate_fn` measures in a round is in the report that decides on that round."""
+
+    def measured(server_round, arrays):
+        return MetricRecord({"loss": 1.0 / (1 + server_round)})
+
+    def low(report):
+        return report.metrics["server-loss"] <= 0.25
+
+    _, result, seen = run(tmp_path, evaluate_fn=measured, stop=low)
+    assert [one.round for one in seen] == [1, 2, 3]
+    assert result.evaluate_metrics_serverapp[3]["loss"] == pytest.approx(0.25)
+
+
+def newer_start(
+    self, grid, initial_arrays, num_rounds=3, timeout=3600, train_config=None, evaluate_config=None,
+    evaluate_fn=None, should_stop=None,
+):  # fmt: skip
+    """The loop of flwr 1.43, as far as it matters: its own rounds, and `should_stop` after each."""
+    arrays, result = initial_arrays, Result()
+    if evaluate_fn:
+        evaluate_fn(0, arrays)
+    for number in range(1, num_rounds + 1):
+        sent = self.configure_train(number, arrays, ConfigRecord(), grid)
+        arrays, _ = self.aggregate_train(number, grid.send_and_receive(sent, timeout=timeout))
+        sent = self.configure_evaluate(number, arrays, ConfigRecord(), grid)
+        self.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=timeout))
+        if evaluate_fn:
+            evaluate_fn(number, arrays)
+        if should_stop and should_stop(number, arrays):
+            break
+    return result
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """Flower with `should_stop`: the one that is here, if it has it."""
+    if "should_stop" not in inspect.signature(Strategy.start).parameters:
+        monkeypatch.setattr(Strategy, "start", newer_start)
+
+
+def test_flowers_own_stop_is_given_absolute_rounds_and_the_last_is_kept(newer, tmp_path):
+    asked = []
+
+    def fifth(server_round, *_, **__):
+        asked.append(server_round)
+        return server_round == 5
+
+    run(tmp_path, rounds=2, checkpoint_every=2)
+    stopped, result, seen = run(tmp_path, resume=True, should_stop=fifth, checkpoint_every=4)
+    assert asked == [one.round for one in seen] == [3, 4, 5]
+    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
+    kept = read_checkpoint(tmp_path / "checkpoint")
+    assert kept.round == 5
+    for name, array in stopped.items():
+        np.testing.assert_array_equal(kept.arrays[name], array)
+
+
+def test_where_flower_has_no_such_stop_it_is_said(monkeypatch, tmp_path):
+    def start(self, grid, initial_arrays, num_rounds=3, timeout=3600):
+        raise AssertionError
+
+    monkeypatch.setattr(Strategy, "start", start)
+    with pytest.raises(SettingsError, match=r"should_stop: flwr 1\S+ does not have it, .* stop="):
+        run(tmp_path, should_stop=lambda *_: True)

@@ -1,0 +1,196 @@
+"""Nodes say whose clients are theirs, and one of them claims those of others, or very many."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.rounds import Bounds
+from coprefl_flwr.rounds.protocol import ROSTER
+from coprefl_flwr.strategies import FedAvg
+from tests.common.replies import START, Good, Lying
+
+FIRST = 2
+"""The id of the local grid's first node."""
+
+
+class Grid(Lying):
+    """A grid of nodes of others, of which those in `offline` are not connected."""
+
+    def __init__(self, nodes, claims, each=None):
+        """`claims` has what a node says, by its id; others host the clients that `each` returns."""
+        app = client_app(lambda _, client: Good(client, lambda *_: None), clients=each)
+        super().__init__(app, nodes, self.says)
+        self.claims, self.offline, self.worked = claims, set(), {}
+
+    def get_node_ids(self):
+        return [node for node in super().get_node_ids() if node not in self.offline]
+
+    def says(self, node, message_type, reply):
+        if message_type == ROSTER and node in self.claims:
+            return {"roster": ConfigRecord({"own": list(self.claims[node])})}
+        if message_type == "train":
+            for client in reply.content["metrics"]["clients"]:
+                self.worked[client] = node
+        return None
+
+
+def three(context, population):
+    """Host three clients on each node."""
+    return [3 * context.node_config["partition-id"] + i for i in range(3)]
+
+
+def run(grid, rounds=1, strategy=None, **more):
+    """Return the participants of each round, and the lines of warnings."""
+    strategy = strategy or FedAvg()
+    sample, drawn, lines = strategy.sample, [], []
+    strategy.sample = lambda number: drawn.append(sample(number)) or drawn[-1]
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logging.getLogger("flwr.coprefl").addHandler(handler)
+    try:
+        strategy.start(grid, to_record(START), rounds, **{"timeout": 5.0, **more})
+    finally:
+        logging.getLogger("flwr.coprefl").removeHandler(handler)
+    return drawn, lines
+
+
+def test_a_claim_to_anothers_client_costs_that_client_alone():
+    """Three claims silenced the nine clients of three nodes. Nobody came first: nobody has them."""
+    grid = Grid(4, {FIRST: [3, 6, 9]}, three)
+    grid.own_nodes = True  # Any number of clients a node.
+    drawn, lines = run(grid, 3, FedAvg(min_nodes=4))
+    assert drawn == [[4, 5, 7, 8, 10, 11]] * 3
+    assert [line.split(":")[0] for line in lines] == [
+        f"client {client} is named by 2 nodes (2, {node})"
+        for client, node in ((3, 3), (6, 4), (9, 5))
+    ]
+
+
+def test_claims_before_the_first_draw_count_as_made_at_once():
+    """Not all nodes are asked in one message: the victim is among the last of them."""
+    nodes = 20
+    victim = nodes - 1
+    grid = Grid(nodes, {FIRST: [victim]})
+    drawn, lines = run(grid, 1, FedAvg(min_nodes=nodes))
+    assert drawn == [list(range(1, victim))]
+    assert len(lines) == 1
+
+
+def test_a_later_claim_is_lost_by_itself_with_one_line():
+    grid = Grid(4, {FIRST + 3: [0, 1, 50]}, three)
+    grid.offline, grid.own_nodes = {FIRST + 3}, True
+    honest = list(range(9))
+    hooks = [lambda report: grid.offline.clear()]
+    drawn, lines = run(grid, 4, FedAvg(min_nodes=3), hooks=hooks)
+    assert drawn == [honest, *[[*honest, 50]] * 3]
+    assert grid.worked == {client: FIRST + client // 3 for client in honest} | {50: FIRST + 3}
+    assert [line.partition(":")[0] for line in lines] == [
+        f"client {client} is named by 2 nodes (2, 5)" for client in (0, 1)
+    ]
+    assert all("node 2 named it first and keeps it" in line for line in lines)
+
+
+@pytest.mark.parametrize("named", [range(100, 100 + 10**6), range(2), [0, 7]])
+def test_a_node_that_names_many_clients_changes_no_draw(named):
+    """Of a million clients one is nearly always that node's."""
+    expected, _ = run(Grid(4, {}), 20, FedAvg(participants=1, min_nodes=4, seed=3))
+    grid = Grid(5, {FIRST + 4: named})
+    drawn, lines = run(grid, 20, FedAvg(participants=1, min_nodes=5, seed=3))
+    assert drawn == expected
+    assert {line.split(" as its own")[0] for line in lines} == {
+        f"node 6 is left out: it names {len(named)} clients"
+    }
+
+
+def test_nodes_of_several_clients_are_allowed_by_their_number():
+    every = list(range(6))
+    assert run(Grid(2, {}, three), 1, FedAvg(bounds=Bounds(clients_per_node=3)))[0] == [every]
+    with pytest.raises(RunFailedError, match="it names 3 clients as its own, at most 1 allowed"):
+        run(Grid(2, {}, three), timeout=0.01)
+    grid = Grid(2, {}, three)
+    grid.own_nodes = True  # As a local grid's are: they are this program's own.
+    assert run(grid)[0] == [every]
+
+
+def test_a_node_that_comes_back_under_another_id_takes_part():
+    """As without node authentication: the client is free once its first node is gone."""
+    grid = Grid(4, {FIRST + 3: [0]})
+    grid.offline = {FIRST + 3}
+
+    def restart(report):
+        if report.round == 1:
+            grid.offline = {FIRST}
+            grid.worked.clear()
+
+    drawn, lines = run(grid, 2, FedAvg(min_nodes=3), hooks=[restart])
+    assert drawn == [[0, 1, 2]] * 2
+    assert grid.worked[0] == FIRST + 3
+    assert lines == []
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
+    """Also where the node comes back later than the one that claims its client."""
+    kept = {"checkpoint": tmp_path / "c", "checkpoint_every": 1}
+    run(Grid(3, {}), 1, FedAvg(min_nodes=3), **kept)
+    grid = Grid(4, {FIRST + 3: [0]})
+    grid.offline = {FIRST} if late else set()
+
+    def back(report):
+        if report.round == 2:
+            grid.offline.clear()
+            grid.worked.clear()
+
+    drawn, lines = run(grid, 3, FedAvg(min_nodes=3), resume=True, hooks=[back], **kept)
+    assert drawn == [[0, 1, 2]] * 2
+    assert grid.worked[0] == FIRST
+    (line,) = lines
+    assert line.startswith("client 0 is named by 2 nodes (2, 5): node 2 named it first")
+
+
+def test_the_operators_list_says_who_is_who(tmp_path):
+    """Nodes are not asked: one claims all clients, and one is not in the list."""
+    file = tmp_path / "nodes.toml"
+    file.write_text("2 = [4]\n3 = [0, 1]\n4 = []\n")
+    for given in (file, str(file), {2: [4], 3: (0, 1), 4: []}):
+        grid = Grid(4, {FIRST: range(9), FIRST + 2: [0], FIRST + 3: [8]})
+        drawn, lines = run(grid, 2, FedAvg(min_nodes=4, node_clients=given))
+        assert drawn == [[0, 1, 4]] * 2
+        assert grid.worked == {4: 2, 0: 3, 1: 3}
+        assert grid.asked == 0
+        assert set(lines) == {"node 5 is left out: node_clients does not name it"}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("2 = [0]\n3 = [1, 0]", "client 0 is given to two nodes, 2 and 3"),
+        ("2 = [0, 0]", "node '2': it names client 0 twice"),
+        ("2 = [-1]", "node '2': a client's id = -1: must be a whole number"),
+        ("2 = 0", "node '2': "),
+        ("hospital = [0]", "node 'hospital': "),
+        ("", "must have an entry 'node id = [its clients]' for each node"),
+        ("2 = [0", "cannot be read: "),
+        (None, "cannot be read: "),
+    ],
+)
+def test_a_wrong_list_is_refused_before_any_work(tmp_path, text, line):
+    file = tmp_path / "nodes.toml"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        FedAvg(node_clients=file)
+    assert str(caught.value).startswith(f"node_clients = '{file}': {line}")
+    with pytest.raises(SettingsError, match="hosting = shared: with node_clients it must be own"):
+        FedAvg(node_clients={2: [0]}, hosting="shared")
+
+
+def test_the_model_is_that_of_the_clients_that_are_left():
+    grid = Grid(4, {FIRST + 3: [0]})
+    arrays = FedAvg(min_nodes=4).start(grid, to_record(START), 1, timeout=5.0).arrays
+    np.testing.assert_array_equal(from_record(arrays)["w"], [1, 1])

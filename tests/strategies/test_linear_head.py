@@ -1,0 +1,169 @@
+"""Heads without training against a direct solution on the pooled features of all clients."""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import FeaturesClient
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.rounds import HeadLayer
+from coprefl_flwr.strategies import NCM, Ridge
+from tests.common.by_hand import assert_equal, run_on
+from tests.common.federation import HOSTINGS, Federation
+from tests.common.networks import CLASSES
+from tests.common.simulation import ROOT
+
+LAYER = HeadLayer("5", "5.weight", "5.bias")  # Of the double model with BatchNorm.
+NODES = {name: nodes for name, (nodes, _) in HOSTINGS.items() if name != "plain"}
+
+
+@pytest.fixture
+def federation():
+    return Federation.exact()
+
+
+def pooled(federation, clients=range(4)):
+    """Return z (n, d) and labels (n,) of some clients' samples, by the layers before the last."""
+    whole = [federation.whole(client) for client in clients]
+    features = federation.model.eval()[:-1](torch.cat([inputs for inputs, _ in whole]))
+    return features.detach().numpy(), torch.cat([targets for _, targets in whole]).numpy()
+
+
+def after_one_round(federation, strategy, hosting):
+    strategy.min_nodes = NODES[hosting]
+    return run_on(strategy, federation.grid(hosting, FeaturesClient), federation.arrays(), 1)[0]
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_ncm_is_the_nearest_class_mean(federation, hosting):
+    z, labels = pooled(federation)
+    found = after_one_round(federation, NCM(head=LAYER, evaluate_every=1), hosting)
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
+    expected = {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
+    assert_equal(found, federation.arrays() | expected)
+    nearest = ((z[:, None] - means) ** 2).sum(axis=2).argmin(axis=1)
+    assert (nearest == (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)).all()
+
+
+def ridge_by_hand(z, labels, penalty):
+    """By least squares on the samples and sqrt(lambda) I below them, not by normal equations."""
+    below = np.sqrt(penalty) * np.eye(z.shape[1])
+    targets = np.vstack([np.eye(CLASSES)[labels], np.zeros((z.shape[1], CLASSES))])
+    rows = np.linalg.lstsq(np.vstack([z, below]), targets, rcond=None)[0].T
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return {"5.weight": rows, "5.bias": np.zeros(CLASSES)}
+
+
+@pytest.mark.parametrize("hosting", NODES)
+def test_ridge_is_the_least_squares_solution(federation, hosting):
+    z, labels = pooled(federation)
+    found = after_one_round(federation, Ridge(head=LAYER, penalty=0.3), hosting)
+    assert_equal(found, federation.arrays() | ridge_by_hand(z, labels, 0.3), 1e-9)
+
+
+def ncm_by_hand(z, labels):
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(CLASSES)])
+    return {"5.weight": means, "5.bias": -0.5 * (means**2).sum(axis=1)}
+
+
+SAMPLED = {
+    "ncm": (lambda: NCM(head=LAYER, participants=2, seed=1), ncm_by_hand),
+    "ridge": (
+        lambda: Ridge(head=LAYER, penalty=0.3, participants=2, seed=1),
+        lambda z, labels: ridge_by_hand(z, labels, 0.3),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAMPLED)
+@pytest.mark.parametrize(("rounds", "of"), [(1, 2), (2, 3), (6, 4)])
+def test_of_drawn_clients_each_counts_once_over_all_rounds(federation, kind, rounds, of, tmp_path):
+    """The layer was that of the last round's participants alone."""
+    made, by_hand = SAMPLED[kind]
+    grid, start = federation.grid("2", FeaturesClient), federation.arrays()
+    found, asked = run_on(made(), grid, start, rounds)
+    met = sorted({client for clients in asked for client in clients})
+    assert all(len(clients) == 2 for clients in asked)
+    assert len(met) == of
+    assert_equal(found, start | by_hand(*pooled(federation, met)), 1e-9)
+
+    checkpoint = tmp_path / "checkpoint"
+    for until in range(1, rounds + 1):
+        resumed = made().start(
+            grid, to_record(start), until, checkpoint=checkpoint, resume=until > 1
+        )
+    assert_equal(from_record(resumed.arrays), found, 0)
+
+
+def test_a_client_that_failed_counts_when_it_answers(federation):
+    class Fails(FeaturesClient):
+        def fit(self, parameters, config):
+            if (config["client"], config["server-round"]) == (1, 1):
+                raise ArithmeticError("boom")
+            return super().fit(parameters, config)
+
+    grid, start = federation.grid("2", Fails), federation.arrays()
+    one, _ = run_on(NCM(head=LAYER), grid, start, 1)
+    assert_equal(one, start | ncm_by_hand(*pooled(federation, (0, 2, 3))), 1e-9)
+    two, _ = run_on(NCM(head=LAYER), grid, start, 2)
+    assert_equal(two, start | ncm_by_hand(*pooled(federation)), 1e-9)
+
+
+def test_the_clients_are_evaluated_with_the_new_layer(federation):
+    strategy = NCM(head=LAYER, evaluate_every=1)
+    found = after_one_round(federation, strategy, "2")
+    for client in range(4):
+        inputs, targets = federation.whole(client)
+        z = federation.model.eval()[:-1](inputs).detach().numpy()
+        guess = (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)
+        assert strategy.evaluation.metrics["correct"][client] == (guess == targets.numpy()).sum()
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_a_class_without_samples_keeps_its_row(federation, kind):
+    for client, samples in enumerate(federation.samples):
+        federation.samples[client] = samples.take(np.flatnonzero(samples.labels != 1))
+    found = after_one_round(federation, kind(head=LAYER), "1")
+    for name in ("5.weight", "5.bias"):
+        assert (found[name][1] == federation.arrays()[name][1]).all()
+        assert (found[name][0] != federation.arrays()[name][0]).any()
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_the_scale_multiplies_the_layer(federation, kind):
+    one = after_one_round(federation, kind(head=LAYER), "1")
+    double = after_one_round(federation, kind(head=LAYER, logit_scale=2.0), "1")
+    for name in ("5.weight", "5.bias"):
+        assert np.allclose(double[name], 2 * one[name], rtol=1e-12, atol=0)
+
+
+def test_the_page_says_where_the_papers_code_is_another():
+    page = (ROOT / "docs" / "methods" / "heads.md").read_text()
+    deviations = page[page.index("## Where they deviate") : page.index("## In this package")]
+    assert "FedNCM's code scales the rows" in deviations
+    assert "Fed3R's code appends a 1" in deviations
+
+
+def test_ncm_needs_a_bias(federation):
+    strategy = NCM(head=HeadLayer("5", "5.weight"), max_failed_rounds=1)
+    with pytest.raises(SettingsError, match="the layer 5 has no bias"):
+        after_one_round(federation, strategy, "1")
+
+
+@pytest.mark.parametrize("kind", [NCM, Ridge])
+def test_a_checkpoint_holds_the_layer(federation, kind, tmp_path):
+    grid, start = federation.grid("2", FeaturesClient), to_record(federation.arrays())
+    checkpoint = tmp_path / "checkpoint"
+    whole = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint)
+    again = kind(head=LAYER).start(grid, start, 1, checkpoint=checkpoint, resume=True)
+    assert_equal(from_record(again.arrays), from_record(whole.arrays), 0)
+    other = kind(head=HeadLayer("1", "1.weight"))
+    with pytest.raises(SettingsError, match="is a checkpoint of another run: its head is"):
+        other.start(grid, start, 1, checkpoint=checkpoint, resume=True)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(Ridge, "penalty"), (NCM, "logit_scale")])
+def test_options_are_checked(kind, name):
+    with pytest.raises(SettingsError, match=f"^{name} = 0.0: .* above 0"):
+        kind(head=LAYER, **{name: 0.0})

@@ -1,0 +1,88 @@
+"""Values that declared options do not allow, of methods, of local training and of noise."""
+
+import math
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.noise import Noise
+from coprefl_flwr.strategies import (
+    MOON,
+    QFFL,
+    SCAFFOLD,
+    CoPreFL,
+    FedAdam,
+    FedAvg,
+    FedAvgM,
+    FedDyn,
+    FedMeta,
+    FedProto,
+    FedProx,
+    PerFedAvg,
+    PFedMe,
+)
+
+OPTIONS = {
+    "at least 0": [
+        (LocalTraining, "local_steps", -1),
+        (FedMeta, "inner_learning_rate", -1.0),
+        (FedProto, "mu", -1.0),
+        (FedProx, "mu", -0.1),
+        (MOON, "mu", -0.1),
+        (Noise, "scale", -1.0),
+        (PerFedAvg, "inner_learning_rate", -1.0),
+        (QFFL, "q", -1.0),
+    ],
+    "at least 1": [
+        *((FedAvg, name, 0) for name in ("participants", "min_replies", "min_nodes")),
+        (LocalTraining, "max_steps", 0),
+        (FedMeta, "inner_steps", 0),
+        (FedMeta, "local_steps", 0),
+        (PFedMe, "inner_steps", 0),
+    ],
+    "above 0": [
+        (LocalTraining, "clip_norm", 0.0),
+        (FedAdam, "tau", 0.0),
+        (FedDyn, "alpha", 0.0),
+        (FedDyn, "alpha", -0.1),
+        (MOON, "temperature", 0.0),
+        *((PFedMe, name, 0.0) for name in ("mu", "meta_learning_rate")),
+        *((one, "global_learning_rate", 0.0) for one in (FedAdam, FedAvgM, PFedMe, SCAFFOLD)),
+    ],
+    "between 0 and": [
+        (CoPreFL, "gamma", -0.1),
+        (CoPreFL, "gamma", 1.5),
+        (FedAdam, "beta2", 1.0),
+        (FedAvg, "tolerated_share", 0.5),
+        (FedAvgM, "server_momentum", 1.0),
+        (Noise, "share", 1.5),
+    ],
+    "above 0 and at most": [(FedAvg, "fraction_train", 1.5)],
+    "a finite number": [
+        *((one, "mu", value) for one in (FedProx, MOON) for value in (math.nan, math.inf)),
+        (LocalTraining, "learning_rate", math.nan),
+        *((QFFL, "q", value) for value in (math.nan, math.inf)),
+        *((CoPreFL, "gamma", math.nan), (FedDyn, "alpha", math.inf)),
+        *((SCAFFOLD, "global_learning_rate", math.nan), (FedMeta, "meta_learning_rate", math.nan)),
+    ],
+    "a whole number": [(FedAvg, "participants", 2.5)],
+    "known are fo, hf": [(PerFedAvg, "variant", "so")],
+    "'maml'": [(FedMeta, "variant", "MAML")],
+    "'II'": [(SCAFFOLD, "variant", "III")],
+    "'gaussian'": [(Noise, "kind", "gausian")],
+    "'krum'": [(FedAvg, "aggregation", "kurm")],
+}
+"""By what is allowed, or the nearest name: what has an option, and a value that is not allowed."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "allowed"),
+    [(*row, allowed) for allowed, rows in OPTIONS.items() for row in rows],
+)
+def test_options_are_checked(kind, name, value, allowed):
+    with pytest.raises(SettingsError) as caught:
+        kind(**{name: value})
+    line = str(caught.value)
+    assert line.startswith((f"{name} = {value}: ", f"{name}: unknown value '{value}': ")), line
+    assert allowed in line
