@@ -1,6 +1,6 @@
 """`make chaos`: the properties of this folder at length, and a table of what held.
 
-    python -m tests.chaos [KIND ...] [--seed N] [--count KIND=N ...]
+python -m tests.chaos [KIND ...] [--seed N] [--count KIND=N ...]
 """
 
 import argparse

@@ -62,6 +62,7 @@ def test_what_a_node_answers_costs_its_clients_alone(case):
 
 def test_a_hostile_client_that_is_not_left_out_is_noticed():
     """Its weights are finite: nothing can tell, but the sum is another than the good ones'."""
+
     def more(arrays, n, metrics):
         return {k: a + 1 for k, a in arrays.items()}, n, metrics
 

@@ -16,16 +16,18 @@ from tests.chaos.forked import Kill, forked
 from tests.chaos.length import counted, draws
 from tests.tiny_study import network
 
-NAMES = """
-    models.txt runs.json failed.json commit.txt .lock .locks/a index.html results.csv units.csv
-    provenance.md run.json settings.yaml texts.json rows.jsonl rounds.jsonl summary.md summary.csv
-    pretraining.md learning_curves.png client_accuracies.png model.json model.safetensors
-    result.json seconds.json SHA256SUMS landscape.npz checkpoint.safetensors result.json.damaged
-    report/index.html report/figures/mine.png report/tables/table.md figures/mine.png
-    tables/mine.md features/0-train.npy features/mine/0-train.npy tasks/0/random/result.json
-    starts/random/model.safetensors methods/fedpcl/result.json client-state/a/b/0/1-0.safetensors
-    llama.partial sub/big.gguf.partial .part .mine.part .mine.7.part mine.7.coprefl-part
-""".split()
+NAMES = [
+    "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "index.html",
+    "results.csv", "units.csv", "provenance.md", "run.json", "settings.yaml", "texts.json",
+    "rows.jsonl", "rounds.jsonl", "summary.md", "summary.csv", "pretraining.md",
+    "learning_curves.png", "client_accuracies.png", "model.json", "model.safetensors",
+    "result.json", "seconds.json", "SHA256SUMS", "landscape.npz", "checkpoint.safetensors",
+    "result.json.damaged", "report/index.html", "report/figures/mine.png", "report/tables/table.md",
+    "figures/mine.png", "tables/mine.md", "features/0-train.npy", "features/mine/0-train.npy",
+    "tasks/0/random/result.json", "starts/random/model.safetensors", "methods/fedpcl/result.json",
+    "client-state/a/b/0/1-0.safetensors", "llama.partial", "sub/big.gguf.partial", ".part",
+    ".mine.part", ".mine.7.part", "mine.7.coprefl-part",
+]  # fmt: skip
 """Of a user's files, in each folder."""
 
 FULL = (".", "full", "models", "outputs", "outputs/models", "../elsewhere")

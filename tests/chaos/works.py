@@ -29,7 +29,6 @@ RESUME = re.compile(rb'"?resume"?: (true|false)')
 
 def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes: object) -> None:
     """Run a study with states of clients in a folder, or go on with it as its user would."""
-    home.mkdir(parents=True, exist_ok=True)
     os.chdir(home)  # As results say where they lie.
     settings = replace(
         tiny_study(images, Path()), method=method, rounds=2, tasks=1, task_rounds=1, **changes
@@ -39,12 +38,9 @@ def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes:
     run_study(LocalGrid(app, 1, settings.to_config()), settings)
 
 
-def recipe(images: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
+def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
     """Give a command in a folder with a recipe; the same `run` goes on with what it began."""
-    home.mkdir(parents=True, exist_ok=True)
     os.chdir(home)
-    if not Path("recipe.yaml").exists():
-        write_tiny(images, home, "coprefl")
     return command_line.main(arguments)
 
 
@@ -65,6 +61,7 @@ class Whole:
 
     def __init__(self, work, images: Path, folder: Path) -> None:
         self.work, self.images, self.folder = work, images, folder
+        self.prepare(folder / "0")
         with quiet(), contextlib.chdir("."):
             self.run(folder / "0")  # Here, so that what is forked has imported all it needs.
         self.ended = self.forked(folder / "1")
@@ -76,8 +73,15 @@ class Whole:
     def run(self, place: Path) -> int | None:
         return self.work(self.images, place)
 
+    def prepare(self, place: Path) -> None:
+        """Make a folder with the recipe in it."""
+        if not place.exists():
+            place.mkdir()
+            write_tiny(self.images, place, "coprefl")
+
     def forked(self, place: Path, kill: Kill = Kill(), program=None) -> Ended:  # noqa: B008
         """Run it, or another program, in a process of its own."""
+        self.prepare(place)
         return forked(program or (lambda: self.run(place)), kill, self.folder / "told")
 
 
