@@ -22,8 +22,7 @@ FILES = {
     "simulated": ("simulated.py", 1000),
     "deployed": ("deployed.py", 4),
 }
-"""By kind its file and its number of cases, all of a table that has fewer; of overlaps also all that
-are refused."""
+"""By kind its file and its number of cases; of a table that has fewer, all."""
 
 
 def main() -> int:
