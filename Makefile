@@ -135,7 +135,7 @@ newest: install
 deployment-test: install
 	pytest -m deployment tests/deployment
 
-# CHAOS="kills --seed 3 --count kills=50" is some of it; what held is not done again in the same folder.
+# CHAOS="kills --seed 3 --count kills=50" is some of it.
 chaos: export OMP_NUM_THREADS = 1
 chaos: export COPREFL_WORKERS = 1
 chaos: install

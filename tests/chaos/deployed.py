@@ -4,10 +4,10 @@ import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.protocol import ROSTER
 from tests.chaos.behaviours import NODES_LIE, NODES_LIE_IN_ARRAYS
-from tests.chaos.tally import Case
+from tests.chaos.length import LENGTHS, counted
 from tests.deployment.test_deployment import EXAMPLE, Deployment
 
 ROOT = Path(__file__).parents[2]
@@ -65,27 +65,17 @@ class Lying(ClientApp):
         return Message(RecordDict(content), reply_to=message)
 
 
-def cases(seed, count, folder) -> Iterator[Case]:
-    """Yield a deployment for each lie."""
-    for number, name in enumerate(lies()):
-
-        def check(name=name, number=number):
-            place = folder / str(number)
-            place.mkdir()
-            check_lie(name, place)
-
-        yield Case(name, check)
-
-
-def check_lie(name, folder):
+@pytest.mark.parametrize("name", list(lies())[: LENGTHS.get("deployed")])
+@counted("deployed")
+def test_a_lying_node_costs_itself_alone(name, tmp_path):
     """Deploy the example with a lying node; compare with where that node fails cleanly."""
-    example = changed_example(folder, name)
+    example = changed_example(tmp_path, name)
     # A node whose roster is false is none: there are fewer to draw from.
     participants = NODES - (lies()[name][0] == ROSTER)
     config = f"rounds={ROUNDS} seed={SEED} participants={participants}"
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = str(ROOT)
-    deployment = Deployment(folder, "tls", NODES, "-c", config, example=example)
+    deployment = Deployment(tmp_path, "tls", NODES, "-c", config, example=example)
     try:
         code, log = deployment.finish()
     finally:
@@ -97,7 +87,7 @@ def check_lie(name, folder):
     node = deployment.node_log(LIAR).split("SuperNode ID: ")[1].split()[0]
     assert all(f"node {node} is left out" in line for line in left_out), left_out
     found = load_file(deployment.folder / "outputs" / "deployment" / "model.safetensors")
-    expected = without_liar(example, folder, deployment.folder / "data", participants)
+    expected = without_liar(example, tmp_path, deployment.folder / "data", participants)
     assert found.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(found[key], array, atol=1e-4, err_msg=key)

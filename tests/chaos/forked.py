@@ -20,8 +20,6 @@ from pathlib import Path
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
 
-OPERATIONS = ("replace", "rename", "fsync", "unlink", "mkdir")
-
 
 @dataclass(frozen=True)
 class Kill:
@@ -57,10 +55,17 @@ class Counter:
         return self.count == self.at
 
     def install(self) -> None:
-        for name in OPERATIONS:
+        for name in ("replace", "rename", "fsync", "unlink", "mkdir"):
             setattr(os, name, self._counted(getattr(os, name)))
         shutil.rmtree = self._counted(shutil.rmtree)
-        builtins.open = io.open = self._opening(io.open)
+        builtin = io.open
+
+        def opened(file, mode="r", *arguments, **options):
+            found = builtin(file, mode, *arguments, **options)
+            writes = any(letter in mode for letter in "wax+") and not isinstance(file, int)
+            return Halved(found, self) if writes else found
+
+        builtins.open = io.open = opened
 
     def _counted(self, function):
         def counted(*arguments, **options):
@@ -69,14 +74,6 @@ class Counter:
             return function(*arguments, **options)
 
         return counted
-
-    def _opening(self, function):
-        def opened(file, mode="r", *arguments, **options):
-            found = function(file, mode, *arguments, **options)
-            writes = any(letter in mode for letter in "wax+") and not isinstance(file, int)
-            return Halved(found, self) if writes else found
-
-        return opened
 
 
 class Halved:
@@ -109,13 +106,10 @@ class Halved:
 @contextlib.contextmanager
 def quiet():
     """Let nothing be printed, nor logged."""
+    nowhere = io.StringIO()
     logging.disable(logging.CRITICAL)
     try:
-        with (
-            open(os.devnull, "w") as nowhere,
-            contextlib.redirect_stdout(nowhere),
-            contextlib.redirect_stderr(nowhere),
-        ):
+        with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
             yield
     finally:
         logging.disable(logging.NOTSET)
@@ -140,20 +134,17 @@ def forked(program: Callable[[], object], kill: Kill, folder: Path) -> Ended:
         os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     known = json.loads(told.read_text()) if told.exists() else {}
-    killed = os.WIFSIGNALED(status)
-    code = -os.WTERMSIG(status) if killed else os.WEXITSTATUS(status)
-    return Ended(killed, code, log.read_text(errors="replace"), **known)
+    code = os.waitstatus_to_exitcode(status)
+    return Ended(code < 0, code, log.read_text(errors="replace"), **known)
 
 
-def refusing(program) -> int:
+def _refusing(program) -> int:
     """Return the status of a program, of which a refusal is printed in one line, as commands do."""
     try:
         return int(program() or 0)
-    except (SettingsError, RunFailedError) as error:
-        print(f"refused: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"refused: {of_system(error)}", file=sys.stderr)
+    except (SettingsError, RunFailedError, OSError) as error:
+        line = of_system(error) if isinstance(error, OSError) else error
+        print(f"refused: {line}", file=sys.stderr)
         return 1
 
 
@@ -168,7 +159,7 @@ def _run(program, kill, log, told) -> None:
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # Not a test's own.
         counter, opened = Counter(kill.operation), io.open
         counter.install()
-        status = refusing(program)
+        status = _refusing(program)
         about = {"operations": counter.count, "seconds": time.monotonic() - begun}
         with opened(told, "w") as file:
             json.dump(about, file)

@@ -1,23 +1,18 @@
-"""Hostile replies x exchanges x positions: what remains is what the good clients make alone.
+"""What strategies come to where one client or node answers as no honest one would.
 
 For FedAvg and CoPreFL that is computed here by NumPy from the papers' formulas; for others it is
 what the same strategy comes to where the bad client fails with an ordinary exception.
 """
 
 import functools
-import itertools
 import logging
-import random
-from collections.abc import Iterator
 
 import numpy as np
-from flwr.app import ConfigRecord
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.rounds.bounds import Bounds
-from coprefl_flwr.rounds.protocol import ROSTER
 from coprefl_flwr.strategies import (
     QFFL,
     CoPreFL,
@@ -30,38 +25,20 @@ from coprefl_flwr.strategies import (
     FedProx,
     FedYogi,
 )
-from tests.chaos.behaviours import (
-    EVALUATE,
-    FIT,
-    LOSS_RANGE,
-    NAMES,
-    NODES_LIE,
-    NODES_LIE_IN_ARRAYS,
-    QUERY,
-    clients_behave,
-)
-from tests.chaos.tally import Case
+from tests.chaos.behaviours import EVALUATE, FIT, LOSS_RANGE, NAMES, QUERY
 from tests.common.federation import without_roster
-from tests.common.replies import KINDS, ROSTERS, START, Lying
+from tests.common.replies import KINDS, START, Lying
 
 ROUNDS, CLIENTS = 2, range(5)
-POSITIONS = {"first": 0, "middle": 2, "last": 4}
 GAMMA, ZETA = 0.25, 0.125
 TYPES = {FIT: "train", QUERY: "train.query", EVALUATE: "evaluate"}
-BY_NUMPY = {
-    "fedavg": (FedAvg, (FIT, EVALUATE)),
-    "coprefl": (CoPreFL, (FIT, QUERY, EVALUATE)),
-}
+BY_NUMPY = {FedAvg: (FIT, EVALUATE), CoPreFL: (FIT, QUERY, EVALUATE)}
 OTHERS = {
-    "coprefl-std": (CoPreFLStd, (FIT, QUERY)),
-    "qffl": (QFFL, (FIT,)),
-    "cyclic": (Cyclic, (FIT,)),
-    "fedadam": (FedAdam, (FIT,)),
-    "fedavgm": (FedAvgM, (FIT,)),
-    "fedmeta": (FedMeta, (QUERY,)),
-    "fedprox": (FedProx, (FIT,)),
-    "fedyogi": (FedYogi, (FIT,)),
+    CoPreFLStd: (FIT, QUERY),
+    FedMeta: (QUERY,),
+    **dict.fromkeys((QFFL, Cyclic, FedAdam, FedAvgM, FedProx, FedYogi), (FIT,)),
 }
+"""By strategy the exchanges in which its clients answer."""
 
 
 class Client(NumPyClient):
@@ -112,7 +89,7 @@ def by_numpy(strategy, good, rounds=ROUNDS):
         mean = (more * more).sum() / more.sum()  # Samples are as many.
         arrays = {name: array + mean for name, array in arrays.items()}
         arrays["n"] = np.rint(arrays["n"])
-        if strategy == "coprefl":
+        if strategy is CoPreFL:
             asked = [i for i in good[QUERY] if i in good[FIT]]
             losses = np.array([query_loss(i) for i in asked])
             of = GAMMA + (1 - GAMMA) * 2 / len(asked) * (losses - losses.mean())
@@ -126,37 +103,49 @@ def accuracy_of(good):
     return sum(good) / sum(i + 4 for i in good)
 
 
+def good_without(bad, exchange):
+    """Return the clients of each exchange: all, without the bad ones of one."""
+    others = [i for i in CLIENTS if i not in bad]
+    return {one: others if one == exchange else list(CLIENTS) for one in TYPES}
+
+
 # ---- one run ------------------------------------------------------------------------------------
 
 
 class Heard(logging.Handler):
-    """Keeps the lines of warnings."""
+    """Keeps the lines of warnings, which nothing else then prints."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
         self.lines = []
+        self.log, self.flower = logging.getLogger("flwr.coprefl"), logging.getLogger("flwr")
 
     def emit(self, record):
         self.lines.append(record.getMessage())
 
     def __enter__(self):
-        log, flower = logging.getLogger("flwr.coprefl"), logging.getLogger("flwr")
-        self.before = log.level, log.propagate, flower.level
-        log.setLevel(logging.WARNING)
-        flower.setLevel(logging.CRITICAL)
-        log.propagate = False
-        log.addHandler(self)
+        self.before = self.log.level, self.log.propagate, self.flower.level
+        self.log.setLevel(logging.WARNING)
+        self.flower.setLevel(logging.CRITICAL)
+        self.log.propagate = False
+        self.log.addHandler(self)
         return self
 
     def __exit__(self, *_):
-        log = logging.getLogger("flwr.coprefl")
-        log.removeHandler(self)
-        log.setLevel(self.before[0])
-        log.propagate = self.before[1]
-        logging.getLogger("flwr").setLevel(self.before[2])
+        self.log.removeHandler(self)
+        self.log.setLevel(self.before[0])
+        self.log.propagate = self.before[1]
+        self.flower.setLevel(self.before[2])
 
 
-def run(name, kind, faults, lie=lambda *_: None):
+def strategy_of(strategy, **options):
+    """Return a strategy that measures every round and knows the range of these losses."""
+    own = {"gamma": GAMMA, "meta_learning_rate": ZETA} if strategy is CoPreFL else {}
+    bounds = Bounds(loss_range=LOSS_RANGE)
+    return strategy(evaluate_every=1, bounds=bounds, **own, **options)
+
+
+def run(strategy, kind, faults, lie=lambda *_: None):
     """Return (arrays, accuracies by round, lines of warnings) of a run of a strategy."""
     nodes, clients = KINDS[kind]
     app = client_app(lambda _, i: Client(i, faults), clients=clients)
@@ -164,19 +153,11 @@ def run(name, kind, faults, lie=lambda *_: None):
         app = without_roster(
             client_app(lambda c: Client(int(c.node_config["partition-id"]), faults))
         )
-    strategy_class = (BY_NUMPY | OTHERS)[name][0]
-    own = {"gamma": GAMMA, "meta_learning_rate": ZETA} if name == "coprefl" else {}
-    strategy = strategy_class(
-        min_nodes=nodes, evaluate_every=1, bounds=Bounds(loss_range=LOSS_RANGE), **own
-    )
     with Heard() as heard:
-        result = strategy.start(Lying(app, nodes, lie), to_record(START), ROUNDS)
-    measured = result.evaluate_metrics_clientapp
-    return (
-        from_record(result.arrays),
-        [metrics["accuracy"] for metrics in measured.values()],
-        heard.lines,
-    )
+        grid = Lying(app, nodes, lie)
+        result = strategy_of(strategy, min_nodes=nodes).start(grid, to_record(START), ROUNDS)
+    accuracies = [one["accuracy"] for one in result.evaluate_metrics_clientapp.values()]
+    return from_record(result.arrays), accuracies, heard.lines
 
 
 def check_lines(lines, bad, shift=0):
@@ -198,17 +179,15 @@ def check_arrays(found, expected):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, err_msg=name)
 
 
-def check_client(name, kind, client, exchange, behaviour):
+def check_client(strategy, kind, client, exchange, behaviour):
     """Check that a client's behaviour costs the client alone."""
-    faults = {(client, exchange): behaviour}
-    arrays, accuracies, lines = run(name, kind, faults)
+    arrays, accuracies, lines = run(strategy, kind, {(client, exchange): behaviour})
     check_lines(lines, {client}, shift=2 if kind == "plain" else 0)
-    others = [i for i in CLIENTS if i != client]
-    good = {one: others if one == exchange else list(CLIENTS) for one in TYPES}
-    if name in BY_NUMPY:
-        check_arrays(arrays, by_numpy(name, good))
+    good = good_without({client}, exchange)
+    if strategy in BY_NUMPY:
+        check_arrays(arrays, by_numpy(strategy, good))
     else:
-        check_arrays(arrays, reference(name, kind, client, exchange))
+        check_arrays(arrays, reference(strategy, kind, client, exchange))
     np.testing.assert_allclose(accuracies, [accuracy_of(good[EVALUATE])] * ROUNDS)
 
 
@@ -217,12 +196,12 @@ def fails(*_):
 
 
 @functools.cache
-def reference(name, kind, client, exchange):
+def reference(strategy, kind, client, exchange):
     """Return what a strategy comes to where the client fails cleanly."""
-    return run(name, kind, {(client, exchange): fails})[0]
+    return run(strategy, kind, {(client, exchange): fails})[0]
 
 
-def check_node(name, kind, node, exchange, change):
+def check_node(strategy, kind, node, exchange, change):
     """Check that a node's lie costs its clients alone."""
     bad = set()
 
@@ -230,88 +209,13 @@ def check_node(name, kind, node, exchange, change):
         if asked != node or message_type != TYPES[exchange]:
             return None
         content = dict(reply.content)
-        ids = content["metrics"].get("clients")
-        bad.update(ids)
+        bad.update(content["metrics"].get("clients"))
         change(content)
         return content
 
-    arrays, accuracies, lines = run(name, kind, {}, lie)
+    arrays, accuracies, lines = run(strategy, kind, {}, lie)
     assert bad, "the node was not asked"
     check_lines(lines, bad)
-    others = [i for i in CLIENTS if i not in bad]
-    good = {one: others if one == exchange else list(CLIENTS) for one in TYPES}
-    check_arrays(arrays, by_numpy(name, good))
+    good = good_without(bad, exchange)
+    check_arrays(arrays, by_numpy(strategy, good))
     np.testing.assert_allclose(accuracies, [accuracy_of(good[EVALUATE])] * ROUNDS)
-
-
-def check_roster(name, shared, node, said):
-    """Check that a node that lies about who it hosts costs itself alone."""
-
-    def lie(asked, message_type, reply):
-        if asked == node and message_type == ROSTER:
-            return {"roster": ConfigRecord(said)}
-        assert asked != node, "a node that lied was asked"
-        return None
-
-    nodes = 5
-    app = client_app(lambda _, i: Client(i, {}), clients=5 if shared else None)
-    own = {"gamma": GAMMA, "meta_learning_rate": ZETA} if name == "coprefl" else {}
-    strategy = BY_NUMPY[name][0](min_nodes=nodes, **own)
-    with Heard() as heard:
-        result = strategy.start(Lying(app, nodes, lie), to_record(START), ROUNDS)
-    for line in heard.lines:
-        assert line.startswith(f"node {node} is left out: "), f"a line of another: {line}"
-    assert heard.lines, "no line"
-    good = [i for i in CLIENTS if shared or i != node - 2]
-    check_arrays(from_record(result.arrays), by_numpy(name, dict.fromkeys(TYPES, good)))
-
-
-# ---- the table ----------------------------------------------------------------------------------
-
-
-def cases(seed, count, folder) -> Iterator[Case]:
-    """Yield the table, in an order that the seed draws."""
-    found = [*of_clients(), *of_nodes(), *of_rosters()]
-    random.Random(seed).shuffle(found)
-    yield from found
-
-
-def of_clients():
-    kinds = itertools.cycle(KINDS)
-    for name, (_, exchanges) in (BY_NUMPY | OTHERS).items():
-        for exchange in exchanges:
-            for behaviour, change in clients_behave(exchange).items():
-                for where, client in POSITIONS.items():
-                    of = (name, next(kinds), client, exchange, change)
-                    # Every way of hosting for these, one in turn for others.
-                    for kind in KINDS if name in BY_NUMPY else [of[1]]:
-                        yield Case(
-                            f"{name}, {kind}, {exchange}, {where} client: {behaviour}",
-                            lambda of=of, kind=kind: check_client(of[0], kind, *of[2:]),
-                        )
-
-
-def of_nodes():
-    for name, (_, exchanges) in BY_NUMPY.items():
-        for exchange in exchanges:
-            lies = NODES_LIE if exchange == EVALUATE else NODES_LIE | NODES_LIE_IN_ARRAYS
-            if exchange == QUERY:  # A NaN says that there is none, and none is needed.
-                lies = {name: lie for name, lie in lies.items() if name != "NaN samples"}
-            for behaviour, change in lies.items():
-                for kind, places in {"own": (2, 4, 6), "two": (2, 3)}.items():
-                    for node in places:
-                        yield Case(
-                            f"{name}, {kind}, {exchange}, node {node}: {behaviour}",
-                            lambda of=(name, kind, node, exchange, change): check_node(*of),
-                        )
-
-
-def of_rosters():
-    for name in BY_NUMPY:
-        for behaviour, said in ROSTERS.items():
-            for shared, node in itertools.product((True, False), (2, 4, 6)):
-                kind = "shared" if shared else "own"
-                yield Case(
-                    f"{name}, {kind}, roster, node {node}: {behaviour}",
-                    lambda of=(name, shared, node, said): check_roster(*of),
-                )

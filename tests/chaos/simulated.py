@@ -1,128 +1,119 @@
 """Hostile replies in Flower's simulation: in other processes, and through its serialisation."""
 
 import json
+import random
 import re
-from collections.abc import Iterator
+import time
 from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
+import pytest
+from flwr.app import ConfigRecord
 
+from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.simulation import simulated
+from coprefl_flwr.strategies import CoPreFL, FedAvg
+from tests.chaos import length
 from tests.chaos.behaviours import EVALUATE, FIT, QUERY, clients_behave
-from tests.chaos.hostile import CLIENTS, TYPES, accuracy_of, by_numpy, check_arrays, check_lines
-from tests.chaos.tally import Case
+from tests.chaos.hostile import (
+    CLIENTS,
+    TYPES,
+    Heard,
+    accuracy_of,
+    by_numpy,
+    check_lines,
+    good_without,
+    strategy_of,
+)
+from tests.common.replies import START
 
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
 TOGETHER = 30
 """Cases of a simulation, which takes some 20 seconds to start and to end."""
 EXIT = "os._exit"
 WHERE = {FIT: 0, QUERY: 2, EVALUATE: 4}
+"""The hostile client of each exchange."""
 
 
-def cases(seed, count, folder) -> Iterator[Case]:
-    """Yield each behaviour, at one node a client and at nodes of several, then `os._exit`."""
-    for clients, every in ((0, 1), (5, 3)):
-        told = list(behaviours(clients))[:count:every]
-        for first in range(0, len(told), TOGETHER):
-            yield from together(told[first : first + TOGETHER], clients, folder)
+def parts(seed, most):
+    """Return (clients of all nodes, or 0 where each has its own; cases) of each simulation.
+
+    Every behaviour is in one exchange, a third of them also where nodes host several clients;
+    `os._exit`, which ends a worker, has simulations of its own.
+    """
+    rng = random.Random(seed)
+    known = {}
     for exchange in WHERE:
-        yield from together([about("coprefl", exchange, EXIT, 0)], 0, folder)
+        for name in clients_behave(exchange):
+            known.setdefault(name, []).append(exchange)
+    found = []
+    for clients, every in ((0, 1), (5, 3)):
+        cases = [(rng.choice(exchanges), name) for name, exchanges in known.items()]
+        cases = rng.sample(cases, min(most, len(cases)) // every)
+        found += [(clients, cases[at : at + TOGETHER]) for at in range(0, len(cases), TOGETHER)]
+    return found + [(0, [(exchange, EXIT)]) for exchange in WHERE]
 
 
-def behaviours(clients):
-    """Return cases: every behaviour in one exchange, in another where nodes host several."""
-    exchanges = (FIT, QUERY, EVALUATE)
-    done = set()
-    for number, exchange in enumerate(exchanges * 2):
-        names = [name for name in clients_behave(exchange) if name not in done]
-        for position, name in enumerate(names):
-            if position % 3 == (number + bool(clients)) % 3 or number >= len(exchanges):
-                done.add(name)
-                yield about("coprefl" if exchange == QUERY else "fedavg", exchange, name, clients)
+MOST = length.LENGTHS.get("simulated", 0)
 
 
-def about(strategy, exchange, behaviour, clients):
-    hostile = WHERE[exchange]
-    hosting = f"{clients} clients of all nodes" if clients else "a client a node"
-    case = f"{strategy}, {hosting}, {exchange}, client {hostile}: {behaviour}"
-    return {
-        "case": case, "strategy": strategy, "exchange": exchange, "behaviour": behaviour,
-        "hostile": hostile,
-    }  # fmt: skip
+@pytest.mark.parametrize("part", range(len(parts(length.SEED, MOST))))
+def test_what_a_client_answers_costs_it_alone(part, tmp_path):
+    clients, cases = parts(length.SEED, MOST)[part]
+    results = tmp_path / "results.jsonl"
+    config = f"results='{results}' seed={length.SEED} most={MOST} part={part} clients={clients}"
+    environment = {"PYTHONPATH": str(HERE.parents[1]), "FEDERATION_CONFIG": "init-args-num-cpus=2"}
+    app = [HERE / "hostile_app", "2" if clients else "5", "-c", config]
+    begun = time.monotonic()
+    done = simulated(app, tmp_path, environment | {"OMP_NUM_THREADS": "1"})
+    found = [json.loads(line) for line in results.read_text().splitlines()]
+    wrong = [f"{case}: {why}" for case, why in found if why]
+    held = len(found) - len(wrong)
+    length.COUNTS["simulated"].add(len(cases), held, time.monotonic() - begun)
+    assert not wrong
+    assert len(found) == len(cases), f"it did not come so far: {done.stdout[-300:]}"
 
 
-def together(told, clients, folder) -> Iterator[Case]:
-    """Yield the cases of one simulation, which is run when the first of them is."""
-    found = {}
-    for one in told:
-
-        def check(one=one):
-            if not found:
-                found.update(run(told, clients, folder))
-            assert one["case"] in found, f"it did not come so far: {found['output'][-300:]}"
-            check_case(one, found[one["case"]])
-
-        yield Case(one["case"], check)
+# ---- within the simulation ----------------------------------------------------------------------
 
 
-def run(told, clients, folder):
-    """Return {case: what it came to} of a simulation."""
-    place = folder / f"simulation-{len(list(folder.iterdir()))}"
-    place.mkdir()
-    (place / "cases.json").write_text(json.dumps(told))
-    results = place / "results.jsonl"
-    config = f"cases='{place / 'cases.json'}' results='{results}' clients={clients}"
-    done = simulated(
-        [HERE / "hostile_app", "2" if clients else "5", "-c", config],
-        place,
-        {
-            "PYTHONPATH": str(ROOT),
-            "FEDERATION_CONFIG": "init-args-num-cpus=2",
-            "OMP_NUM_THREADS": "1",
-        },
-    )
-    lines = results.read_text().splitlines() if results.exists() else []
-    return {one["case"]: one for one in map(json.loads, lines)} | {"output": done.stdout}
+def check_case(grid, clients, exchange, behaviour):
+    """Run a strategy of one round, and check that the hostile client is all that is missing."""
+    of, hostile = (CoPreFL if exchange == QUERY else FedAvg), WHERE[exchange]
+    strategy = strategy_of(of, min_nodes=2 if clients else 5, participants=5)
+    asked = ConfigRecord({"exchange": exchange, "behaviour": behaviour, "hostile": hostile})
+    with Heard() as heard:
+        result = strategy.start(grid, to_record(START), 1, 60.0, asked, asked)
+    arrays = from_record(result.arrays)
+    accuracy = result.evaluate_metrics_clientapp[1]["accuracy"]
+
+    def same(good):
+        expected = by_numpy(of, good, rounds=1)
+        return np.isclose(accuracy, accuracy_of(good[EVALUATE])) and all(
+            np.allclose(arrays[name], array, rtol=1e-5) for name, array in expected.items()
+        )
+
+    bad = {hostile}
+    possible = [good_without(bad, exchange)]
+    if behaviour == EXIT:
+        bad = {int(n) for line in heard.lines for n in re.findall(r"^client (\d+) on", line)}
+        possible = without_some(bad, hostile, list(TYPES)[list(TYPES).index(exchange) :])
+    check_lines(heard.lines, bad)
+    assert hostile in bad
+    assert any(same(good) for good in possible), f"{arrays}, accuracy {accuracy}: {heard.lines}"
 
 
-def check_case(case, found):
-    assert "error" not in found, found["error"]
-    bad = {case["hostile"]}
-    if case["behaviour"] == EXIT:
-        check_exit(case, found)
-        return
-    check_lines(found["lines"], bad)
-    good = {
-        one: [i for i in CLIENTS if i not in bad] if one == case["exchange"] else list(CLIENTS)
-        for one in TYPES
-    }
-    check_arrays(found["arrays"], by_numpy(case["strategy"], good, rounds=1))
-    np.testing.assert_allclose(found["accuracy"], accuracy_of(good[EVALUATE]))
-
-
-def check_exit(case, found):
-    """Check a run in which a client takes its worker with it.
+def without_some(bad, hostile, exchanges):
+    """Yield the good clients of exchanges from that on in which a client takes its worker with it.
 
     Flower goes on to hand clients to the dead worker, which fail with it: each is named, and what
     the run comes to is exactly what those make who did not.
     """
-    named = {int(n) for line in found["lines"] for n in re.findall(r"^client (\d+) on", line)}
-    assert case["hostile"] in named
-    check_lines(found["lines"], named)
-    others = named - {case["hostile"]}
-    exchanges = list(TYPES)[list(TYPES).index(case["exchange"]) :]
-    possible = [set(some) for k in range(len(named) + 1) for some in combinations(named, k)]
-    for bad in product(possible, repeat=len(exchanges)):
-        if case["hostile"] not in bad[0] or not others <= set().union(*bad):
-            continue
-        lost = dict(zip(exchanges, bad, strict=True))
-        good = {one: [i for i in CLIENTS if i not in lost.get(one, ())] for one in TYPES}
-        if not (good[EVALUATE] and set(good[QUERY]) & set(good[FIT])):
-            continue
-        expected = by_numpy(case["strategy"], good, rounds=1)
-        same = all(np.allclose(found["arrays"][k], a, rtol=1e-5) for k, a in expected.items())
-        if same and np.isclose(found["accuracy"], accuracy_of(good[EVALUATE])):
-            return
-    raise AssertionError(f"no sum of clients that are not named: {found}")
+    some = [set(one) for k in range(len(bad) + 1) for one in combinations(bad, k)]
+    for lost in product(some, repeat=len(exchanges)):
+        of = dict(zip(exchanges, lost, strict=True))
+        good = {one: [i for i in CLIENTS if i not in of.get(one, ())] for one in TYPES}
+        enough = good[EVALUATE] and set(good[QUERY]) & set(good[FIT])
+        if hostile in lost[0] and bad <= set().union(*lost) and enough:
+            yield good

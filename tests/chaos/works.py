@@ -1,8 +1,9 @@
-"""What is killed and damaged: a tiny study, and a tiny recipe, each of a second."""
+"""What is killed and damaged: a tiny study and a tiny recipe, and what they left."""
 
+import contextlib
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from coprefl_flwr.checksums import SUMS, damaged
@@ -11,100 +12,100 @@ from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.studies.build import run_study
+from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
 from tests.common.studies import tiny_study
 
-
-@dataclass(frozen=True)
-class StudyWork:
-    """A study of two starts, of which one has states of clients, and their tasks."""
-
-    images: Path
-    name: str = "study"
-    changes: dict[str, object] = field(default_factory=dict)
-
-    def run(self, folder: Path) -> int:
-        """Run it, or go on with it as its user would."""
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)  # As results say where they lie.
-        settings = replace(
-            tiny_study(self.images, Path()),
-            method="scaffold coprefl",
-            rounds=2,
-            tasks=1,
-            task_rounds=1,
-            resume=(folder / "outputs" / "tiny" / "settings.yaml").exists(),
-            **self.changes,
-        )
-        run_study(LocalGrid(app, 1, settings.to_config()), settings)
-        return 0
-
-
-@dataclass(frozen=True)
-class RecipeWork:
-    """`coprefl run` of a recipe of one method with states and another."""
-
-    images: Path
-    name: str = "recipe"
-
-    def run(self, folder: Path) -> int:
-        """Run it; the same command goes on with it."""
-        folder.mkdir(parents=True, exist_ok=True)
-        os.chdir(folder)
-        return command_line.main(self.command("run"))
-
-    def command(self, command: str) -> list[str]:
-        """Return the arguments of a command that is given in the folder."""
-        recipe, out = self.images.with_name("tiny.yaml"), "outputs/tiny"
-        if not recipe.exists():
-            content = tiny_recipe(
-                self.images,
-                {"rounds": 2, "task-rounds": 1, "tasks": 1},
-                methods=["scaffold", "coprefl"],
-                reference="coprefl",
-                figures=["accuracies"],
-            )
-            write_recipe(recipe, content)
-        return {
-            "run": ["run", str(recipe), "--out", out],
-            "report": ["report", out],
-            "list": ["list"],
-            "show": ["show", "coprefl"],
-        }[command]
-
+COMMANDS = {
+    "run": ["run", "recipe.yaml", "--out", "outputs/tiny"],
+    "report": ["report", "outputs/tiny"],
+    "list": ["list"],
+    "show": ["show", "coprefl"],
+}
 
 RESUME = re.compile(rb'"?resume"?: (true|false)')
 """What says how a run was begun, which a run that was resumed is not alike in."""
 
-Work = StudyWork | RecipeWork
+
+def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes: object) -> None:
+    """Run a study with states of clients in a folder, or go on with it as its user would."""
+    os.chdir(home)  # As results say where they lie.
+    settings = replace(
+        tiny_study(images, Path()), method=method, rounds=2, tasks=1, task_rounds=1, **changes
+    )
+    started = Path(settings.output_dir, settings.run_name, "settings.yaml").exists()
+    settings = replace(settings, resume=started and settings.run_name in ("tiny", "new"))
+    run_study(LocalGrid(app, 1, settings.to_config()), settings)
+
+
+def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
+    """Give a command in a folder with a recipe; the same `run` goes on with what it began."""
+    os.chdir(home)
+    return command_line.main(arguments)
+
+
+def write_tiny(images: Path, home: Path, reference: str) -> None:
+    """Write a recipe of a method with states of clients and of another."""
+    content = tiny_recipe(
+        images,
+        {"rounds": 2, "task-rounds": 1, "tasks": 1},
+        methods=["scaffold", reference],
+        reference=reference,
+        figures=["accuracies"],
+    )
+    write_recipe(home / "recipe.yaml", content)
+
+
+class Whole:
+    """A work that nothing interrupted: what it left, its file operations and seconds."""
+
+    def __init__(self, work, images: Path, folder: Path) -> None:
+        self.work, self.images, self.folder = work, images, folder
+        self.prepare(folder / "0")
+        with quiet(), contextlib.chdir("."):
+            self.run(folder / "0")  # Here, so that what is forked has imported all it needs.
+        self.ended = self.forked(folder / "1")
+        assert self.ended.status == 0, self.ended.output
+        self.left = left(folder / "1")
+        other = [name for name, one in left(folder / "0").items() if self.left.get(name) != one]
+        assert not other, f"differ in two runs that nothing interrupted: {other}"
+
+    def run(self, place: Path) -> int | None:
+        return self.work(self.images, place)
+
+    def prepare(self, place: Path) -> None:
+        """Make a folder with the recipe in it."""
+        if not place.exists():
+            place.mkdir()
+            write_tiny(self.images, place, "coprefl")
+
+    def forked(self, place: Path, kill: Kill = Kill(), program=None) -> Ended:  # noqa: B008
+        """Run it, or another program, in a process of its own."""
+        self.prepare(place)
+        return forked(program or (lambda: self.run(place)), kill, self.folder / "told")
 
 
 def left(folder: Path) -> dict[str, bytes]:
     """Return what a work left: {path: content}, but for locks and what was put aside."""
-    found = files(folder / "outputs")
     return {
         name: RESUME.sub(b"", content)
-        for name, content in found.items()
-        if not name.endswith(".damaged")
-        and Path(name).name != LOCK
-        and LOCKS not in Path(name).parts
+        for name, content in files(folder / "outputs").items()
+        if not name.endswith(".damaged") and not is_lock(Path(name))
     }
 
 
-def check_whole(folder: Path, expected: dict[str, bytes]) -> None:
+def is_lock(file: Path) -> bool:
+    return file.name == LOCK or LOCKS in file.parts
+
+
+def check_whole(folder: Path, expected: dict[str, bytes], about: str = "") -> None:
     """Raise an AssertionError unless all is there, to the byte, and nothing is half written."""
-    halves = [str(one) for one in folder.rglob("*") if one.suffix == ".coprefl-part"]
-    assert not halves, f"half written: {halves}"
+    halves = [str(one) for one in folder.rglob("*.coprefl-part")]
+    assert not halves, f"{about}half written: {halves}"
     wrong = [str(one) for one in folder.rglob(SUMS) if damaged(one.parent)]
-    assert not wrong, f"checksums do not fit: {wrong}"
+    assert not wrong, f"{about}checksums do not fit: {wrong}"
     found = left(folder)
-    missing, more = expected.keys() - found.keys(), found.keys() - expected.keys()
-    assert not missing, f"missing: {sorted(missing)}"
-    assert not more, f"left over: {sorted(more)}"
+    assert sorted(found) == sorted(expected), about
     other = [name for name in expected if found[name] != expected[name]]
-    assert not other, f"other bytes: {other}"
-
-
-def is_root() -> bool:
-    return os.geteuid() == 0
+    assert not other, f"{about}other bytes: {other}"

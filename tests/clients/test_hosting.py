@@ -5,7 +5,7 @@ import pytest
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
-from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.clients.hosting import method_name, named, run
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import LossMoments, Mean, Nothing

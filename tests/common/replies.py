@@ -137,27 +137,28 @@ def blame(content):
     content["failed"] = ConfigRecord({"clients": [4], "reasons": ["TypeError: it is its fault"]})
 
 
+def data(content):
+    """Return the name of the record of arrays: one client's, or a sum."""
+    return next(name for name, one in content.items() if isinstance(one, ArrayRecord))
+
+
+def with_arrays(arrays):
+    """Return a lie that puts arrays in, in the place of those of the same names."""
+
+    def lie(content):
+        where = data(content)
+        content[where] = to_record({**from_record(content[where]), **arrays})
+
+    return lie
+
+
 def huge_array(content):
     """An array of 250 bytes whose header says that it has 10^11 numbers."""
-    file = np.lib.format
-    data = io.BytesIO()
+    file = io.BytesIO()
     about = {"descr": "<f8", "fortran_order": False, "shape": (10**11,)}
-    file.write_array_header_1_0(data, about)
-    content["arrays"] = ArrayRecord(
-        {
-            **content["arrays"],
-            "w": Array("float64", (10**11,), "numpy.ndarray", data.getvalue() + bytes(64)),
-        }
-    )
-
-
-def many_bytes(content):
-    content["arrays"] = to_record({**from_record(content["arrays"]), "w": np.ones(10_000)})
-
-
-def many_arrays(content):
-    more = {f"a{i}": np.ones(1) for i in range(50)}
-    content["arrays"] = to_record({**from_record(content["arrays"]), **more})
+    np.lib.format.write_array_header_1_0(file, about)
+    array = Array("float64", (10**11,), "numpy.ndarray", file.getvalue() + bytes(64))
+    content[data(content)] = ArrayRecord({**content[data(content)], "w": array})
 
 
 def many_records(content):
@@ -171,8 +172,14 @@ def many_clients(content):
 LIES = {
     "blames another": (blame, "failures of clients [4], asked were [1]"),
     "a header that lies": (huge_array, "array 'w' holds fewer numbers than its header says"),
-    "bytes": (many_bytes, "80404 bytes of arrays in the reply, at most 6240 are read"),
-    "arrays": (many_arrays, "53 arrays in the reply, sent were 3"),
+    "bytes": (
+        with_arrays({"w": np.ones(10_000)}),
+        "80404 bytes of arrays in the reply, at most 6240 are read",
+    ),
+    "arrays": (
+        with_arrays({f"a{i}": np.ones(1) for i in range(50)}),
+        "53 arrays in the reply, sent were 3",
+    ),
     "records": (many_records, "51 ArrayRecords in the reply, at most 2 are read"),
     "clients": (many_clients, "results of 5000 clients in the reply, asked were 1"),
 }

@@ -5,17 +5,12 @@ import os
 from coprefl_flwr.clients import client_app
 from tests.chaos.behaviours import clients_behave
 from tests.chaos.hostile import Client
-
-EXIT = "os._exit"
-
-
-def exits(*_):
-    os._exit(3)
+from tests.chaos.simulated import EXIT
 
 
 def client_fn(context, client_id, config):
     exchange, behaviour = str(config["exchange"]), str(config["behaviour"])
-    change = exits if behaviour == EXIT else clients_behave(exchange)[behaviour]
+    change = (clients_behave(exchange) | {EXIT: lambda *_: os._exit(3)})[behaviour]
     return Client(client_id, {(int(config["hostile"]), exchange): change})
 
 

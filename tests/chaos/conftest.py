@@ -1,0 +1,20 @@
+"""Runs that nothing interrupts, which those that are killed or damaged are compared with."""
+
+from unittest import mock
+
+import pytest
+
+from tests.chaos.length import LENGTHS
+from tests.chaos.works import Whole, recipe, study
+
+
+def study_without_figures(images, home):
+    with mock.patch("coprefl_flwr.studies.build.write_results"):
+        study(images, home)
+
+
+@pytest.fixture(scope="session")
+def wholes(tiny_images, tmp_path_factory):
+    """A study; at length also a recipe, and figures, which take most of the time."""
+    works = (study, recipe) if LENGTHS else (study_without_figures,)
+    return [Whole(work, tiny_images, tmp_path_factory.mktemp("whole")) for work in works]

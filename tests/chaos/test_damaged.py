@@ -1,0 +1,144 @@
+"""Damaged files of every kind that a study or a recipe leaves: nothing of them is reported.
+
+A damaged file is named, put aside and made again, so that the end has the bytes of an undamaged
+run; or it is refused in one line, and what is good stays.
+"""
+
+import os
+import shutil
+
+import pytest
+
+from tests.chaos.forked import Kill
+from tests.chaos.length import LENGTHS, counted, draws
+from tests.chaos.works import COMMANDS, check_whole, is_lock, left, recipe
+
+UNSUMMED = {
+    "model.json": "says when and where a model was made, and has no checksum",
+    "model.safetensors": "where it is gone, whoever needs it says so; results stay",
+}
+"""Files of which a change may stay, and why."""
+
+LOST = ("state of round", "is left out: IsADirectoryError")
+"""What is said of a client whose state is damaged: it is left out, as where it had been lost."""
+
+
+def flip(file, rng):
+    content = bytearray(file.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    file.write_bytes(content)
+
+
+def truncate(file, rng):
+    content = file.read_bytes()
+    file.write_bytes(content[: rng.randrange(len(content))])
+
+
+def folder(file, rng):
+    file.unlink()
+    file.mkdir()
+
+
+def another(file, rng):
+    """Put another file's content in: of the same kind where there is one."""
+    others = [one for one in file.parents[3].rglob("*") if one.is_file() and one != file]
+    alike = [one for one in others if one.name == file.name] or others
+    file.write_bytes(rng.choice(sorted(alike)).read_bytes())
+
+
+DAMAGES = {
+    "a bit": flip,
+    "truncated": truncate,
+    "empty": lambda file, rng: file.write_bytes(b""),
+    "null": lambda file, rng: file.write_bytes(b"null"),
+    "a list": lambda file, rng: file.write_bytes(b"[]"),
+    "a folder": folder,
+    "another's content": another,
+    "noise": lambda file, rng: file.write_bytes(rng.randbytes(file.stat().st_size)),
+    "gone": lambda file, rng: file.unlink(),
+}
+if os.geteuid():  # Root may read everything.
+    DAMAGES["no permission"] = lambda file, rng: file.chmod(0)
+
+
+class Scene:
+    """A work that ended, or that was killed, of which each case damages one file of a copy."""
+
+    def __init__(self, whole, place, stopped=False):
+        self.whole, self.place, self.stopped = whole, place, stopped
+        found = [one.relative_to(place) for one in place.glob("outputs/**/*") if one.is_file()]
+        of_run = [one for one in found if not is_lock(one) and one.suffix != ".coprefl-part"]
+        self.files = sorted(of_run)
+
+
+def stopped(whole):
+    """Return a scene of a work that was killed while a checkpoint and clients' states are there."""
+    for at in range(10, whole.ended.operations, 5):
+        place = whole.folder / f"stopped-{at}"
+        whole.forked(place, Kill(operation=at))
+        rounds = {one.stem for one in place.rglob("client-state/**/*.safetensors")}
+        if any(place.rglob("checkpoint.safetensors")) and len(rounds) > 1:
+            return Scene(whole, place, stopped=True)
+    raise AssertionError("no moment with a checkpoint and states")
+
+
+@pytest.fixture(scope="module")
+def scenes(wholes):
+    """Works that ended; at length also works that were stopped."""
+    found = [Scene(whole, whole.folder / "1") for whole in wholes]
+    return found + [stopped(whole) for whole in wholes if LENGTHS]
+
+
+@draws("damaged", 2)
+@counted("damaged")
+def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
+    """A file of a copy is damaged, and the run goes on with it."""
+    scene, file = rng.choice([(scene, file) for scene in scenes for file in scene.files])
+    damage, run = rng.choice(list(DAMAGES)), tmp_path / "run"
+    about = f"{file}, {damage}: "
+    shutil.copytree(scene.place, run)
+    before = (run / file).read_bytes()
+    DAMAGES[damage](run / file, rng)
+    readable = (run / file).is_file() and damage != "no permission"
+    if readable and (run / file).read_bytes() == before:
+        return  # It is what was written over it.
+    if scene.whole.work is recipe and rng.random() < 1 / 3:
+        check_readers(scene, run, about)
+    ended = scene.whole.forked(run)
+    assert "Traceback" not in ended.output, about + ended.output[-400:]
+    if ended.status:
+        check_refused(ended, file, about)
+        # By what the line says: without the file, or the folder, that it names.
+        return
+    if "client-state" in file.parts and any(one in ended.output for one in LOST):
+        return  # That client was left out of a round, and the log says so.
+    expected = dict(scene.whole.left)
+    gone = damage == "gone" and not (run / file).exists()
+    if file.name == "model.json" or (gone and file.name in UNSUMMED):
+        expected.pop(str(file.relative_to("outputs")), None)  # See UNSUMMED.
+        (run / file).unlink(missing_ok=True)
+    check_whole(run, expected, about)
+
+
+def check_readers(scene, run, about):
+    """Check what commands say that only read: figures of whole results, or what is not whole."""
+    for command in ("report", "list", "show"):
+        ended = scene.whole.forked(
+            run, program=lambda command=command: recipe(scene.whole.images, run, COMMANDS[command])
+        )
+        assert "Traceback" not in ended.output, f"{about}{command}: {ended.output[-400:]}"
+        if ended.status:
+            assert ended.output.splitlines()[-1].startswith("coprefl: "), ended.output[-300:]
+        silent = not any(word in ended.output for word in (" damaged", "not done yet"))
+        if command == "report" and not ended.status and not scene.stopped and silent:
+            made = {k: v for k, v in left(run).items() if k.endswith(".csv")}
+            other = [k for k, v in made.items() if scene.whole.left.get(k, v) != v]
+            assert not other, f"{about}reported otherwise without a word: {other}"
+
+
+def check_refused(ended, file, about):
+    """Check that the last line says which file, or what of it, is wrong."""
+    lines = [line for line in ended.output.splitlines() if line.strip()]
+    assert lines, f"{about}it ended without a word"
+    known = (file.name, file.parent.name, "state of round", "resume", "run-name")
+    assert any(one in lines[-1] for one in known), f"{about}what is it about? {lines[-1][:300]}"

@@ -1,0 +1,70 @@
+"""One client or node that answers as no honest one would costs only itself.
+
+Of the roster, which tells who hosts whom, all lies are tested in tests/rounds/test_hostile.py.
+"""
+
+import pytest
+from hypothesis import example
+from hypothesis import strategies as st
+
+from coprefl_flwr.strategies import CoPreFL, FedAvg
+from tests.chaos.behaviours import (
+    EVALUATE,
+    FIT,
+    NODES_LIE,
+    NODES_LIE_IN_ARRAYS,
+    QUERY,
+    clients_behave,
+)
+from tests.chaos.hostile import BY_NUMPY, OTHERS, check_client, check_node
+from tests.chaos.length import examples
+from tests.common.replies import KINDS
+
+
+@st.composite
+def of_clients(draw):
+    """Draw a strategy, who hosts, a client, an exchange, and the name of a behaviour in it."""
+    strategy = draw(st.sampled_from([*BY_NUMPY, *BY_NUMPY, *OTHERS]))
+    exchange = draw(st.sampled_from((BY_NUMPY | OTHERS)[strategy]))
+    name = draw(st.sampled_from(list(clients_behave(exchange))))
+    kind, client = draw(st.sampled_from(list(KINDS))), draw(st.sampled_from([0, 2, 4]))
+    return strategy, kind, client, exchange, name
+
+
+@st.composite
+def of_nodes(draw):
+    """Draw a strategy, who hosts, a node, an exchange, and the name of a lie in it."""
+    strategy = draw(st.sampled_from(list(BY_NUMPY)))
+    exchange = draw(st.sampled_from(BY_NUMPY[strategy]))
+    kind, nodes = draw(st.sampled_from([("own", (2, 4, 6)), ("two", (2, 3))]))
+    # In a query a NaN says that there are no samples, and none are needed.
+    lies = [name for name in lies_in(exchange) if (exchange, name) != (QUERY, "NaN samples")]
+    return strategy, kind, draw(st.sampled_from(nodes)), exchange, draw(st.sampled_from(lies))
+
+
+def lies_in(exchange):
+    return NODES_LIE if exchange == EVALUATE else NODES_LIE | NODES_LIE_IN_ARRAYS
+
+
+@examples("hostile", 30, parts=2, case=of_clients())
+def test_what_a_client_answers_costs_it_alone(case):
+    *of, exchange, name = case
+    check_client(*of, exchange, clients_behave(exchange)[name])
+
+
+@examples("hostile", 10, parts=2, case=of_nodes())
+@example(case=(FedAvg, "two", 3, FIT, "blames another"))
+@example(case=(CoPreFL, "own", 4, QUERY, "NaN in sums"))
+def test_what_a_node_answers_costs_its_clients_alone(case):
+    *of, exchange, name = case
+    check_node(*of, exchange, lies_in(exchange)[name])
+
+
+def test_a_hostile_client_that_is_not_left_out_is_noticed():
+    """Its weights are finite: nothing can tell, but the sum is another than the good ones'."""
+
+    def more(arrays, n, metrics):
+        return {k: a + 1 for k, a in arrays.items()}, n, metrics
+
+    with pytest.raises(AssertionError, match="no line of"):
+        check_client(FedAvg, "one", 2, FIT, more)

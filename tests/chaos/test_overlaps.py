@@ -1,0 +1,167 @@
+"""Runs into folders that hold a user's files: killed and resumed, they change none of these.
+
+The files have every name that the package gives its own files, in every folder that a run is given
+or uses unasked. Where a run needs such a place for itself, it is refused and writes nothing.
+"""
+
+import os
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import coprefl_flwr as cp
+from tests.chaos import works
+from tests.chaos.forked import Kill, forked
+from tests.chaos.length import counted, draws
+from tests.common.networks import network
+
+NAMES = [
+    "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "index.html",
+    "results.csv", "units.csv", "provenance.md", "run.json", "settings.yaml", "texts.json",
+    "rows.jsonl", "rounds.jsonl", "summary.md", "summary.csv", "pretraining.md",
+    "learning_curves.png", "client_accuracies.png", "model.json", "model.safetensors",
+    "result.json", "seconds.json", "SHA256SUMS", "landscape.npz", "checkpoint.safetensors",
+    "result.json.damaged", "report/index.html", "report/figures/mine.png", "report/tables/table.md",
+    "figures/mine.png", "tables/mine.md", "features/0-train.npy", "features/mine/0-train.npy",
+    "tasks/0/random/result.json", "starts/random/model.safetensors", "methods/fedpcl/result.json",
+    "client-state/a/b/0/1-0.safetensors", "llama.partial", "sub/big.gguf.partial", ".part",
+    ".mine.part", ".mine.7.part", "mine.7.coprefl-part",
+]  # fmt: skip
+"""Of a user's files, in each folder."""
+
+FULL = (".", "full", "models", "outputs", "outputs/models", "../elsewhere")
+"""The folders that hold them, from where the commands are given; `link` leads to the last."""
+
+AGED = 1_000_000_000
+"""When they were written, in seconds: long ago, as leftovers of a kill would be."""
+
+
+# ---- what is run --------------------------------------------------------------------------------
+
+
+def run_recipe(images, home, out, models):
+    given = {"--out": out, "--models": models}.items()
+    options = [word for option, value in given if value for word in (option, value)]
+    return works.recipe(images, home, ["run", "recipe.yaml", *options])
+
+
+def run_study(images, home, outputs, name):
+    works.study(images, home, "scaffold", output_dir=outputs, run_name=name)
+
+
+def run_checkpoint(images, home, folder):
+    os.chdir(home)
+    torch.manual_seed(0)
+    data = [TensorDataset(torch.rand(12, 1, 6, 6), torch.arange(12) % 2) for _ in range(3)]
+    options = {"rounds": 3, "local_steps": 1, "batch_size": 4, "quiet": True}
+    cp.pretrain("scaffold", network(2), data, checkpoint=folder, resume=True, **options)
+
+
+REFUSED = [
+    (run_recipe, ".", ""),
+    (run_recipe, "full", "."),
+    (run_recipe, "models", "models"),
+    (run_recipe, "report", "full"),
+    (run_recipe, "outputs", ""),
+    (run_recipe, "link", "link"),
+    (run_study, ".", "full"),
+    (run_study, ".", "link"),
+    (run_checkpoint, "."),
+    (run_checkpoint, "full"),
+]
+TAKEN = [
+    (run_recipe, "new", ""),
+    (run_recipe, "", ""),
+    (run_recipe, "new", "."),
+    (run_recipe, "full/new", "full"),
+    (run_recipe, "models/new", "models"),
+    (run_recipe, "new", "new"),
+    (run_recipe, "full/new", "full/new/below"),
+    (run_recipe, "link/new", "link"),
+    (run_study, ".", "new"),
+    (run_study, "full", "new"),
+    (run_checkpoint, "models/new"),
+]
+"""What is run, and the places that it is told to use."""
+
+
+def name_of(case):
+    return " ".join([case[0].__name__, *case[1:]])
+
+
+# ---- what must hold -----------------------------------------------------------------------------
+
+
+def filled(place, images):
+    """Fill a folder with a user's files; return the one in which commands are given."""
+    home = place / "home"
+    home.mkdir()
+    for folder in FULL:
+        for name in NAMES:
+            write(home / folder / name)
+    (home / "link").symlink_to("../elsewhere")
+    works.write_tiny(images, home, "random")
+    return home
+
+
+def write(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(f"the user's {path.name}".encode())
+    os.utime(path, (AGED, AGED))
+
+
+def content_of(place):
+    """Return {path: content} of all files in a folder; of a link, where it leads."""
+    return {
+        one: os.readlink(one).encode() if one.is_symlink() else one.read_bytes()
+        for one in place.rglob("*")
+        if one.is_symlink() or one.is_file()
+    }
+
+
+def put_among_ours(place):
+    """Put files of the user's own into the folders that a killed run has made; return them all."""
+    for ours in {mark.parent for mark in place.rglob(".coprefl")}:
+        for folder in (ours, *(one for one in ours.iterdir() if one.is_dir())):
+            for name in ("mine.partial", ".mine.part", "notes.md", "mine/notes.md"):
+                write(folder / name)
+    return {k: one for k, one in content_of(place).items() if one.startswith(b"the user's ")}
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=name_of)
+@counted("overlaps")
+def test_a_run_that_needs_a_users_folder_is_refused(case, tiny_images, tmp_path):
+    run, *places = case
+    place = tmp_path / "place"
+    place.mkdir()
+    home = filled(place, tiny_images)
+    before = content_of(place)
+    told = tmp_path / "told"
+    ended = forked(lambda: run(tiny_images, home, *places), Kill(operation=1), told)
+    assert (ended.killed, ended.status) == (False, 1), ended.output
+    line = ended.output.splitlines()[-1]  # Behind lines of the log.
+    assert line.startswith(("coprefl: ", "refused: ")), ended.output
+    assert "did not write" in line or "is a link" in line, line
+    assert content_of(place) == before
+
+
+@draws("overlaps", 6)
+@counted("overlaps")
+def test_a_users_files_stay_as_they_are(rng, tiny_images, tmp_path):
+    """A run among them is killed, more of them are put in, and the run goes on."""
+    run, *places = rng.choice(TAKEN)
+    place = tmp_path / "place"
+    place.mkdir()
+    home = filled(place, tiny_images)
+    before = content_of(place)
+    for kill in (Kill(rng.randint(1, 90)), Kill()):
+        ended = forked(lambda: run(tiny_images, home, *places), kill, tmp_path / "told")
+        if not ended.killed:
+            break
+        before |= put_among_ours(place)
+    assert ended.status == 0, ended.output
+    found = content_of(place)
+    changed = [str(name) for name, content in before.items() if found.get(name) != content]
+    assert not changed, f"{run.__name__} {places}: the user's files that changed: {changed}"
+    assert len(found) > len(before)
