@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import coprefl_flwr
+from tests.common.lines import by_folder, lines_of
 
 PACKAGE = Path(coprefl_flwr.__file__).parent
 TESTS = Path(__file__).parent
@@ -64,6 +65,10 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
 """Folders with tests of several modules, or of what is outside the package."""
 
 
+BUDGET = 19_110
+"""Lines of code at most (`python -m tests.common.lines`); who takes mechanisms out lowers it."""
+
+
 def room_of(module):
     """Return the room of a module such as "coprefl_flwr.data.npz"."""
     return module.split(".")[1] if "." in module else ""
@@ -114,6 +119,15 @@ def test_no_two_rooms_import_each_other():
 def test_no_file_is_longer_than_450_lines():
     lengths = {path: len(path.read_text().splitlines()) for path in files()}
     assert {str(path): length for path, length in lengths.items() if length > 450} == {}
+
+
+def test_docstrings_comments_and_blank_lines_are_no_code():
+    text = '"""Say."""\n\n# Why.\ndef f(\n    a,\n):\n    """Do."""\n    return "text"  # End.\n'
+    assert lines_of(text) == 4
+
+
+def test_the_package_keeps_to_its_budget():
+    assert by_folder(PACKAGE).total() <= BUDGET
 
 
 def outside(*folders):

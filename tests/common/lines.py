@@ -1,6 +1,6 @@
 """Count lines of code: without docstrings, comments and blank lines.
 
-python -m tests.lines [FOLDER ...]     by folder; not given: the package
+python -m tests.common.lines [FOLDER ...]     by folder; not given: the package
 """
 
 import ast
@@ -10,7 +10,7 @@ import tokenize
 from collections import Counter
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "coprefl_flwr"
+PACKAGE = Path(__file__).parents[2] / "coprefl_flwr"
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 NO_CODE |= {tokenize.ENDMARKER}
 
