@@ -13,7 +13,7 @@ from coprefl_flwr.studies.stage import RESULT, write_result
 from tests.common import studies
 from tests.common.checks import Killed
 
-SETTINGS = studies.SETTINGS | {"downstream-classes": "2"}
+SETTINGS = {"downstream-classes": "2", **studies.SETTINGS}
 
 
 def tiny_recipe(images, settings=None, **keys):
