@@ -10,6 +10,7 @@ command says which, and ends before the starts are made. `--write-rates` writes 
 """
 
 import argparse
+import itertools
 import re
 import subprocess
 import sys
@@ -38,9 +39,11 @@ def main(given: Sequence[str] | None = None) -> int:
         if name not in SETTINGS:
             parser.error(f"setting '{name}': allowed are {', '.join(SETTINGS)}")
     recipes = [HERE / f"{name}.yaml" for name in asked.settings or SETTINGS]
-    if asked.plan:
-        return max(coprefl("plan", path, name, []) for path in recipes for name in PROTOCOLS)
-    for path in recipes:
+    # Heads that need no training take the starts of `fresh`, and next to nothing.
+    for path, protocol in itertools.product(recipes, (TUNE, FRESH)):
+        if status := coprefl("plan", path, protocol, []):
+            return status
+    for path in [] if asked.plan else recipes:
         for protocol in PROTOCOLS:
             out = asked.outputs / f"startbench-{path.stem}-{protocol}"
             options = ["--workers", asked.workers, "--out", str(out)]
