@@ -96,35 +96,43 @@ class Claim:
         return scaled.where(np.isfinite(scaled)).eval("of - against").tolist()
 
 
-def read_claims(folder: Path, recipes: Mapping[str, Path]) -> tuple[list[Claim], list[Claim]]:
-    """Return the primary claims, and the exploratory ones.
+def read_claims(
+    folder: Path, paths: Mapping[str, Path]
+) -> tuple[list[Claim], list[Claim], dict[str, Recipe]]:
+    """Return the primary claims, the exploratory ones, and the recipes of both by their names.
 
     Raises a SettingsError for a claim about what its recipe does not have.
     """
     primary, exploratory = folder / "primary.yaml", folder / "claims.yaml"
-    found = ([], [])
+    primaries, others, recipes = [], [], {}
+
+    def of(entry: Mapping[str, Any], name: str, place: str) -> Claim:
+        if name not in paths:
+            raise SettingsError(f"{place}: {unknown('recipe', name, list(paths))}")
+        if name not in recipes:
+            first = next(iter(protocols_of(paths[name])), "")
+            recipes[name] = read_recipe(paths[name], protocol=first)
+        return checked({**entry, "recipe": name}, recipes[name], place)
+
     for paper, entries in read_yaml(primary).plain().items():
         for entry in entries:
-            about = {"paper": paper, "recipe": f"primary/{entry.get('recipe')}"}
-            found[0].append(checked(entry | about, recipes, f"{primary}: {paper}"))
+            name, place = f"primary/{entry.get('recipe')}", f"{primary}: {paper}"
+            primaries.append(of({**entry, "paper": paper}, name, place))
     for name, entries in read_yaml(exploratory).plain().items():
         for entry in entries:
             paper, _, source = entry.get("source", "").partition(", ")
-            about = {"paper": paper, "source": source or paper, "recipe": f"claims/{name}"}
-            found[1].append(checked(entry | about, recipes, f"{exploratory}: {name}"))
-    return found
+            about = {"paper": paper, "source": source or paper}
+            others.append(of(entry | about, f"claims/{name}", f"{exploratory}: {name}"))
+    return primaries, others, recipes
 
 
-def checked(entry: Mapping[str, Any], recipes: Mapping[str, Path], place: str) -> Claim:
+def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
     """Return a claim of a recipe."""
     try:
         claim = Claim(**entry)
         sides = claim.sides
     except (TypeError, ValueError) as error:  # A key is unknown or missing, or a table too many.
         raise SettingsError(f"{place}: {error}") from error
-    if claim.recipe not in recipes:
-        raise SettingsError(f"{place}: {unknown('recipe', claim.recipe, list(recipes))}")
-    recipe = read_recipe(recipes[claim.recipe], protocol=first_protocol(recipes[claim.recipe]))
     named = [("says", claim.says, (HIGHER, "lower")), ("scale", claim.scale, ("", LOG))]
     named += [("metric", claim.metric, recipe.metrics)] if sides else []
     for table, row in sides:
@@ -156,27 +164,22 @@ def protocols_of(path: Path) -> dict[str, str]:
     return {name: one["because"] for name, one in given.items()}
 
 
-def first_protocol(path: Path) -> str:
-    """Return the protocol that a recipe has without another word; "" for none."""
-    return next(iter(protocols_of(path)), "")
-
-
 # ---- the page of claims --------------------------------------------------------------------------
 
 
 def judged(
-    claims: Sequence[Claim], values: pd.DataFrame, recipes: Mapping[str, Path]
+    claims: Sequence[Claim], values: pd.DataFrame, recipes: Mapping[str, Recipe]
 ) -> dict[Claim, Verdict]:
     """Return the verdicts on the primary claims, each paper's together."""
     found = {}
     for paper in dict.fromkeys(one.paper for one in claims):
         own = [one for one in claims if one.paper == paper]
-        differences, wanted = [], []
-        for one in own:
-            protocol = first_protocol(recipes[one.recipe])
-            pairs = one.pairs(values, protocol or tables.UNNAMED)
-            differences.append([one.sign * value for value in one.differences(pairs)])
-            wanted.append(len(read_recipe(recipes[one.recipe], protocol=protocol).seeds))
+        pairs = [one.pairs(values, recipes[one.recipe].protocol or tables.UNNAMED) for one in own]
+        differences = [
+            [one.sign * value for value in one.differences(both)]
+            for one, both in zip(own, pairs, strict=True)
+        ]
+        wanted = [len(recipes[one.recipe].seeds) for one in own]
         verdicts = judge(differences, [one.width for one in own], wanted)
         found |= dict(zip(own, verdicts, strict=True))
     return found
@@ -267,13 +270,13 @@ def page_of(
     claims: Sequence[Claim],
     verdicts: Mapping[Claim, Verdict],
     values: pd.DataFrame,
-    recipes: Mapping[str, Path],
+    paths: Mapping[str, Path],
     picture: str,
 ) -> str:
     """Return the page of claims: the primary ones, and by recipe all others."""
     sections = []
     for name in dict.fromkeys(one.recipe for one in claims):
-        path, of_recipe = recipes[name], values[values["recipe"] == name]
+        path, of_recipe = paths[name], values[values["recipe"] == name]
         reasons = protocols_of(path)
         names = list(dict.fromkeys([*reasons, *of_recipe["protocol"]])) or [tables.UNNAMED]
         own = [one for one in claims if one.recipe == name]
@@ -322,15 +325,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
     """Store what was measured, and write both pages and their figures; or check the pages."""
-    recipes = tables.recipes_of(examples)
-    primary, others = read_claims(examples / "claims", recipes)
+    paths = tables.recipes_of(examples)
+    primary, others, recipes = read_claims(examples / "claims", paths)
     stored = tables.read(docs / "tables")
     if not check:
-        stored |= tables.collected(outputs, recipes)
-    usable = tables.of_today(stored, recipes)
+        stored |= tables.collected(outputs, paths)
+    usable = tables.of_today(stored, paths)
     values = tables.means(usable, docs / "claims.csv")
     verdicts = judged(primary, values, recipes)
-    settings, missing = starts.measured(usable, recipes)
+    settings, missing = starts.measured(usable, paths)
     known = [(claim, one) for claim, one in verdicts.items() if one.low < one.high]
     drawn = {
         "claims_forest.png": bool(known) and figures.forest(known),
@@ -339,7 +342,7 @@ def make(examples: Path, outputs: Path, docs: Path, check: bool) -> int:
     forest, worth = (name if figure else "" for name, figure in drawn.items())
     about = starts.page(settings, missing, usable)
     pages = {
-        docs / "claims.md": page_of(others, verdicts, values, recipes, forest),
+        docs / "claims.md": page_of(others, verdicts, values, paths, forest),
         docs / "which-start.md": rendered("starts.md.jinja", picture=worth, **about),
     }
     if check:

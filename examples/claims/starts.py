@@ -12,6 +12,7 @@ import tables
 from verdicts import MIN_SEEDS, holm, interval
 
 from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import TO_REACH
 from coprefl_flwr.report.forms import escaped
 from coprefl_flwr.report.statistics import paired
@@ -94,22 +95,24 @@ def measured(
     for name, path in recipes.items():
         if not name.startswith("startbench/"):
             continue
-        recipe = read_recipe(path, protocol=FRESH)
-        title, seeds = recipe.title.removeprefix("Which start: "), len(recipe.seeds)
+        title = read_yaml(path).plain()["title"].removeprefix("Which start: ")
         of = functools.partial(tables.rows_of, stored, name)
-        rounds = int(recipe.settings["task-rounds"][0])
+        if not len(of(FRESH)):
+            missing.append(f"{title}: not measured yet")
+            continue
+        recipe = read_recipe(path, protocol=FRESH)
+        rounds, seeds = int(recipe.settings["task-rounds"][0]), len(recipe.seeds)
         setting = Setting(
             title, recipe.reference, [one.label for one in recipe.entrants],
             values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds,
         )  # fmt: skip
-        if len(setting.values) < MIN_SEEDS:
-            missing.append(f"{title}: not measured yet")
-            continue
-        found.append(setting)
         if len(setting.values) < seeds:
             missing.append(f"{title}: {len(setting.values)} of {seeds} seeds so far")
+        if len(setting.values) < MIN_SEEDS:
+            continue
+        found.append(setting)
         missing += [f"{title}: head {head}" for head in HEADS if not len(of(head))]
     return found, missing
 
