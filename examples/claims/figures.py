@@ -19,7 +19,7 @@ APART = 5.0  # points between starts that cost the same
 
 
 def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
-    """Draw the claims' differences with 95 % intervals, each in its margins, as claimed to the right.
+    """Draw the claims' differences with 95 % intervals in their margins, as claimed to the right.
 
     A filled marker is a claim with a verdict.
     """
@@ -46,13 +46,15 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
         label.set_fontweight("bold" if label.get_text() in papers else "normal")
     panel.set_ylim(at + 0.8, 0.6)
     panel.set_xlim(-limit, limit)
-    panel.set_xlabel("Difference in margins; to the right as claimed", fontsize=8.5, color=style.INK)
+    panel.set_xlabel(
+        "Difference in margins; to the right as claimed", fontsize=8.5, color=style.INK
+    )
     panel.xaxis.set_label_coords(0.98, -0.06 * 5 / figure.get_figheight(), panel.transAxes)
     panel.xaxis.label.set_ha("right")
     panel.tick_params(axis="x", labelsize=8.5, color=style.INK, labelcolor=style.INK)
     panel.tick_params(axis="y", length=0)
     panel.spines[["top", "right", "left"]].set_visible(False)
-    told = "Mean and 95 % interval over seeds. Filled: with a verdict.\nGrey: no difference that matters."
+    told = "Mean and 95 % interval over seeds. Filled: with a verdict.\nGrey: too small to matter."
     figure.suptitle(told, x=0.02, ha="left", fontsize=8.5, color=style.INK)
     return figure
 
@@ -118,7 +120,9 @@ def _worth(panel: Any, setting: Setting, looks: Mapping[str, tuple[str, str]]) -
             moved = panel.transData + ScaledTranslation(aside, 0, figure.dpi_scale_trans)
             at, found = setting.mean(row, "megabytes"), setting.less(row, "accuracy")
             colour, _ = looks[row]
-            panel.plot([at] * 2, [found.low, found.high], color=colour, transform=moved, linewidth=1.3)
+            panel.plot(
+                [at] * 2, [found.low, found.high], color=colour, transform=moved, linewidth=1.3
+            )
             dot = _dot(*looks[row])
             dot.set_data([at], [found.mean])
             dot.set_transform(moved)
@@ -133,7 +137,9 @@ def _worth(panel: Any, setting: Setting, looks: Mapping[str, tuple[str, str]]) -
 def _dot(colour: str, dashes: str) -> Line2D:
     """Return a marker of a start; hollow where its colour is another's too."""
     face = colour if dashes == "-" else "white"
-    return Line2D([], [], color=colour, marker="o", linewidth=0, markersize=4.5, markerfacecolor=face)
+    return Line2D(
+        [], [], color=colour, marker="o", linewidth=0, markersize=4.5, markerfacecolor=face
+    )
 
 
 def _figure(height: float) -> Figure:

@@ -22,7 +22,7 @@ import pandas as pd
 import starts
 import tables
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from verdicts import ERROR, Verdict, interval, judge
+from verdicts import Verdict, interval, judge
 
 from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import read_text, write_atomically
@@ -191,11 +191,17 @@ def primary_cells(claim: Claim, verdict: Verdict) -> list[str]:
     if verdict.needs:
         word += f": some {verdict.needs} seeds would find a difference of the margin"
         narrow = verdict.high - verdict.low < 2 * claim.width
-        word += ("; the interval is narrower than twice the margin" if narrow else "")
+        word += "; the interval is narrower than twice the margin" if narrow else ""
     limits = sorted((claim.sign * verdict.low, claim.sign * verdict.high))
     ours = difference_of(claim, claim.sign * verdict.mean, *limits)
-    margin = f"× {claim.margin:g}" if claim.scale == LOG else f"{claim.margin:g}"
-    texts = [claim.claim, f"{printed(claim)}\n{claim.source}", ours, margin, str(verdict.seeds or "")]
+    margin = f"factor {claim.margin:g}" if claim.scale == LOG else f"{claim.margin:g}"
+    texts = [
+        claim.claim,
+        f"{printed(claim)}\n{claim.source}",
+        ours,
+        margin,
+        str(verdict.seeds or ""),
+    ]
     return ["<br>".join(map(escaped, text.strip().splitlines())) for text in texts] + [word]
 
 
@@ -207,11 +213,11 @@ def difference_of(claim: Claim, mean: float, low: float, high: float) -> str:
     if claim.scale == LOG:
         values, spec, unit = [math.exp(one) for one in (mean, low, high)], ".2f", ""
     else:
-        values, spec = [mean, low, high], f"+,.{heading.decimals}f"
+        values, spec = [mean, low, high], f"+z,.{heading.decimals}f"
         unit = " points" if heading.tested and heading.title.endswith("%") else ""
     texts = [format(one, spec) for one in values]
     between = "" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]"
-    return ("× " if claim.scale == LOG else "") + texts[0] + between + unit
+    return "factor " * (claim.scale == LOG) + texts[0] + between + unit
 
 
 def explored_cells(
@@ -282,17 +288,18 @@ def page_of(
         own = [one for one in claims if one.recipe == name]
         options = [f" --protocol {one}" * (one != tables.UNNAMED) for one in names]
         sections.append({
-            "title": read_yaml(path).plain()["title"], "note": note_of(path),
+            "title": f"{own[0].paper}: {read_yaml(path).plain()['title']}", "note": note_of(path),
             "protocols": reasons, "rows": explored_cells(own, values, names),
             "commands": [f"coprefl run {path}{option}" for option in options],
         })  # fmt: skip
     papers = {one.paper: [] for one in verdicts}
     for claim, verdict in verdicts.items():
         papers[claim.paper].append(primary_cells(claim, verdict))
-    measured = sum(row[3] != "not measured" for one in sections for row in one["rows"])
+    ours = [row[3] for one in sections for row in one["rows"]]
     return rendered(
-        "page.md.jinja", papers=papers, sections=sections, picture=picture, measured=measured,
-        error=f"{100 * ERROR:g}", tested={name: len(rows) for name, rows in papers.items()},
+        "page.md.jinja", papers=papers, sections=sections, picture=picture, explored=len(ours),
+        measured=len(ours) - ours.count("not measured"),
+        tested={name: len(rows) for name, rows in papers.items()},
     )  # fmt: skip
 
 

@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
     def text(self, decimals: int = 1) -> str:
         """Return it with its interval."""
-        mean, low, high = (f"{value:+.{decimals}f}" for value in self[:3])
+        mean, low, high = (f"{value:+z.{decimals}f}" for value in self[:3])
         return f"{mean} [{low}, {high}]" if self.low < self.high else mean
 
 
@@ -117,9 +117,7 @@ def measured(
     return found, missing
 
 
-def values_of(
-    fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int
-) -> pd.DataFrame:
+def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int) -> pd.DataFrame:
     """Return a line a seed that all starts have, with the columns (row, column).
 
     A task that never came to the target counts with all its rounds and what these would send.
@@ -181,13 +179,15 @@ def ahead(setting: Setting) -> list[str]:
     return sorted(better, key=lambda row: -setting.mean(row, "accuracy"))
 
 
-def decision(setting: Setting) -> list[str]:
+def decision(setting: Setting) -> str:
     """Return what to take, in sentences that the figures decide."""
     reference, better = setting.reference, ahead(setting)
     best = better[0] if better else reference
     if better:
         more = setting.less(best, "accuracy").text()
-        told = [f"take `{best}`: {more} points of accuracy against `{reference}`{cost(setting, best)}"]
+        told = [
+            f"take `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
+        ]
         alike = [
             row for row in setting.starts
             if row != best and setting.less(row, "accuracy", best).high >= 0
@@ -201,25 +201,30 @@ def decision(setting: Setting) -> list[str]:
         worse = [row for row in setting.found() if row != RANDOM]
         told += [f"Less accurate: {listed(worse)}"] * bool(worse)
     if RANDOM in setting.rows:
-        more, sooner = (setting.less(best, one, RANDOM) for one in ("accuracy", "rounds-to"))
-        at_all = "is" if more.low > 0 else "is not shown to be"
-        told.append(f"`{best}` {at_all} ahead of random weights: {more.text()} points")
-        if sooner.high < 0:
-            told[-1] += f", and {sooner.text()} rounds to {setting.target}"
+        more = setting.less(best, "accuracy", RANDOM)
+        side = "ahead of" if more.low > 0 else "behind" if more.high < 0 else "not told apart from"
+        told.append(f"It is {side} random weights: {more.text()} points")
+        sooner = setting.less(RANDOM, "rounds-to", best)
+        if sooner.low > 0:
+            told[-1] += f", and {sooner.text()} rounds sooner at {setting.target}"
+        told[-1] = told[-1].replace("It", f"`{best}`", 1)
     heads = [(setting.mean(row, head), row, head) for row in setting.starts for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
         accuracy, row, head = max(known)
         told.append(
-            f"Without training the tasks at all the best is the head `{head}` on `{row}`: "
-            f"{accuracy:.1f} % (`{best}`, trained: {setting.mean(best, 'accuracy'):.1f} %)"
+            f"Without any training on the tasks, the head `{head}` on `{row}` comes to "
+            f"{accuracy:.1f} %; with it, `{best}` comes to {setting.mean(best, 'accuracy'):.1f} %"
         )
-    return [f"{one}." for one in told]
+    return " ".join(f"{one}." for one in told)
 
 
-def cost(setting: Setting, row: str) -> str:
+def price(setting: Setting, row: str) -> str:
     """Say what a start sends, next to the reference."""
-    times = setting.mean(row, "megabytes") / (setting.mean(setting.reference, "megabytes") or math.nan)
-    return "" if math.isnan(times) else f", for {times:.1f} times the megabytes"
+    sent, reference = (setting.mean(one, "megabytes") for one in (row, setting.reference))
+    if not reference > 0 or math.isnan(sent):
+        return ""
+    times = f"{sent / reference:.1f}"
+    return ", at the same megabytes" if times == "1.0" else f", for {times} times the megabytes"
 
 
 def listed(rows: list[str]) -> str:
@@ -245,7 +250,7 @@ def table(setting: Setting) -> list[list[str]]:
 
 
 def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
-    """Return by setting and row the rates that a search chose, with its score on tasks of its own."""
+    """Return by setting and row the rates that a search chose, with the score of its tasks."""
     found = []
     for one in stored.values():
         heading, *trials = one.about.get("trials", [[]])

@@ -109,7 +109,9 @@ def hashed(recipe: Mapping[str, Any]) -> str:
 def cells_of(markdown: str) -> list[list[str]]:
     """Return the cells of the lines of a report's table, as plain text."""
     lines = [one[2:-2].split(" | ") for one in markdown.splitlines() if one.startswith("| ")]
-    return [[re.sub(r"\\(.)", r"\1", cell.strip("*").rstrip(" †")) for cell in one] for one in lines]
+    return [
+        [re.sub(r"\\(.)", r"\1", cell.strip("*").rstrip(" †")) for cell in one] for one in lines
+    ]
 
 
 def rows_of_units(path: Path) -> pd.DataFrame:
@@ -194,7 +196,7 @@ def by_seed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def means(tables: Mapping[str, Stored], older: Path) -> pd.DataFrame:
-    """Return the means by seed of all recipes and protocols; those of `older` where there is no table."""
+    """Return all means by seed; those of `older` of a recipe and protocol without a table."""
     texts = dict.fromkeys(OF_SEED[:-1], str)
     old = pd.DataFrame(columns=[*OF_SEED, "value", "tasks"])
     if older.is_file():

@@ -1,7 +1,7 @@
 """Whether a paper's claims hold: paired differences over seeds, and two families of t tests.
 
-A seed gives a claim one difference, of the means over its tasks, which share a pre-trained model; or
-of the logarithms of these means. Of the K claims of a paper two things are tested:
+A seed gives a claim one difference, of the means over its tasks, which share a pre-trained model;
+or of the logarithms of these means. Of the K claims of a paper two things are tested:
 
 - that there is a difference, by two-sided paired t tests;
 - that the difference is within the claim's margin, by two one-sided t tests, of which the larger p
@@ -9,9 +9,13 @@ of the logarithms of these means. Of the K claims of a paper two things are test
 
 In each of the two families the chance of a false verdict is 5 % for all K claims together: the
 smallest p is compared with 5 % / K, the next with 5 % / (K - 1), and so on until the first that is
-not below (Holm, A simple sequentially rejective multiple test procedure, 1979). A claim that was not
-measured yet counts in K. The t tests suppose normal differences; tests/examples/test_verdicts.py has
-what skewed ones do.
+not below (Holm, A simple sequentially rejective multiple test procedure, 1979). A claim that was
+not measured yet counts in K.
+
+The t tests suppose normal differences. With 20 seeds and ten claims the 5 % are kept where both
+rows are as skewed as an exponential, which leaves their difference symmetric, and where differences
+have a skewness of 0.5. Of papers whose differences have mean 0 and a skewness of 1 up to 10 % have
+a false verdict, and about 20 % at a skewness of 2 (tests/examples/test_verdicts.py).
 """
 
 import math
@@ -63,7 +67,7 @@ def interval(found: Summary, confidence: float = 0.95) -> tuple[float, float]:
 
 
 def power(seeds: Any, std: float, difference: float, level: float) -> Any:
-    """Return the chance that a two-sided paired t test at a level finds a difference, on its side."""
+    """Return the chance that a two-sided paired t test at a level finds a difference."""
     shift, freedom = difference * np.sqrt(seeds) / std, np.asarray(seeds) - 1
     return stats.nct.sf(stats.t.isf(level / 2, freedom), freedom, shift)
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.report.columns import TO_REACH
+from coprefl_flwr.report.table import NONE
 from tests.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "claims"
@@ -31,12 +32,12 @@ MADE = """## How it was made
 |:--|--:|
 | machine | none |
 """
-SEARCH = """## Search
+SEARCH = f"""## Search
 
 | Method | Values | After a quarter % | Accuracy % | Chosen |
 |:--|:--|--:|--:|--:|
 | fedavg | learning-rate=0.1 | 50.00 | 61.25 | **chosen** |
-| fedavg † | learning-rate=0.2 | 40.00 | – | dropped |
+| fedavg † | learning-rate=0.2 | 40.00 | {NONE} | dropped |
 | longer step | learning-rate=0.1,global-learning-rate=3.0 | 51.00 | 62.00 | **chosen** |
 
 Mean accuracy.
@@ -81,7 +82,9 @@ def units_of(metrics, accuracy, row, first):
             found[metric] = rounds * (1 if reached[1] == "rounds" else 2.5)
         elif metric in ("megabytes", "gradients", "step-size", "rounds", "models"):
             sent = {"random": np.nan, "centralised": np.nan}.get(row, 100.0)
-            found[metric] = sent * (1 + ("coprefl" in row or row == "scaffold")) if first else np.nan
+            found[metric] = (
+                sent * (1 + ("coprefl" in row or row == "scaffold")) if first else np.nan
+            )
         else:
             scale = {"variance": -30, "std-clients": -0.2, "worst-10%": 1.5}.get(metric, 1.0)
             found[metric] = max(accuracy * scale + {-30: 2400, -0.2: 25}.get(scale, 0), 1.0)
