@@ -1,10 +1,10 @@
 """The figures of the two pages, narrow enough to be read on a telephone."""
 
-import math
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import ScaledTranslation
@@ -27,8 +27,8 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
     looks, lines = style.colours(papers), len(claims) + 1.4 * len(papers)
     figure = _figure(1.25 + 0.2 * lines)
     panel = figure.subplots()
-    ends = [abs(end) / claim.width for claim, one in claims for end in (one.low, one.high)]
-    limit = min(max(1.5, 1.08 * max(ends)), MOST)
+    ends = [1.08 * end / claim.width for claim, one in claims for end in (one.low, one.high)]
+    limits = max(min(-1.5, *ends), -MOST), min(max(1.5, *ends), MOST)
     panel.axvspan(-1, 1, color=style.FAINT, alpha=0.7, linewidth=0)
     panel.axvline(0, color=style.INK, linewidth=0.8)
     at, ticks = 0.0, []
@@ -39,13 +39,14 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
             if claim.paper == paper:
                 at += 1
                 ticks.append((at, claim.short))
-                _interval(panel, at, [v / claim.width for v in one[1:4]], limit,
+                _interval(panel, at, [v / claim.width for v in one[1:4]], limits,
                           looks[paper][0], one.decided)  # fmt: skip
     panel.set_yticks(*zip(*ticks, strict=True), fontsize=8.5, color=style.INK)
     for label in panel.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() in papers else "normal")
     panel.set_ylim(at + 0.8, 0.6)
-    panel.set_xlim(-limit, limit)
+    panel.set_xlim(limits)
+    panel.locator_params(axis="x", nbins=8, integer=True)
     panel.set_xlabel(
         "Difference in margins; to the right as claimed", fontsize=8.5, color=style.INK
     )
@@ -60,16 +61,23 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
 
 
 def _interval(
-    panel: Any, at: float, values: Sequence[float], limit: float, colour: str, filled: bool
+    panel: Any,
+    at: float,
+    values: Sequence[float],
+    limits: tuple[float, float],
+    colour: str,
+    filled: bool,
 ) -> None:
     mean, low, high = values
-    panel.plot([max(low, -limit), min(high, limit)], [at, at], color=colour, linewidth=1.5)
-    face = colour if filled else "white"
-    if abs(mean) <= limit:
+    panel.plot(np.clip([low, high], *limits), [at, at], color=colour, linewidth=1.5)
+    if limits[0] <= mean <= limits[1]:
+        face = colour if filled else "white"
         panel.plot([mean], [at], "o", color=colour, markerfacecolor=face, markersize=4.5)
-    for end, marker in ((low, "<"), (high, ">")):
-        if abs(end) > limit:
-            edge = math.copysign(limit, end)
+    for beyond, edge, marker in (
+        (low < limits[0], limits[0], "<"),
+        (high > limits[1], limits[1], ">"),
+    ):
+        if beyond:
             panel.plot([edge], [at], marker, color=colour, markersize=5, clip_on=False)
 
 

@@ -213,7 +213,7 @@ def difference_of(claim: Claim, mean: float, low: float, high: float) -> str:
     if claim.scale == LOG:
         values, spec, unit = [math.exp(one) for one in (mean, low, high)], ".2f", ""
     else:
-        values, spec = [mean, low, high], f"+z,.{heading.decimals}f"
+        values, spec = [mean, low, high], f"+,.{heading.decimals}f"
         unit = " points" if heading.tested and heading.title.endswith("%") else ""
     texts = [format(one, spec) for one in values]
     between = "" if math.isnan(low) else f" [{texts[1]}, {texts[2]}]"

@@ -41,7 +41,7 @@ class Difference(NamedTuple):
 
     def text(self, decimals: int = 1) -> str:
         """Return it with its interval."""
-        mean, low, high = (f"{value:+z.{decimals}f}" for value in self[:3])
+        mean, low, high = (f"{value:+.{decimals}f}" for value in self[:3])
         return f"{mean} [{low}, {high}]" if self.low < self.high else mean
 
 
@@ -206,7 +206,9 @@ def decision(setting: Setting) -> str:
         told.append(f"It is {side} random weights: {more.text()} points")
         sooner = setting.less(RANDOM, "rounds-to", best)
         if sooner.low > 0:
-            told[-1] += f", and {sooner.text()} rounds sooner at {setting.target}"
+            told[-1] += (
+                f", and comes to {setting.target} {sooner.text().replace('+', '')} rounds sooner"
+            )
         told[-1] = told[-1].replace("It", f"`{best}`", 1)
     heads = [(setting.mean(row, head), row, head) for row in setting.starts for head in HEADS]
     if known := [one for one in heads if one[0] == one[0]]:
