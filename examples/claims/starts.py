@@ -19,7 +19,7 @@ from coprefl_flwr.report.statistics import paired
 from coprefl_flwr.report.table import NONE
 
 RANDOM, SEES_ALL = "random", "centralised"
-FRESH, HEADS, TUNE = "fresh", ("ncm", "ridge"), "tune"
+BENCH, FRESH, HEADS, TUNE = "startbench", "fresh", ("ncm", "ridge"), "tune"
 COLUMNS = {
     "accuracy": ("Accuracy %", 1), "worst-10%": ("Worst tenth %", 1),
     "std-clients": ("Std over clients %", 1), "reached": ("Tasks at the target %", 0),
@@ -93,7 +93,7 @@ def measured(
     """Return the settings that were measured, and what is missing of the others, in words."""
     found, missing = [], []
     for name, path in recipes.items():
-        if not name.startswith("startbench/"):
+        if not name.startswith(f"{BENCH}/"):
             continue
         title = read_yaml(path).plain()["title"].removeprefix("Which start: ")
         of = functools.partial(tables.rows_of, stored, name)
@@ -255,13 +255,13 @@ def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
     """Return by setting and row the rates that a search chose, with the score of its tasks."""
     found = []
     for one in stored.values():
+        folder, _, name = one.about["recipe"].partition("/")
         heading, *trials = one.about.get("trials", [[]])
-        if one.about["protocol"] == TUNE:
-            for trial in trials:
-                of = dict(zip(heading, trial, strict=False))
-                if of.get("Chosen") == "chosen":
-                    name = one.about["recipe"].partition("/")[2]
-                    score = next((of[key] for key in ("Accuracy %",) if of[key] != NONE), NONE)
-                    cells = [name, of["Method"], of["Values"].replace(",", ", "), score]
-                    found.append(list(map(escaped, cells)))
+        for trial in trials if (folder, one.about["protocol"]) == (BENCH, TUNE) else []:
+            of = dict(zip(heading, trial, strict=False))
+            if of.get("Chosen") == "chosen":
+                rates = of["Values"].replace(",", ", ")
+                found.append(
+                    [escaped(cell) for cell in (name, of["Method"], rates, of["Accuracy %"])]
+                )
     return found

@@ -1,4 +1,4 @@
-"""The claims' recipes can be read under each protocol, and the pages are what their tables give."""
+"""Recipes of claims and starts can be read under each protocol; the pages are their tables'."""
 
 import re
 
@@ -11,11 +11,7 @@ from tests.examples.claims import FOLDER, page, tables
 from tests.simulation import ROOT
 
 DOCS = ROOT / "docs"
-RECIPES = {
-    name: path
-    for name, path in tables.recipes_of(ROOT / "examples").items()
-    if not name.startswith("startbench/")
-}
+RECIPES = tables.recipes_of(ROOT / "examples")
 PRIMARY = yaml.safe_load((FOLDER / "primary.yaml").read_text())
 
 
@@ -30,8 +26,9 @@ def test_it_can_be_read_and_would_run(name, protocol):
     recipe = read_recipe(RECIPES[name], protocol=protocol)
     assert recipe.protocol == protocol
     assert len(recipe.seeds) >= 5 or protocol == "tune"
-    small = read_recipe(RECIPES[name], ("seeds=[0]",), "small", protocol)
-    assert check_runs(small)
+    if not name.startswith("startbench/"):  # The data that small ones have are not like theirs.
+        small = read_recipe(RECIPES[name], ("seeds=[0]",), "small", protocol)
+        assert check_runs(small)
 
 
 def test_the_pages_are_made_of_their_tables(monkeypatch):
@@ -49,7 +46,7 @@ def test_every_recipe_has_claims():
     explored = yaml.safe_load((FOLDER / "claims.yaml").read_text())
     named = {f"claims/{name}" for name in explored}
     named |= {f"primary/{one['recipe']}" for claims in PRIMARY.values() for one in claims}
-    assert named == {*RECIPES}
+    assert named == {name for name in RECIPES if not name.startswith("startbench/")}
 
 
 def test_a_paper_has_at_most_ten_primary_claims_on_seeds_of_their_own():
