@@ -16,7 +16,7 @@ LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -25,6 +25,7 @@ help:
 	@echo "make deployment-test   a SuperLink and SuperNodes with TLS, and a Ray cluster, on this machine (some minutes)"
 	@echo "make chaos        kills, a user's files, hostile replies, fuzzed inputs, damaged files, lying nodes (half an hour)"
 	@echo "make benchmarks   rounds next to plain PyTorch loops, coprefl run beside others, and growth, into docs/performance.md (two and a half hours)"
+	@echo "make startbench   every start of the package under one rule, five settings (many hours; says them first)"
 	@echo "make tables       write what docs/ and pyproject.toml say from the code, record new methods"
 	@echo "make costs        measure what the recipes cost at the paper's size, into their page (some minutes)"
 	@echo "make docs         build the site into site/, with warnings as errors"
@@ -64,6 +65,11 @@ $(VENV)/notebooks: $(VENV)/installed
 
 docs-examples: install
 	python -m docs.examples
+
+# The same digits every time: one process, one thread.
+startbench: export OMP_NUM_THREADS = 1
+startbench: install
+	python examples/startbench/startbench.py
 
 release-check: install
 	python -m docs.release

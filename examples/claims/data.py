@@ -1,20 +1,26 @@
-"""CIFAR-100 and Fashion-MNIST, which torchvision downloads, as the .npz files that recipes name.
+"""The .npz files that recipes name, from datasets that torchvision downloads.
 
     python examples/claims/data.py FOLDER
 
 writes FOLDER/cifar100.npz and FOLDER/fashion.npz, with `train_images` (uint8), `train_labels`,
-`test_images` and `test_labels`.
+`test_images` and `test_labels`, and FOLDER/mnist_people.npz: MNIST's training digits with who wrote
+each (`groups`), the writers drawn into three groups (`domains`: pretraining, tuning, tasks). Who
+wrote what comes from QMNIST (Yadav and Bottou 2019), or from FOLDER/mnist_writers.npz
+(`train_writer`).
 """
 
 import sys
 from pathlib import Path
 
 import numpy as np
-from torchvision.datasets import CIFAR100, FashionMNIST
+import numpy.typing as npt
+from torchvision.datasets import CIFAR100, MNIST, QMNIST, FashionMNIST
+
+WRITERS = {"pretraining": 300, "tuning": 100, "tasks": 139}
 
 
 def main(folder: str) -> None:
-    """Download and write both."""
+    """Download and write all three."""
     for name, source in (("cifar100", CIFAR100), ("fashion", FashionMNIST)):
         arrays = {}
         for part in ("train", "test"):
@@ -22,6 +28,29 @@ def main(folder: str) -> None:
             arrays[f"{part}_images"] = np.asarray(found.data, np.uint8)
             arrays[f"{part}_labels"] = np.asarray(found.targets, np.int64)
         np.savez(Path(folder) / f"{name}.npz", **arrays)
+    digits = MNIST(folder, train=True, download=True)
+    write_people(Path(folder), digits.data.numpy(), digits.targets.numpy())
+
+
+def write_people(
+    folder: Path, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]
+) -> None:
+    """Write mnist_people.npz of MNIST's training digits, (60000, 28, 28) and (60000,)."""
+    file = folder / "mnist_writers.npz"
+    if file.exists():
+        writers = np.load(file)["train_writer"]
+    else:
+        # The columns of QMNIST's labels: class, series, writer, and more.
+        found = QMNIST(str(folder), what="train", compat=False, download=True)
+        writers = found.targets[:, 2].numpy()
+    numbers, groups = np.unique(writers, return_inverse=True)
+    drawn = np.random.default_rng(0).permutation(len(numbers))
+    ends = np.cumsum(list(WRITERS.values()))
+    domains = np.searchsorted(ends, drawn[groups], side="right")
+    np.savez(
+        folder / "mnist_people.npz", images=images, labels=labels, groups=groups, domains=domains,
+        domain_names=np.array(list(WRITERS)),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,10 +1,91 @@
-"""The modules of examples/claims, which import each other as those beside a script do."""
+"""The modules of examples/claims, which import each other as those beside a script do; and reports
+of runs that nobody made."""
 
 import importlib
 import sys
 
+import numpy as np
+import pandas as pd
+
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.report.columns import TO_REACH
+from coprefl_flwr.report.table import NONE
 from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "claims"
 sys.path.append(str(FOLDER))
-budgets, page, verdicts = map(importlib.import_module, ("budgets", "page", "verdicts"))
+NAMES = ("figures", "page", "starts", "tables", "verdicts")
+figures, page, starts, tables, verdicts = map(importlib.import_module, NAMES)
+
+MADE = """## How it was made
+
+| What | Value |
+|:--|--:|
+| versions | torch 2.0, flwr 1.41.0 |
+| commit of the package | 0123abcd |
+| machine | An engine \\| made up, 2 cores |
+| date (UTC) | 2026-01-01 to 2026-01-02 |
+
+## Settings
+
+| What | Value |
+|:--|--:|
+| machine | none |
+"""
+SEARCH = f"""## Search
+
+| Method | Values | After a quarter % | Accuracy % | Chosen |
+|:--|:--|--:|--:|--:|
+| fedavg | learning-rate=0.1 | 50.00 | 61.25 | **chosen** |
+| fedavg † | learning-rate=0.2 | 40.00 | {NONE} | dropped |
+| longer step | learning-rate=0.1,global-learning-rate=3.0 | 51.00 | 62.00 | **chosen** |
+
+Mean accuracy.
+"""
+
+
+def made_up_run(out, path, protocol="", worth=None, seed=0, changes=()):
+    """Write the report of a run of a recipe, as if it had been made.
+
+    `worth` is what rows are better by, in points; seeds differ by 3 points for all rows alike, and
+    by 1 for each.
+    """
+    recipe = read_recipe(path, changes, protocol=protocol)
+    rng, found, worth = np.random.default_rng(seed), [], worth or {}
+    tasks = recipe.combinations()[0].get("tasks", 0) if recipe.study == "starts" else 0
+    for table in page.tables_of(recipe):
+        common = 60 + 3 * rng.standard_normal((len(recipe.seeds), max(tasks, 1)))
+        for row in page.rows_of(recipe):
+            own = worth.get(row, 0.0) + rng.standard_normal((len(recipe.seeds), 1))
+            found += [
+                {"comparison": table, "row": row, "label": row}
+                | {"unit": f"seed {number}" + f", task {task}" * bool(tasks)}
+                | units_of(recipe.metrics, common[at, task] + own[at, 0], row, first=task == 0)
+                for at, number in enumerate(recipe.seeds)
+                for task in range(max(tasks, 1))
+            ]
+    (out / "report" / "tables").mkdir(parents=True)
+    (out / "recipe.yaml").write_text(recipe.to_yaml())
+    pd.DataFrame(found).to_csv(out / "report" / "units.csv", index=False)
+    (out / "report" / "provenance.md").write_text(MADE)
+    if protocol == "tune":
+        (out / "report" / "tables" / "table-search.md").write_text(SEARCH)
+    return recipe
+
+
+def units_of(metrics, accuracy, row, first):
+    """Return the metrics of a task: those of the start with the first task alone."""
+    found = {}
+    for metric in metrics:
+        if reached := TO_REACH.fullmatch(metric):
+            rounds = np.inf if accuracy < 57 else max(1.0, round(70 - accuracy))
+            found[metric] = rounds * (1 if reached[1] == "rounds" else 2.5)
+        elif metric in ("megabytes", "gradients", "step-size", "rounds", "models"):
+            sent = {"random": np.nan, "centralised": np.nan}.get(row, 100.0)
+            found[metric] = (
+                sent * (1 + ("coprefl" in row or row == "scaffold")) if first else np.nan
+            )
+        else:
+            scale = {"variance": -30, "std-clients": -0.2, "worst-10%": 1.5}.get(metric, 1.0)
+            found[metric] = max(accuracy * scale + {-30: 2400, -0.2: 25}.get(scale, 0), 1.0)
+    return found

@@ -1,8 +1,12 @@
-"""The page of claims: from runs of recipes and their reports to a table of values and verdicts."""
+"""The two pages of what was measured: from reports of runs to tables, from tables to pages."""
 
-import csv
+import json
+import math
 import os
+import re
+import shutil
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -13,40 +17,56 @@ from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
-from tests.common.claims import page
+from tests.common.claims import figures, made_up_run, page, starts, tables
 from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
 
 SEEDS = [0, 1, 2, 3, 4]
 RANDOM, FEDAVG = [40, 42, 38, 41, 40], [47, 50, 44, 48, 46]
-MORE = {
+SIDES = {"of": "fedavg", "against": "random", "metric": "accuracy"}
+MORE = SIDES | {
     "claim": "FedAvg is better than | random",
     "source": "CoPreFL, AAAI text, Table 1(a)",
-    "of": "fedavg",
-    "against": "random",
-    "metric": "accuracy",
-    "says": "better",
     "printed": "78.96 75.3",
     "cause": "It learns.",
 }
-LESS = MORE | {"claim": "Random is better", "of": "random", "against": "fedavg"}
 OPEN = {"claim": "On ImageNet too", "source": "CyclicFL, Table II", "open": "ImageNet"}
+MAIN = SIDES | {"claim": "FedAvg is more accurate", "short": "accuracy", "source": "Table 1",
+                "recipe": "first", "says": "higher", "margin": 1.0,
+                "printed": "78.96 75.3"}  # fmt: skip
+LESS = MAIN | {"claim": "FedAvg has less variance", "metric": "variance", "says": "lower",
+               "scale": "log", "margin": 1.25, "short": "variance"}  # fmt: skip
+ROWS = ["random", "fedavg", "coprefl", {"centralised": {"local-steps": 9, "local-epochs": ""}}]
+PROTOCOLS = {
+    "fresh": {"because": "tasks are trained"},
+    "ncm": {"because": "no training", "settings": {"head": "ncm", "task-rounds": 0}},
+    "tune": {"because": "the search", "seeds": [900], "search-by": "halving", "select": "test",
+             "methods": {"fedavg": {"learning-rate": [0.1, 0.2]}}},
+}  # fmt: skip
 
 
 @pytest.fixture
 def recipe(tiny_images, tmp_path):
-    """A recipe file in a folder, with a file of claims beside it."""
-    (tmp_path / "claims").mkdir()
-    content = tiny_recipe(
-        tiny_images, methods=["random", "fedavg"], reference="random", seeds=SEEDS
-    )
-    path = write_recipe(tmp_path / "claims" / "tiny.yaml", content)
+    """A recipe with claims, one with primary claims, and one of startbench, in their folders."""
+    claims, bench = tmp_path / "examples" / "claims", tmp_path / "examples" / "startbench"
+    (claims / "primary").mkdir(parents=True)
+    bench.mkdir()
+    given = {"methods": ["random", "fedavg"], "reference": "random", "seeds": SEEDS}
+    path = write_recipe(claims / "tiny.yaml", tiny_recipe(tiny_images, **given))
     path.write_text("# Images of 4 x 4:\n# nobody's.\n\n# Not this.\n" + path.read_text())
-    write_claims(path, [MORE, LESS, OPEN])
+    given |= {"title": "First", "seeds": list(range(1000, 1012))}
+    write_recipe(claims / "primary" / "first.yaml", tiny_recipe(tiny_images, **given))
+    given |= {"title": "Which start: made up", "methods": ROWS, "reference": "fedavg"}
+    metrics = ["accuracy", "worst-10%", "rounds-to-60%", "megabytes-to-60%", "megabytes"]
+    longer = {"task-rounds": 20}
+    content = tiny_recipe(tiny_images, longer, **given, metrics=metrics, protocols=PROTOCOLS)
+    write_recipe(bench / "made-up.yaml", content)
+    write_claims(path, [MORE, OPEN])
     return path
 
 
-def write_claims(recipe, claims):
+def write_claims(recipe, claims, primary=(MAIN, LESS)):
     recipe.with_name("claims.yaml").write_text(yaml.safe_dump({recipe.stem: claims}))
+    recipe.with_name("primary.yaml").write_text(yaml.safe_dump({"CoPreFL": list(primary)}))
 
 
 def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
@@ -66,112 +86,103 @@ def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
 
 
 def make(tmp_path, *options):
-    """Make the page; return the exit status."""
-    places = {"claims": tmp_path / "claims" / "claims.yaml", "outputs": tmp_path / "outputs"}
-    places["page"] = tmp_path / "docs" / "claims.md"
-    arguments = [word for name, place in places.items() for word in (f"--{name}", str(place))]
-    return page.main([*arguments, *options])
+    """Make the pages; return the exit status."""
+    places = [f"--{name}={tmp_path / name}" for name in ("examples", "outputs", "docs")]
+    return page.main([*places, *options])
 
 
 def made(tmp_path):
-    """Make the page; return it and the lines of its table of values."""
+    """Make the pages; return that of claims, and the stored tables by name."""
     assert make(tmp_path) == 0
-    written = tmp_path / "docs" / "claims.md"
-    with written.with_suffix(".csv").open(newline="") as file:
-        return written.read_text(), list(csv.DictReader(file))
+    return (tmp_path / "docs" / "claims.md").read_text(), tables.read(tmp_path / "docs" / "tables")
 
 
-def rows_of(text):
-    """Return the cells of each row of claims."""
-    lines = [line for line in text.splitlines() if line.startswith("| ") and "Verdict" not in line]
-    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [row for row in cells if len(row) == 6]
+def lines_of(text, cells):
+    """Return the cells of each line of tables with so many."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    found = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in lines]
+    return [row for row in found if len(row) == cells and row[0] not in ("Claim", "Start")]
 
 
-def test_a_page_of_verdicts(recipe, tmp_path):
-    """Differences of seeds 7, 8, 6, 7, 6, against scipy's interval at 5 % / 2 (both claims)."""
+def explored(text):
+    return lines_of(text, 5)
+
+
+def judged(text):
+    return [row for row in lines_of(text, 6) if not row[0].startswith("**")]
+
+
+# ---- exploratory claims --------------------------------------------------------------------------
+
+
+def test_an_exploratory_claim_has_a_plain_interval_and_no_verdict(recipe, tmp_path):
+    """Differences of seeds 7, 8, 6, 7, 6."""
     run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
-    text, values = made(tmp_path)
+    text, stored = made(tmp_path)
     differences = [a - b for a, b in zip(FEDAVG, RANDOM, strict=True)]
-    low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.975)
-    more, less, imagenet = rows_of(text)
-    assert more == [
-        r"FedAvg is better than \| random", r"AAAI text, Table 1(a)<br>78.96 against 75.30",
-        "as set", f"Accuracy %: +6.80 \\[+{low:.2f}, +{high:.2f}\\]<br>"
-        "fedavg 47.00, random 40.20; 5 seeds", "**holds**", "It learns.",
-    ]  # fmt: skip
-    # Both have one p: the first of two equal ones is judged at 5 % / 2, the other at 5 %.
     low, high = stats.ttest_1samp(differences, 0).confidence_interval(0.95)
-    assert f"-6.80 \\[-{high:.2f}, -{low:.2f}\\]" in less[3]
-    assert less[4] == "**does not hold**"
-    assert imagenet == ["On ImageNet too", "Table II", "", "", "open", "Would need: ImageNet."]
-    assert "over all 2 rows of this page" in text
-    assert "| CoPreFL | 1 | 1 | 0 | 0 |" in text
-    assert "| all | 1 | 1 | 0 | 1 |" in text
+    assert explored(text) == [
+        [r"FedAvg is better than \| random", r"AAAI text, Table 1(a)<br>78.96 against 75.30",
+         "as set", f"Accuracy %: +6.80 \\[+{low:.2f}, +{high:.2f}\\] points<br>"
+         "fedavg 47.00, random 40.20; 5 seeds", "It learns."],
+        ["On ImageNet too", "Table II", "", "not measured", "Would need: ImageNet."],
+    ]  # fmt: skip
     assert "Images of 4 x 4: nobody's.\n" in text
     assert f"coprefl run {recipe}\n" in text
     html = MarkdownIt().enable("table").render(text)
-    assert html.count("<table>") == 3  # Counts, and one for each paper.
-    assert html.count("<h2>") == 2
-    assert len(values) == 10
-    assert values[0] == {
-        "recipe": "tiny", "protocol": "as set", "table": "table", "row": "random",
-        "metric": "accuracy", "seed": "0", "value": "40", "tasks": "2",
-    }  # fmt: skip
+    assert html.count("<table>") == 2  # The primary claims, and the recipe's.
+    assert "not measured yet" in text
+    one = stored["tiny"]
+    assert list(one.rows) == ["table", "row", "seed", "task", "metric", "value"]
+    assert one.rows.iloc[:4].to_numpy().tolist() == [
+        ["table", "random", seed, task, "accuracy", RANDOM[seed] - 1 + 2 * task]
+        for seed in (0, 1)
+        for task in (0, 1)
+    ]
+    assert one.about["machine"] == "An engine, 2 cores"
+    assert one.about["versions"] == "torch 2.0"
+    assert one.about["recipe"] == "claims/tiny"
 
 
-def test_the_page_can_be_made_where_the_results_are_not(recipe, tmp_path):
+def test_the_pages_can_be_made_where_the_results_are_not(recipe, tmp_path):
+    """And the tables are the same bytes, but for what is run anew."""
     run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
-    before = made(tmp_path)
-    (tmp_path / "outputs").rename(tmp_path / "elsewhere")
-    assert made(tmp_path) == before
-
-
-def test_a_check_writes_nothing_and_tells_another_page(recipe, tmp_path, capsys):
-    run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
-    assert make(tmp_path, "--check") == 1
-    assert not (tmp_path / "docs").exists()
+    text, _ = made(tmp_path)
+    files = {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")}
     made(tmp_path)
-    assert make(tmp_path, "--check") == 0
-    written = tmp_path / "docs" / "claims.md"
-    written.write_text(written.read_text().replace("+6.80", "+6.90"))
-    assert make(tmp_path, "--check") == 1
-    assert "is not the page that" in capsys.readouterr().out
-    assert "+6.90" in written.read_text()
+    (tmp_path / "outputs").rename(tmp_path / "elsewhere")
+    assert made(tmp_path)[0] == text
+    assert {path: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")} == files
 
 
-def test_what_was_not_run_is_open(recipe, tmp_path):
-    text, values = made(tmp_path)
-    assert values == []
-    assert [row[4] for row in rows_of(text)] == ["open"] * 3
-    assert "Would need: to be run, as it was not yet." in text
-    assert "| CoPreFL | 0 | 0 | 0 | 2 |" in text
-
-
-def test_a_seed_counts_where_both_rows_have_all_its_tasks(recipe, tmp_path):
-    """FedAvg has seeds 0 to 3, and of seed 3 one task: two of three seeds are no verdict."""
-    out = tmp_path / "outputs" / "tiny"
-    store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG[:3]})
-    contest = contests(found)[1]
-    run = contest.reported(contest.entrant.candidates()[0])[2]
-    result_file(store, run, 1).unlink()
-    assert main(["report", str(out)]) == 0
-    text, values = made(tmp_path)
-    assert [one["seed"] for one in values if one["row"] == "fedavg"] == ["0", "1"]
-    assert "Accuracy %: +7.50<br>fedavg 48.50, random 41.00; 2 seeds" in rows_of(text)[0][3]
-    assert rows_of(text)[0][4:] == ["open", "It learns.<br>Would need: at least 3 seeds."]
-
-
-def test_a_seed_counts_where_both_rows_have_as_many_tasks(recipe, tmp_path):
+def test_means_of_earlier_runs_stand_until_there_is_a_table(recipe, tmp_path):
+    """A seed counts where both rows have as many tasks."""
     lines = [
         f"tiny,as set,table,{row},accuracy,{seed},{value},{tasks if seed == 4 else 2}"
         for row, values, tasks in (("random", RANDOM, 2), ("fedavg", FEDAVG, 1))
         for seed, value in enumerate(values)
     ]
     (tmp_path / "docs").mkdir()
-    head = ",".join(page.COLUMNS)
+    head = "recipe,protocol,table,row,metric,seed,value,tasks"
     (tmp_path / "docs" / "claims.csv").write_text("\n".join([head, *lines, ""]))
     assert "fedavg 47.25, random 40.25; 4 seeds" in made(tmp_path)[0]
+    run_of(recipe, tmp_path / "outputs" / "tiny", {"random": FEDAVG, "fedavg": FEDAVG})
+    assert "fedavg 47.00, random 47.00; 5 seeds" in made(tmp_path)[0]
+
+
+def test_a_seed_counts_where_both_rows_have_all_its_tasks(recipe, tmp_path):
+    """FedAvg has seeds 0 to 3, and of seed 3 one task."""
+    out = tmp_path / "outputs" / "tiny"
+    store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG[:3]})
+    contest = contests(found)[1]
+    run = contest.reported(contest.entrant.candidates()[0])[2]
+    result_file(store, run, 1).unlink()
+    assert main(["report", str(out)]) == 0
+    text, stored = made(tmp_path)
+    rows = stored["tiny"].rows
+    assert rows[rows["row"] == "fedavg"]["seed"].unique().tolist() == [0, 1]
+    # Two seeds have no interval.
+    assert "+7.50 points<br>fedavg 48.50, random 41.00; 2 seeds" in explored(text)[0][3]
 
 
 def test_runs_of_other_settings_are_left_out(recipe, tmp_path, capsys):
@@ -180,13 +191,26 @@ def test_runs_of_other_settings_are_left_out(recipe, tmp_path, capsys):
     run_of(recipe, tmp_path / "outputs" / "cut", worth, extra="scale: cut\n")
     other = write_recipe(tmp_path / "other.yaml", read_recipe(recipe).effective | {"title": "B"})
     run_of(other, tmp_path / "outputs" / "other", worth)
-    assert made(tmp_path)[1] == []
+    assert made(tmp_path)[1] == {}
     said = [line.partition("outputs/")[2] for line in capsys.readouterr().err.splitlines()]
-    left_out = [line for line in said if "left out" in line]
-    assert left_out == [
+    assert [line for line in said if "left out" in line] == [
         f"cut is left out: it has another scale than {recipe}",
         f"few is left out: it has another task-rounds than {recipe}",
     ]
+
+
+def test_a_table_whose_recipe_was_changed_is_left_out(recipe, tmp_path, capsys):
+    """It stays where it is: the recipe may be put right."""
+    run_of(recipe, tmp_path / "outputs" / "tiny", {"random": RANDOM, "fedavg": FEDAVG})
+    text, _ = made(tmp_path)
+    shutil.rmtree(tmp_path / "outputs")
+    before = recipe.read_text()
+    recipe.write_text(before.replace("task-rounds: 2", "task-rounds: 3"))
+    assert make(tmp_path, "--check") == 1
+    assert "table tiny is left out" in capsys.readouterr().err
+    assert "not measured" in explored(made(tmp_path)[0])[0][3]
+    recipe.write_text(before)
+    assert made(tmp_path)[0] == text
 
 
 def test_a_report_from_before_the_last_run_is_left_out(recipe, tmp_path, capsys):
@@ -194,7 +218,7 @@ def test_a_report_from_before_the_last_run_is_left_out(recipe, tmp_path, capsys)
     run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
     changed = (out / "report" / "units.csv").stat().st_mtime + 1
     os.utime(out / "recipe.yaml", (changed, changed))
-    assert made(tmp_path)[1] == []
+    assert made(tmp_path)[1] == {}
     assert f"it has no report since its last run: coprefl report {out}" in capsys.readouterr().err
 
 
@@ -211,9 +235,14 @@ def test_a_row_is_named_by_its_label_where_no_other_row_has_it(recipe, tmp_path,
     for run in fedprox.reported(fedprox.entrant.candidates()[1]):
         keep(store, run, [20, 22])
     assert main(["report", str(out)]) == 0
-    text, values = made(tmp_path)
-    assert {one["row"] for one in values} >= {"random", row}
+    text, stored = made(tmp_path)
+    assert {*stored["tiny"].rows["row"]} >= {"random", row}
     assert f"{row} 47.00, random 40.20; 5 seeds" in text
+    if select == "test":  # What was tried, from the report's own table.
+        heading, first, second = stored["tiny"].about["trials"][:3]
+        assert heading == ["Method", "Values", "Accuracy %", "Chosen"]
+        assert first == ["fedavg", "mu=0.1", "47.00", "chosen"]
+        assert second == ["fedavg", "mu=0.2", "21.00", "no"]
 
 
 def test_files_may_lie_elsewhere(recipe, tmp_path, tiny_images):
@@ -224,87 +253,41 @@ def test_files_may_lie_elsewhere(recipe, tmp_path, tiny_images):
     moved.parent.mkdir()
     moved.write_bytes(tiny_images.read_bytes())
     recipe.write_text(recipe.read_text().replace(str(tiny_images), str(moved)))
-    assert len(made(tmp_path)[1]) == 10
+    assert [*made(tmp_path)[1]] == ["tiny"]
 
 
 def test_seeds_of_several_folders_count_once(recipe, tmp_path):
     worth = {"random": RANDOM, "fedavg": FEDAVG}
     for name, seeds in (("a", "[0, 1, 2]"), ("b", "[2, 3, 4]")):
         run_of(recipe, tmp_path / "outputs" / name, worth, [f"seeds={seeds}"])
-    _, values = made(tmp_path)
-    assert sorted(int(one["seed"]) for one in values if one["row"] == "fedavg") == SEEDS
+    text, stored = made(tmp_path)
+    assert [*stored] == ["a", "b"]
+    assert "; 5 seeds" in explored(text)[0][3]
 
 
-PROTOCOLS = {
-    "printed": {"because": "as the paper has it"},
-    "ratio": {"because": "rates that train", "rates": 100},
-    "epochs": {"because": "the other reading", "settings": {"local-steps": 4}},
-}
-
-
-def test_protocols_are_rows_and_replace_only_themselves(recipe, tmp_path):
-    """What a protocol changed is no other recipe; each has its row, its cause and its command."""
+def test_protocols_are_lines_of_a_claim(recipe, tmp_path):
+    """Each with its cause and its command."""
+    protocols = {
+        "printed": {"because": "as the paper has it"},
+        "ratio": {"because": "rates that train", "rates": 100},
+    }
     causes = {"printed": "Nothing moves.", "ratio": "It learns."}
-    write_recipe(recipe, {**read_recipe(recipe).effective, "protocols": PROTOCOLS})
-    write_claims(recipe, [MORE | {"cause": causes}, LESS, OPEN])
-    worth = {"random": RANDOM, "fedavg": FEDAVG}
+    write_recipe(recipe, {**read_recipe(recipe).effective, "protocols": protocols})
+    write_claims(recipe, [MORE | {"cause": causes}])
     same = {"random": RANDOM, "fedavg": [one + 1 for one in RANDOM]}
     outputs = tmp_path / "outputs"
-    run_of(recipe, outputs / "a", worth, protocol="ratio")
+    run_of(recipe, outputs / "a", {"random": RANDOM, "fedavg": FEDAVG}, protocol="ratio")
     run_of(recipe, outputs / "b", same, protocol="printed")
-    # Not as its protocol has it.
-    run_of(recipe, outputs / "c", worth, ["learning-rate=0.3"], protocol="epochs")
-    text, values = made(tmp_path)
-    assert [(one["protocol"], one["row"]) for one in values[::5]] == [
-        ("printed", "random"), ("printed", "fedavg"), ("ratio", "random"), ("ratio", "fedavg"),
-    ]  # fmt: skip
-    first, second, *_ = rows_of(text)
-    assert (first[0] != "", first[2], first[5].partition("<")[0]) == (
-        True,
-        "printed",
-        "Nothing moves.",
-    )
-    assert (second[:3], second[5]) == (["", "", "ratio"], "It learns.")
+    text, _ = made(tmp_path)
+    first, second = explored(text)
+    ours = "Accuracy %: +1.00 points<br>fedavg 41.20, random 40.20; 5 seeds"
+    assert first[2:] == ["printed", ours, "Nothing moves."]
+    assert (second[:3], second[4]) == (["", "", "ratio"], "It learns.")
     assert f"coprefl run {recipe} --protocol printed\n" in text
     assert "\n- `printed`: as the paper has it\n" in text
-    assert "\n- `epochs`: the other reading\n" in text
-    # Without the one's results its values stay.
-    (outputs / "b").rename(tmp_path / "b")
-    assert made(tmp_path) == (text, values)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"of": "fedavq"}, "unknown row 'fedavq': did you mean 'fedavg'?"),
-        ({"table": "alpha=0.1"}, "unknown table 'alpha=0.1'"),
-        ({"table": ["table"]}, "argument"),
-        ({"metric": "acuracy"}, "unknown metric 'acuracy': did you mean 'accuracy'?"),
-        ({"says": "beter"}, "unknown says 'beter': did you mean 'better'?"),
-        ({"says": "equal", "metric": "variance"}, "equal needs a margin"),
-        ({"metric": "rounds"}, "no way of rounds is better"),
-        ({"causes": "?"}, "unexpected keyword argument 'causes'"),
-    ],
-)
-def test_a_wrong_claim_is_one_line(recipe, tmp_path, capsys, change, message):
-    content = read_recipe(recipe).effective
-    write_recipe(recipe, content | {"metrics": ["accuracy", "variance", "rounds"]})
-    write_claims(recipe, [MORE | change])
-    assert make(tmp_path) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "claims.yaml: tiny" in line
-    assert message in line
-    assert not (tmp_path / "docs").exists()
-
-
-def test_what_is_no_table_of_values_is_refused(recipe, tmp_path, capsys):
-    (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "claims.csv").write_text("a,b\n1,2\n")
-    assert make(tmp_path) == 1
-    assert "its columns must be recipe, protocol, table" in capsys.readouterr().err
-
-
-def test_a_start_that_never_came_to_its_loss_is_no_verdict(recipe, tmp_path):
+def test_a_start_that_never_came_to_its_loss_has_no_difference(recipe, tmp_path):
     """As a report says it of seed 3: the first task has the figure of the pre-training."""
     out = tmp_path / "outputs" / "tiny"
     run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
@@ -313,28 +296,19 @@ def test_a_start_that_never_came_to_its_loss_is_no_verdict(recipe, tmp_path):
     late = (units["unit"] == "seed 3, task 0") & (units["row"] == "fedavg")
     units.loc[late, "stopped-at"] = float("inf")
     units.to_csv(out / "report" / "units.csv", index=False)
-    text, values = made(tmp_path)
-    assert [one["value"] for one in values if one["row"] == "fedavg"] == [
-        "47", "50", "44", "inf", "46",
-    ]  # fmt: skip
-    more, _, _ = rows_of(text)
-    assert more[3] == "Accuracy %<br>fedavg never, random 40.20; 5 seeds"
-    assert more[5].endswith("Would need: a value that every seed reaches: 1 of 5 never did.")
-    # The table that was written can be read again.
-    (tmp_path / "outputs").rename(tmp_path / "elsewhere")
-    assert made(tmp_path) == (text, values)
+    text, _ = made(tmp_path)
+    assert explored(text)[0][3] == "Accuracy %: <br>fedavg never, random 40.20; 5 seeds"
 
 
 def test_two_tables_of_a_recipe_can_be_compared(recipe, tmp_path):
     """FedAvg with 3 participants a round is better by 10, 11, 9, 10, 10 points.
 
-    Std √(1 / 2), and t(4) at 5 % / 2 is 3.495: half the interval is 3.495 · √(1 / 10) = 1.105.
+    Std √(1 / 2), and t(4) at 5 % is 2.776: half the interval is 2.776 · √(1 / 10) = 0.878.
     """
     of_both = ["participants=3", "participants=2"]
     write_recipe(recipe, read_recipe(recipe, ["participants=[2, 3]"]).effective)
-    write_claims(
-        recipe, [MORE | {"against": "fedavg", "table": of_both}, LESS | {"table": "participants=3"}]
-    )
+    write_claims(recipe, [MORE | {"against": "fedavg", "table": of_both},
+                          MORE | {"table": "participants=3"}])  # fmt: skip
     out = tmp_path / "outputs" / "tiny"
     store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
     for contest in contests(found):
@@ -343,32 +317,208 @@ def test_two_tables_of_a_recipe_can_be_compared(recipe, tmp_path):
             for run, value, off in zip(runs, FEDAVG, (10, 11, 9, 10, 10), strict=True):
                 keep(store, run, [value + off] * 2)
     assert main(["report", str(out)]) == 0
-    text, values = made(tmp_path)
-    assert {one["table"] for one in values} == {"participants=2", "participants=3"}
-    more, less = rows_of(text)
-    assert more[2:5] == [
-        "as set", r"Accuracy %: +10.00 \[+8.89, +11.11\]<br>fedavg (participants=3) 57.00, "
-        "fedavg (participants=2) 47.00; 5 seeds", "**holds**",
+    both, one = explored(made(tmp_path)[0])
+    assert both[2:4] == [
+        "as set", r"Accuracy %: +10.00 \[+9.12, +10.88\] points<br>fedavg (participants=3) 57.00, "
+        "fedavg (participants=2) 47.00; 5 seeds",
     ]  # fmt: skip
-    assert less[2] == "as set<br>participants=3"
-    assert "random 40.20, fedavg 57.00; 5 seeds" in less[3]
+    assert one[2] == "as set<br>participants=3"
+    assert "fedavg 57.00, random 40.20; 5 seeds" in one[3]
 
 
-def test_figures_of_what_there_are_columns_of(recipe, tmp_path):
-    """A table of values with the summed step size, from elsewhere; no start's loss in it."""
-    pictured = recipe.with_name("coprefl-pretraining.yaml")
-    recipe.rename(pictured)
-    write_claims(pictured, [MORE])
-    lines = [
-        f"coprefl-pretraining,{protocol},table,{row},{metric},{seed},{value + seed},2"
-        for protocol in ("printed", "ratio")
-        for row in ("random", "fedavg")
-        for metric, value in {"accuracy": 50, "variance": 90, "step-size": 0.25}.items()
-        for seed in SEEDS
-    ]
-    (tmp_path / "docs").mkdir()
-    head = "recipe,protocol,table,row,metric,seed,value,tasks"
-    (tmp_path / "docs" / "claims.csv").write_text("\n".join([head, *lines, ""]))
+WRONG = [
+    ({"of": "fedavq"}, "unknown row 'fedavq': did you mean 'fedavg'?"),
+    ({"table": "alpha=0.1"}, "unknown table 'alpha=0.1'"),
+    ({"table": ["table"]}, "argument"),
+    ({"metric": "acuracy"}, "unknown metric 'acuracy': did you mean 'accuracy'?"),
+    ({"causes": "?"}, "unexpected keyword argument 'causes'"),
+]
+WRONG_PRIMARY = [
+    *WRONG,
+    ({"says": "hihger"}, "unknown says 'hihger': did you mean 'higher'?"),
+    ({"scale": "lag"}, "unknown scale 'lag': did you mean 'log'?"),
+    ({"margin": 0}, "a margin is above 0"),
+    ({"margin": 0.8, "scale": "log"}, "a factor above 1"),
+    ({"recipe": "frist"}, "unknown recipe 'primary/frist': did you mean 'primary/first'?"),
+]
+
+
+@pytest.mark.parametrize(
+    ("place", "change", "message"),
+    [
+        *(("claims.yaml: tiny", *one) for one in WRONG),
+        *(("primary.yaml: CoPreFL", *one) for one in WRONG_PRIMARY),
+    ],
+)
+def test_a_wrong_claim_is_one_line(recipe, tmp_path, capsys, place, change, message):
+    own = place.startswith("primary")
+    write_claims(recipe, [MORE | ({} if own else change)], [MAIN | (change if own else {})])
+    assert make(tmp_path) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert place in line
+    assert message in line
+    assert not (tmp_path / "docs").exists()
+
+
+# ---- primary claims ------------------------------------------------------------------------------
+
+
+def first_run(recipe, tmp_path, changes=(), **more):
+    path = recipe.parent / "primary" / "first.yaml"
+    out = tmp_path / "outputs" / "primary-first"
+    shutil.rmtree(out, ignore_errors=True)
+    made_up_run(out, path, changes=changes, **more)
+    return pd.read_csv(out / "report" / "units.csv")
+
+
+def test_primary_claims_have_verdicts_intervals_and_a_figure(recipe, tmp_path):
+    """Of the seeds' means over two tasks; of variances the logarithms, shown as a ratio."""
+    units = first_run(recipe, tmp_path, worth={"fedavg": 4.0})
     text, _ = made(tmp_path)
-    assert "![Accuracy and variance over the summed step size](claims_budget.png)" in text
-    assert [file.name for file in (tmp_path / "docs").glob("*.png")] == ["claims_budget.png"]
+    seeds = units["unit"].str.extract(r"seed (\d+)")[0]
+    means = units.groupby(["row", seeds])[["accuracy", "variance"]].mean()
+    points = means.loc["fedavg"]["accuracy"] - means.loc["random"]["accuracy"]
+    ratios = np.log(means.loc["fedavg"]["variance"]) - np.log(means.loc["random"]["variance"])
+    low, high = stats.ttest_1samp(points, 0).confidence_interval()
+    accuracy, variance = judged(text)
+    assert accuracy == [
+        "FedAvg is more accurate", "78.96 against 75.30<br>Table 1",
+        f"+{points.mean():.2f} \\[+{low:.2f}, +{high:.2f}\\] points", "1", "12", "**holds**",
+    ]  # fmt: skip
+    low, high = np.exp(stats.ttest_1samp(ratios, 0).confidence_interval())
+    assert variance[2:4] == [
+        f"factor {math.exp(ratios.mean()):.2f} \\[{low:.2f}, {high:.2f}\\]", "factor 1.25",
+    ]  # fmt: skip
+    assert '<img src="claims_forest.png"' in text
+    assert (tmp_path / "docs" / "claims_forest.png").stat().st_size > 10_000
+
+
+def test_a_primary_claim_waits_for_all_its_seeds(recipe, tmp_path):
+    first_run(recipe, tmp_path, ["seeds=[1000, 1001, 1002, 1003, 1004]"], worth={"fedavg": 9.0})
+    text, _ = made(tmp_path)
+    assert [row[4:] for row in judged(text)] == [["5", "5 of 12 seeds so far"]] * 2
+
+
+def test_an_open_claim_says_how_many_seeds_it_would_take(recipe, tmp_path):
+    write_claims(recipe, [MORE], [MAIN | {"margin": 0.5}, LESS])
+    first_run(recipe, tmp_path, seed=4)
+    (word,) = [row[5] for row in judged(made(tmp_path)[0]) if "accurate" in row[0]]
+    assert re.fullmatch(r"open: some \d+ seeds would find a difference of the margin"
+                        "(; the interval is narrower than twice the margin)?", word)  # fmt: skip
+
+
+@pytest.mark.parametrize("page_of", ["claims.md", "which-start.md"])
+def test_a_check_writes_nothing_and_tells_another_page(recipe, tmp_path, capsys, page_of):
+    first_run(recipe, tmp_path, worth={"fedavg": 4.0})
+    assert make(tmp_path, "--check") == 1
+    assert not (tmp_path / "docs").exists()
+    made(tmp_path)
+    assert make(tmp_path, "--check") == 0
+    written = tmp_path / "docs" / page_of
+    other = re.sub(r"measured yet|\+3", "+4", written.read_text(), count=1)
+    written.write_text(other)
+    capsys.readouterr()
+    assert make(tmp_path, "--check") == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"{written} is not the page that")
+    assert written.read_text() == other
+
+
+def test_another_value_in_a_table_is_another_page(recipe, tmp_path):
+    first_run(recipe, tmp_path, worth={"fedavg": 4.0})
+    _, stored = made(tmp_path)
+    changed = stored["primary-first"].rows
+    changed.loc[changed["row"] == "fedavg", "value"] += 0.1
+    tables.write(tmp_path / "docs" / "tables", stored)
+    assert make(tmp_path, "--check") == 1
+
+
+def test_the_forest_shows_what_lies_beyond_it_as_arrows(recipe, tmp_path):
+    claims = [page.Claim("A", "x", "c", "s", short=str(at), margin=1.0) for at in range(3)]
+    values = [(0.2, 0.1, 0.3), (30.0, 28.0, 32.0), (-9.0, -15.0, -3.0)]
+    known = [
+        (claim, page.Verdict("holds", *of_claim, 20))
+        for claim, of_claim in zip(claims, values, strict=True)
+    ]
+    (panel,) = figures.forest(known).axes
+    assert panel.get_xlim() == (-figures.MOST, figures.MOST)
+    panel.figure.canvas.draw()
+    arrows = [line for line in panel.lines if line.get_marker() in "<>"]
+    assert sorted(float(line.get_xdata()[0]) for line in arrows) == [-10.0, 10.0]
+
+
+# ---- which start ---------------------------------------------------------------------------------
+
+
+def bench(recipe, tmp_path, worth=None, heads=("ncm",)):
+    path = recipe.parents[1] / "startbench" / "made-up.yaml"
+    for protocol in ("fresh", *heads, "tune"):
+        out = tmp_path / "outputs" / f"startbench-made-up-{protocol}"
+        made_up_run(out, path, protocol, worth if protocol == "fresh" else {"coprefl": 1})
+    made(tmp_path)
+    return (tmp_path / "docs" / "which-start.md").read_text()
+
+
+def test_a_start_that_is_ahead_is_named_with_its_price(recipe, tmp_path):
+    text = bench(recipe, tmp_path, {"random": -5.0, "coprefl": 3.0, "centralised": 20.0})
+    units = pd.read_csv(tmp_path / "outputs" / "startbench-made-up-fresh" / "report" / "units.csv")
+    seeds = units["unit"].str.extract(r"seed (\d+)")[0]
+    means = units.groupby(["row", seeds])["accuracy"].mean()
+    of = means.loc["coprefl"] - means.loc["fedavg"]
+    low, high = stats.ttest_1samp(of, 0).confidence_interval()
+    said = " ".join(text.split())
+    interval = f"+{of.mean():.1f} [+{low:.1f}, +{high:.1f}]"
+    assert f"take `coprefl`: {interval} points of accuracy against `fedavg`, for 2.0 times" in said
+    assert "`coprefl` is ahead of random weights: +" in said
+    assert re.search(r"comes to 60 % [\d.]+ \[[\d.]+, [\d.]+\] rounds sooner", said)
+    assert "take `centralised`" not in said  # It sees all data.
+    row = next(line.split(" | ") for line in text.splitlines() if line.startswith("| coprefl |"))
+    assert row[1] == f"{means.loc['coprefl'].mean():.1f}<br>{interval}".replace("[", r"\[").replace(
+        "]", r"\]"
+    )
+    assert "| made-up | fedavg | learning-rate=0.1 | 61.25 |" in text
+    assert "- made up: head ridge." in text
+    assert (tmp_path / "docs" / "which_start.png").stat().st_size > 10_000
+    html = MarkdownIt().enable("table").render(text)
+    assert html.count("<table>") == 3
+
+
+def test_where_no_start_is_ahead_the_page_says_so(recipe, tmp_path):
+    said = " ".join(bench(recipe, tmp_path, {"random": -5.0}).split())
+    assert "no start is shown to be more accurate than `fedavg`'s. `fedavg` is ahead of" in said
+    assert "- made up: no start is shown to be ahead of `fedavg`" in said
+    assert "take `" not in said
+
+
+def test_settings_without_tables_are_named_and_have_no_figures(recipe, tmp_path):
+    made(tmp_path)
+    text = (tmp_path / "docs" / "which-start.md").read_text()
+    assert "- made up: not measured yet." in text
+    assert "|" not in text
+    assert not [*(tmp_path / "docs").glob("*.png")]
+
+
+def test_a_task_that_never_came_to_the_target_counts_with_all_its_rounds():
+    """A round sends 2 MB; of three tasks one came there in 4 rounds."""
+    rounds, sent = [4.0, math.inf, math.inf], [8.0, math.inf, math.inf]
+    rows = [
+        {"table": "table", "row": "fedavg", "seed": 7, "task": task, "metric": metric, "value": v}
+        for metric, values in {"rounds-to-60%": rounds, "megabytes-to-60%": sent,
+                               "accuracy": [61, 50, 52]}.items()
+        for task, v in enumerate(values)
+    ]  # fmt: skip
+    found = starts.values_of(pd.DataFrame(rows), {}, rounds=10)["fedavg"].loc[7]
+    assert found["rounds-to"] == pytest.approx((4 + 10 + 10) / 3)
+    assert found["megabytes-to"] == pytest.approx((8 + 20 + 20) / 3)
+    assert found["reached"] == pytest.approx(100 / 3)
+
+
+def test_the_provenance_of_a_table_is_that_of_its_report(recipe, tmp_path):
+    bench(recipe, tmp_path)
+    about = json.loads((tmp_path / "docs" / "tables" / "about.json").read_text())
+    found = about["startbench-made-up-tune"]
+    assert found["machine"] == "An engine | made up, 2 cores"
+    assert (found["commit"], found["date"]) == ("0123abcd", "2026-01-01 to 2026-01-02")
+    assert found["trials"][2] == ["fedavg", "learning-rate=0.2", "40.00", "–", "dropped"]  # noqa: RUF001
+    assert len(found["settings"]) == 16
+    assert found["settings"] != about["startbench-made-up-fresh"]["settings"]

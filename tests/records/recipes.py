@@ -20,7 +20,9 @@ from tests.common.simulation import ROOT
 FILE = Path(__file__).with_suffix(".json")
 FOLDER = ROOT / "examples"
 RECIPES = sorted(
-    str(path.relative_to(FOLDER)) for path in FOLDER.glob("*/*.yaml") if path.stem != "claims"
+    str(path.relative_to(FOLDER))
+    for path in FOLDER.glob("*/*.yaml")
+    if path.stem not in ("claims", "primary")
 )
 
 

@@ -1,0 +1,267 @@
+"""Which start: what the tables of startbench's settings say, in sentences and in numbers."""
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import tables
+from verdicts import MIN_SEEDS, holm, interval
+
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.yaml_file import read_yaml
+from coprefl_flwr.report.columns import TO_REACH
+from coprefl_flwr.report.forms import escaped
+from coprefl_flwr.report.statistics import paired
+from coprefl_flwr.report.table import NONE
+
+RANDOM, SEES_ALL = "random", "centralised"
+BENCH, FRESH, HEADS, TUNE = "startbench", "fresh", ("ncm", "ridge"), "tune"
+COLUMNS = {
+    "accuracy": ("Accuracy %", 1), "worst-10%": ("Worst tenth %", 1),
+    "std-clients": ("Std over clients %", 1), "reached": ("Tasks at the target %", 0),
+    "rounds-to": ("Rounds to it", 1), "megabytes-to": ("MB to it", 1),
+    "ncm": ("NCM %", 1), "ridge": ("Ridge %", 1),
+    "megabytes": ("MB of the start", 0), "gradients": ("Its million gradients", 1),
+}  # fmt: skip
+"""By column of a setting its heading and decimals."""
+COSTS = ("megabytes", "gradients")  # the same in every seed, or nearly
+
+
+class Difference(NamedTuple):
+    """Of two starts over seeds; the 95 % interval is of this difference alone."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    def text(self, decimals: int = 1) -> str:
+        """Return it with its interval."""
+        mean, low, high = (f"{value:+.{decimals}f}" for value in self[:3])
+        return f"{mean} [{low}, {high}]" if self.low < self.high else mean
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What was measured of a setting."""
+
+    title: str
+    reference: str
+    rows: list[str]
+    values: pd.DataFrame  # a line a seed; its columns are (row, column)
+    target: str = ""  # "50 %"
+    rounds: int = 0  # of a task
+
+    @property
+    def starts(self) -> list[str]:
+        """The rows that can be chosen."""
+        return [row for row in self.rows if row != SEES_ALL]
+
+    @property
+    def most_megabytes(self) -> float:
+        """What the start that sends most sends."""
+        return max(1e-9, *(m for row in self.starts if (m := self.mean(row, "megabytes")) == m))
+
+    def of(self, row: str, column: str) -> pd.Series:
+        """Return a value a seed."""
+        return self.values.get((row, column), pd.Series(math.nan, self.values.index))
+
+    def mean(self, row: str, column: str) -> float:
+        """Return a mean over seeds; nan where there is none."""
+        return float(self.of(row, column).mean())
+
+    def less(self, row: str, column: str, other: str = "") -> Difference:
+        """Return a row less another, less the reference if none is named."""
+        of, against = self.of(row, column), self.of(other or self.reference, column)
+        found, p = paired(of.tolist(), against.tolist())
+        return Difference(found.mean, *interval(found), p)
+
+    def found(self, column: str = "accuracy") -> list[str]:
+        """Return the starts that differ from the reference: 5 % for all of them together (Holm)."""
+        others = [row for row in self.starts if row != self.reference]
+        differs = holm(pd.Series([self.less(row, column).p for row in others]).to_numpy())
+        return [row for row, one in zip(others, differs, strict=True) if one]
+
+
+def measured(
+    stored: Mapping[str, tables.Stored], recipes: Mapping[str, Path]
+) -> tuple[list[Setting], list[str]]:
+    """Return the settings that were measured, and what is missing of the others, in words."""
+    found, missing = [], []
+    for name, path in recipes.items():
+        if not name.startswith(f"{BENCH}/"):
+            continue
+        title = read_yaml(path).plain()["title"].removeprefix("Which start: ")
+        of = functools.partial(tables.rows_of, stored, name)
+        if not len(of(FRESH)):
+            missing.append(f"{title}: not measured yet")
+            continue
+        recipe = read_recipe(path, protocol=FRESH)
+        rounds, seeds = int(recipe.settings["task-rounds"][0]), len(recipe.seeds)
+        setting = Setting(
+            title, recipe.reference, [one.label for one in recipe.entrants],
+            values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds),
+            next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
+            rounds,
+        )  # fmt: skip
+        if len(setting.values) < seeds:
+            missing.append(f"{title}: {len(setting.values)} of {seeds} seeds so far")
+        if len(setting.values) < MIN_SEEDS:
+            continue
+        found.append(setting)
+        missing += [f"{title}: head {head}" for head in HEADS if not len(of(head))]
+    return found, missing
+
+
+def values_of(fresh: pd.DataFrame, heads: Mapping[str, pd.DataFrame], rounds: int) -> pd.DataFrame:
+    """Return a line a seed that all starts have, with the columns (row, column).
+
+    A task that never came to the target counts with all its rounds and what these would send.
+    """
+    wide = fresh.pivot(index=["row", "seed", "task"], columns="metric", values="value")
+    names = {one: f"{found[1]}-to" for one in wide if (found := TO_REACH.fullmatch(one))}
+    wide = wide.rename(columns=names).astype(float)
+    if "rounds-to" in wide:
+        came = wide["rounds-to"] < math.inf
+        each = (wide["megabytes-to"] / wide["rounds-to"])[came].median()
+        wide["reached"] = 100.0 * came[wide["rounds-to"].notna()]
+        wide["rounds-to"] = wide["rounds-to"].clip(upper=rounds)
+        wide["megabytes-to"] = wide["megabytes-to"].where(came, rounds * each)
+    found = wide.groupby(["seed", "row"]).mean()
+    for head, of_head in heads.items():
+        accuracies = of_head[of_head["metric"] == "accuracy"]
+        found[head] = accuracies.groupby(["seed", "row"])["value"].mean()
+    for cost in {*COSTS} & {*found}:  # Nothing was sent or computed for random weights.
+        free = found.index.get_level_values("row") == RANDOM
+        found[cost] = found[cost].mask(free & found[cost].isna(), 0.0)
+    of_seeds = found.unstack("row").swaplevel(axis=1)
+    return of_seeds.dropna(subset=[one for one in of_seeds if one[1] == "accuracy"])
+
+
+def together(settings: list[Setting]) -> Setting:
+    """Return the mean over settings, seed by seed: the seeds of two settings are independent."""
+    first = settings[0]
+    rows = [row for row in first.rows if all(row in one.rows for one in settings)]
+    mean = sum(one.values for one in settings) / len(settings)
+    return Setting("all", first.reference, rows, mean.dropna(how="all"))
+
+
+# ---- in words ------------------------------------------------------------------------------------
+
+
+def page(
+    settings: list[Setting], missing: list[str], stored: Mapping[str, tables.Stored]
+) -> dict[str, Any]:
+    """Return what the page of starts is filled with."""
+    parts = [
+        {
+            "title": one.title, "decision": decision(one), "table": table(one),
+            "seeds": len(one.values), "target": one.target, "rounds": one.rounds,
+        }
+        for one in settings
+    ]  # fmt: skip
+    return {
+        "settings": parts, "missing": missing, "chosen": chosen(stored),
+        "summary": table(together(settings)) if settings else [],
+        "seeds": [*dict.fromkeys(len(one.values) for one in settings)],
+        "undecided": [one.title for one in settings if not ahead(one)],
+        "reference": settings[0].reference if settings else "",
+    }  # fmt: skip
+
+
+def ahead(setting: Setting) -> list[str]:
+    """Return the starts that are more accurate than the reference, the best first."""
+    better = [row for row in setting.found() if setting.less(row, "accuracy").mean > 0]
+    return sorted(better, key=lambda row: -setting.mean(row, "accuracy"))
+
+
+def decision(setting: Setting) -> str:
+    """Return what to take, in sentences that the figures decide."""
+    reference, better = setting.reference, ahead(setting)
+    best = better[0] if better else reference
+    if better:
+        more = setting.less(best, "accuracy").text()
+        told = [
+            f"take `{best}`: {more} points of accuracy against `{reference}`{price(setting, best)}"
+        ]
+        alike = [
+            row for row in setting.starts
+            if row != best and setting.less(row, "accuracy", best).high >= 0
+        ]  # fmt: skip
+        if alike:
+            least = min([best, *alike], key=lambda row: setting.mean(row, "megabytes"))
+            told.append(f"Not told apart from it: {listed(alike)}")
+            told[-1] += f"; `{least}` sends least of these" * (least != best)
+    else:
+        told = [f"no start is shown to be more accurate than `{reference}`'s"]
+        worse = [row for row in setting.found() if row != RANDOM]
+        told += [f"Less accurate: {listed(worse)}"] * bool(worse)
+    if RANDOM in setting.rows:
+        more = setting.less(best, "accuracy", RANDOM)
+        side = "ahead of" if more.low > 0 else "behind" if more.high < 0 else "not told apart from"
+        told.append(f"It is {side} random weights: {more.text()} points")
+        sooner = setting.less(RANDOM, "rounds-to", best)
+        if sooner.low > 0:
+            told[-1] += (
+                f", and comes to {setting.target} {sooner.text().replace('+', '')} rounds sooner"
+            )
+        told[-1] = told[-1].replace("It", f"`{best}`", 1)
+    heads = [(setting.mean(row, head), row, head) for row in setting.starts for head in HEADS]
+    if known := [one for one in heads if one[0] == one[0]]:
+        accuracy, row, head = max(known)
+        told.append(
+            f"Without any training on the tasks, the head `{head}` on `{row}` comes to "
+            f"{accuracy:.1f} %; with it, `{best}` comes to {setting.mean(best, 'accuracy'):.1f} %"
+        )
+    return " ".join(f"{one}." for one in told)
+
+
+def price(setting: Setting, row: str) -> str:
+    """Say what a start sends, next to the reference."""
+    sent, reference = (setting.mean(one, "megabytes") for one in (row, setting.reference))
+    if not reference > 0 or math.isnan(sent):
+        return ""
+    times = f"{sent / reference:.1f}"
+    return ", at the same megabytes" if times == "1.0" else f", for {times} times the megabytes"
+
+
+def listed(rows: list[str]) -> str:
+    """Return names as text."""
+    return ", ".join(f"`{row}`" for row in rows)
+
+
+def table(setting: Setting) -> list[list[str]]:
+    """Return the lines of a setting's table, headings first: means, and below them differences."""
+    has = [one for one in COLUMNS if any(setting.mean(row, one) == setting.mean(row, one)
+                                         for row in setting.rows)]  # fmt: skip
+    lines = [["Start", *(COLUMNS[one][0] for one in has)]]
+    for row in setting.rows:
+        cells = [escaped(row) + " (sees all data)" * (row == SEES_ALL)]
+        for one in has:
+            mean, decimals = setting.mean(row, one), COLUMNS[one][1]
+            text = f"{mean:,.{decimals}f}" if mean == mean else NONE
+            if row != setting.reference and mean == mean and one not in COSTS:
+                text += f"<br>{escaped(setting.less(row, one).text(decimals))}"
+            cells.append(text)
+        lines.append(cells)
+    return lines
+
+
+def chosen(stored: Mapping[str, tables.Stored]) -> list[list[str]]:
+    """Return by setting and row the rates that a search chose, with the score of its tasks."""
+    found = []
+    for one in stored.values():
+        folder, _, name = one.about["recipe"].partition("/")
+        heading, *trials = one.about.get("trials", [[]])
+        for trial in trials if (folder, one.about["protocol"]) == (BENCH, TUNE) else []:
+            of = dict(zip(heading, trial, strict=False))
+            if of.get("Chosen") == "chosen":
+                rates = of["Values"].replace(",", ", ")
+                found.append(
+                    [escaped(cell) for cell in (name, of["Method"], rates, of["Accuracy %"])]
+                )
+    return found

@@ -1,0 +1,212 @@
+"""The tables that the pages are made of: what runs measured, a line per row, seed, task and metric.
+
+docs/tables/NAME.csv.gz has what the run in the folder NAME of the outputs measured, and about.json
+how each was made. Of runs from before there were such tables docs/claims.csv has a mean a seed.
+"""
+
+import gzip
+import hashlib
+import json
+import math
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError, say
+from coprefl_flwr.files import read_json, read_text, write_atomically
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.yaml_file import read_yaml
+from coprefl_flwr.report.columns import STOPPED
+
+FOLDERS = ("claims", "claims/primary", "startbench")  # of the examples, with recipes
+NO_RECIPES = ("claims.yaml", "primary.yaml")
+KEY = ["table", "row", "seed", "task", "metric"]
+OF_SEED = ["recipe", "protocol", "table", "row", "metric", "seed"]
+UNNAMED = "as set"  # the protocol of a recipe that has none
+MADE = {
+    "versions": "versions", "machine": "machine", "date": "date (UTC)",
+    "commit": "commit of the package",
+}  # fmt: skip
+"""By key of about.json, what a report calls it."""
+
+
+class Stored(NamedTuple):
+    """What a run measured."""
+
+    about: dict[str, Any]  # recipe, protocol, settings (hashed), those of MADE, trials of a search
+    rows: pd.DataFrame  # the columns of KEY, and value
+
+
+def recipes_of(examples: Path) -> dict[str, Path]:
+    """Return the recipes by their names, such as primary/coprefl-ratio."""
+    found = [path for one in FOLDERS for path in sorted((examples / one).glob("*.yaml"))]
+    return {f"{p.parent.name}/{p.stem}": p for p in found if p.name not in NO_RECIPES}
+
+
+# ---- from reports --------------------------------------------------------------------------------
+
+
+def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
+    """Return what the finished runs of recipes measured, by the names of their folders.
+
+    What was run with other settings than its recipe has is left out, with a line that says so.
+    """
+    names = {read_yaml(path).plain()["title"]: name for name, path in recipes.items()}
+    found = {}
+    for file in sorted(outputs.glob("*/recipe.yaml")):
+        run, report = read_yaml(file).plain(), file.parent / "report"
+        name, protocol = names.get(run.get("title")), run.get("protocol", "")
+        if name is None:
+            continue
+        if why := left_out(file, run, recipes[name], protocol):
+            say(f"{file.parent} is left out: {why}", file=sys.stderr)
+            continue
+        made = dict(cells_of(read_text(report / "provenance.md").partition("\n## Settings")[0]))
+        about = {"recipe": name, "protocol": protocol or UNNAMED, "settings": hashed(run)}
+        about |= {key: made.get(line, "") for key, line in MADE.items()}
+        trials = [
+            cells
+            for search in sorted((report / "tables").glob("*-search.md"))
+            for cells in cells_of(read_text(search))
+        ]
+        about |= {"trials": trials} if trials else {}
+        found[file.parent.name] = Stored(about, rows_of_units(report / "units.csv"))
+    return found
+
+
+def left_out(file: Path, run: Mapping[str, Any], path: Path, protocol: str) -> str:
+    """Say why a run is not that of a recipe and its protocol, or not reported; "" if it is."""
+    try:
+        here, there = settings_of(run), settings_of(read_recipe(path, protocol=protocol).effective)
+    except SettingsError as error:  # The recipe has not this protocol any more.
+        return str(error)
+    other = [key for key in here | there if here.get(key) != there.get(key)]
+    if other:
+        return f"it has another {', '.join(other)} than {path}"
+    units = file.parent / "report" / "units.csv"
+    if not units.is_file() or units.stat().st_mtime < file.stat().st_mtime:
+        return f"it has no report since its last run: coprefl report {file.parent}"
+    return ""
+
+
+def settings_of(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Return what decides on a recipe's numbers but for seeds; its files may lie elsewhere."""
+    keys = ("scale", "methods", "search", "select", "search-by", "search-trials")
+    given = recipe["settings"] | {key: recipe[key] for key in keys if key in recipe}
+    texts = {key: json.dumps(given[key], sort_keys=True) for key in given if key != "data-dir"}
+    return {key: re.sub(r'[^\s":]*/', "", text) for key, text in texts.items()}
+
+
+def hashed(recipe: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a recipe's settings, cut."""
+    return hashlib.sha256(json.dumps(sorted(settings_of(recipe).items())).encode()).hexdigest()[:16]
+
+
+def cells_of(markdown: str) -> list[list[str]]:
+    """Return the cells of the lines of a report's table, as plain text."""
+    lines = [one[2:-2].split(" | ") for one in markdown.splitlines() if one.startswith("| ")]
+    return [
+        [re.sub(r"\\(.)", r"\1", cell.strip("*").rstrip(" †")) for cell in one] for one in lines
+    ]
+
+
+def rows_of_units(path: Path) -> pd.DataFrame:
+    """Return what a report's units.csv has of seeds that are done."""
+    texts = dict.fromkeys(("comparison", "row", "label"), str)
+    units = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=texts)
+    units = units.rename(columns={"comparison": "table"})
+    of = units.pop("unit").str.extract(r"^seed (\d+)(?:, task (\d+))?").fillna(0).astype(int)
+    units["seed"], units["task"] = of[0], of[1]
+    # A label names a row where no other row has it.
+    alone = units.groupby(["table", "label"])["row"].transform("nunique") == 1
+    units["row"] = units.pop("label").where(alone, units["row"])
+    if "accuracy" in units:
+        seed = [units[name] for name in ("table", "row", "seed")]
+        units = units[units["accuracy"].notna().groupby(seed).transform("all")]
+    found = units.melt(KEY[:-1], var_name="metric").dropna()
+    # As they are stored, so that pages are the same before and after.
+    return found.assign(value=[float(f"{one:.10g}") for one in found["value"]])
+
+
+# ---- the stored ones -----------------------------------------------------------------------------
+
+
+def write(folder: Path, tables: Mapping[str, Stored]) -> None:
+    """Store tables; the same ones give the same bytes."""
+    for name, one in tables.items():
+        texts = one.rows.assign(value=[f"{value:.10g}" for value in one.rows["value"]])
+        content = texts.to_csv(index=False, lineterminator="\n").encode()
+        write_atomically(folder / f"{name}.csv.gz", gzip.compress(content, mtime=0))
+    abouts = {name: tables[name].about for name in sorted(tables)}
+    write_atomically(folder / "about.json", (json.dumps(abouts, indent=1) + "\n").encode())
+
+
+def read(folder: Path) -> dict[str, Stored]:
+    """Return the stored tables by their names."""
+    file = folder / "about.json"
+    abouts = read_json(file, dict) if file.is_file() else {}
+    texts = dict.fromkeys(("table", "row", "metric"), str)
+    return {
+        name: Stored(about, pd.read_csv(folder / f"{name}.csv.gz", dtype=texts))
+        for name, about in abouts.items()
+    }
+
+
+def of_today(tables: Mapping[str, Stored], recipes: Mapping[str, Path]) -> dict[str, Stored]:
+    """Return the tables whose recipes have their settings still; the others get a line."""
+    found = {}
+    for name, one in tables.items():
+        path, protocol = recipes.get(one.about["recipe"]), one.about["protocol"]
+        try:
+            now = path and hashed(
+                read_recipe(path, protocol="" if protocol == UNNAMED else protocol).effective
+            )
+        except SettingsError:
+            now = None
+        if now == one.about["settings"]:
+            found[name] = one
+        else:
+            say(f"table {name} is left out: its recipe has other settings now", file=sys.stderr)
+    return found
+
+
+def rows_of(tables: Mapping[str, Stored], recipe: str, protocol: str) -> pd.DataFrame:
+    """Return all that was measured of a recipe; the same seed may lie in two tables."""
+    of = (recipe, protocol)
+    own = [t.rows for t in tables.values() if (t.about["recipe"], t.about["protocol"]) == of]
+    empty = pd.DataFrame(columns=[*KEY, "value"])
+    return pd.concat(own).drop_duplicates(KEY) if own else empty
+
+
+def by_seed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over tasks, a line per table, row, metric and seed.
+
+    Those of a start that never came to the loss at which it was to stop are infinite.
+    """
+    of_start = ["table", "row", "seed"]
+    late = rows[(rows["metric"] == STOPPED) & (rows["value"] == math.inf)]
+    never = rows.set_index(of_start).index.isin(late.set_index(of_start).index)
+    values = rows.assign(value=rows["value"].mask(never, math.inf))
+    found = values.groupby(["table", "row", "metric", "seed"], sort=False)["value"]
+    return found.agg(["mean", "count"]).set_axis(["value", "tasks"], axis=1).reset_index()
+
+
+def means(tables: Mapping[str, Stored], older: Path) -> pd.DataFrame:
+    """Return all means by seed; those of `older` of a recipe and protocol without a table."""
+    texts = dict.fromkeys(OF_SEED[:-1], str)
+    old = pd.DataFrame(columns=[*OF_SEED, "value", "tasks"])
+    if older.is_file():
+        old = pd.read_csv(older, keep_default_na=False, dtype=texts).astype({"value": float})
+    old["recipe"] = "claims/" + old["recipe"]
+    new = [
+        by_seed(rows_of(tables, *of)).assign(recipe=of[0], protocol=of[1])
+        for of in {(t.about["recipe"], t.about["protocol"]): None for t in tables.values()}
+    ]
+    known = {(t.about["recipe"], t.about["protocol"]) for t in tables.values()}
+    kept = [pair not in known for pair in zip(old["recipe"], old["protocol"], strict=True)]
+    every = [one for one in (old[kept], *new) if len(one)]
+    return pd.concat(every) if every else old

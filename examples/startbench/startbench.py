@@ -1,0 +1,115 @@
+"""Measure every start of the package under one rule (see README.md beside this file).
+
+    python examples/startbench/startbench.py [SETTING ...] [--plan] [--write-rates]
+
+For each SETTING (all five, if none is named) rates are chosen first, then starts are made and
+measured. What is done is never done again: after Ctrl-C the same command goes on. The hours are
+said first; with --plan they are all that is said.
+
+The rates in a SETTING's recipe must be those that its protocol `tune` chooses; where they are not,
+the command says which, and ends before starts are made. --write-rates writes them into the recipe.
+"""
+
+import argparse
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import yaml
+
+from coprefl_flwr.files import read_text
+
+HERE = Path(__file__).parent
+sys.path.append(str(HERE.parent / "claims"))
+from tables import cells_of  # noqa: E402
+
+SETTINGS = ("unseen-classes", "another-dataset", "unseen-domain", "unseen-people", "glyphs")
+TUNE, FRESH, HEADS = "tune", "fresh", ("ncm", "ridge")
+PROTOCOLS = (TUNE, FRESH, *HEADS)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the settings one after the other; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("settings", nargs="*", metavar="SETTING", help=f"of {', '.join(SETTINGS)}")
+    parser.add_argument("--workers", default="1", help="processes (1: the same digits every time)")
+    parser.add_argument("--outputs", type=Path, default=Path("outputs"), help="folder of results")
+    parser.add_argument("--plan", action="store_true", help="only say what all of it would take")
+    parser.add_argument(
+        "--write-rates", action="store_true", help="write the rates that were chosen"
+    )
+    asked = parser.parse_args(given)
+    for name in asked.settings:
+        if name not in SETTINGS:
+            parser.error(f"setting '{name}': allowed are {', '.join(SETTINGS)}")
+    recipes = [HERE / f"{name}.yaml" for name in asked.settings or SETTINGS]
+    # Heads that need no training take the starts of `fresh`, and next to nothing.
+    for path, protocol in itertools.product(recipes, (TUNE, FRESH)):
+        if status := coprefl("plan", path, protocol, []):
+            return status
+    for path in [] if asked.plan else recipes:
+        for protocol in PROTOCOLS:
+            out = asked.outputs / f"startbench-{path.stem}-{protocol}"
+            options = ["--workers", asked.workers, "--out", str(out)]
+            if status := coprefl("run", path, protocol, options):
+                return status
+            if protocol == TUNE:
+                wrong = set_rates(path, chosen(out)) if asked.write_rates else unlike(path, out)
+                if wrong:
+                    print("\n".join(wrong), file=sys.stderr)
+                    return 1
+    return 0
+
+
+def coprefl(verb: str, path: Path, protocol: str, options: Sequence[str]) -> int:
+    """Run the command on one protocol of a recipe; return its exit status."""
+    command = ["coprefl", verb, str(path), "--protocol", protocol, *options]
+    print(" ".join(command), flush=True)
+    return subprocess.run(command, check=False).returncode
+
+
+def chosen(out: Path) -> dict[str, dict[str, float]]:
+    """Return by row the values that the search of a folder chose."""
+    lines = cells_of(read_text(out / "report" / "tables" / "table-search.md"))
+    return {
+        row: {key: float(value) for key, _, value in (p.partition("=") for p in values.split(","))}
+        for row, values, *_, fate in lines[1:]
+        if fate == "chosen"
+    }
+
+
+def unlike(path: Path, out: Path) -> list[str]:
+    """Say which rates of a recipe are not those that were chosen."""
+    has = dict(rows(path))
+    return [
+        f"{path}: {label}: {key} is {has[label].get(key)}, chosen was {value:g}"
+        for label, values in chosen(out).items()
+        for key, value in values.items()
+        if has[label].get(key) != value
+    ]
+
+
+def rows(path: Path) -> Iterator[tuple[str, Mapping[str, float | str]]]:
+    """Yield the label and the options of each row of a recipe."""
+    for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["methods"]:
+        yield next(iter(entry.items())) if isinstance(entry, dict) else (entry, {})
+
+
+def set_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Write the chosen rates into the rows of a recipe, whose lines else stay as they are."""
+    before, mark, after = path.read_text(encoding="utf-8").partition("\nreference:")
+    for label, values in rates.items():
+        for key, value in values.items():
+            row = re.compile(rf"(?m)^(  - {re.escape(label)}: \{{.*\b{key}: )[^,}}]+")
+            before, count = row.subn(rf"\g<1>{value:g}", before)
+            if count != 1:
+                return [f"{path}: {label} has no {key} to be set"]
+    path.write_text(before + mark + after, encoding="utf-8")
+    return []
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
