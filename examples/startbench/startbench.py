@@ -103,7 +103,7 @@ def set_rates(path: Path, rates: Mapping[str, Mapping[str, float]]) -> list[str]
     before, mark, after = path.read_text(encoding="utf-8").partition("\nreference:")
     for label, values in rates.items():
         for key, value in values.items():
-            row = re.compile(rf"(?m)^(  - {re.escape(label)}: \{{.*\b{key}: )[^,}}]+")
+            row = re.compile(rf"(?m)^(  - {re.escape(label)}: \{{.*(?<![\w-]){key}: )[^,}}]+")
             before, count = row.subn(rf"\g<1>{value:g}", before)
             if count != 1:
                 return [f"{path}: {label} has no {key} to be set"]
