@@ -54,7 +54,9 @@ def main(given: Sequence[str] | None = None) -> int:
         for protocol in PROTOCOLS:
             out = asked.outputs / f"startbench-{path.stem}-{protocol}"
             options = ["--workers", asked.workers, "--out", str(out)]
-            if status := coprefl("run", path, protocol, options):
+            status = coprefl("run", path, protocol, options)
+            # A rate at which training diverges fails its trial alone: what is left is chosen from.
+            if status and not (protocol == TUNE and search_of(out).exists()):
                 return status
             if protocol == TUNE:
                 wrong = set_rates(path, chosen(out)) if asked.write_rates else unlike(path, out)
@@ -71,9 +73,14 @@ def coprefl(verb: str, path: Path, protocol: str, options: Sequence[str]) -> int
     return subprocess.run(command, check=False).returncode
 
 
+def search_of(out: Path) -> Path:
+    """Return the file with the trials of a run."""
+    return out / "report" / "tables" / "table-search.md"
+
+
 def chosen(out: Path) -> dict[str, dict[str, float]]:
     """Return by row the values that the search of a folder chose."""
-    lines = cells_of(read_text(out / "report" / "tables" / "table-search.md"))
+    lines = cells_of(read_text(search_of(out)))
     return {
         row: {key: float(value) for key, _, value in (p.partition("=") for p in values.split(","))}
         for row, values, *_, fate in lines[1:]
