@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from coprefl_flwr.front import pretrain as pretrain
     from coprefl_flwr.front import tasks as tasks
     from coprefl_flwr.learning import ServerData as ServerData
+    from coprefl_flwr.rounds import of_flower as of_flower
     from coprefl_flwr.strategies import *  # noqa: F403
 
 __version__ = "0.2.0"
@@ -40,6 +41,7 @@ FOUND = {
     ),
     "data": ("load_dataset",),
     "learning": ("ServerData",),
+    "rounds": ("of_flower",),
     "clients": ("query_reply",),
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),

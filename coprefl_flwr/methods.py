@@ -3,6 +3,7 @@
 A built-in method is its strategy's file, its client's where it has one, and its line in
 `coprefl_flwr.strategies`, which is the table that is read here. A user's own is a strategy class,
 named by its place: `module:NAME`, `path/file.py:NAME`, an entry point or a registered name.
+One of Flower's own is named alike: `flwr.serverapp.strategy:NAME`.
 """
 
 import copy
@@ -21,6 +22,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.rounds.flowers import VERSION, FlowerStrategy, adapted
 from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
@@ -69,7 +71,12 @@ class Method:
 
     @property
     def text(self) -> str:
-        """The hash of a user's own method's source; "" for a built-in one, which has a version."""
+        """The hash of a user's own method's source, Flower's version for one of Flower's.
+
+        "" for a built-in one, which has a version of its own.
+        """
+        if issubclass(self.strategy_class, FlowerStrategy):
+            return VERSION
         return "" if self.name in METHODS else plugins.hash_at("method", self.name)
 
     @functools.cached_property
@@ -210,7 +217,7 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Method:
     if name in METHODS or not plugins.is_place("method", name):
         names = [*(known or METHODS), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))
-    method = Method(name, _checked(name, plugins.find("method", name)))
+    method = Method(name, _checked(name, adapted(plugins.find("method", name))))
     if role and role not in method.roles:
         raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
     return method

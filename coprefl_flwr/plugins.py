@@ -49,7 +49,10 @@ METRIC = "metric:"
 """What the name of a user's own metric begins with, in replies, rows and columns."""
 
 VARIABLE = "COPREFL_ALLOW"
-BUILT_IN = ("coprefl_flwr.clients", "coprefl_flwr.strategies", "flwr_datasets.partitioner")
+BUILT_IN = (
+    *("coprefl_flwr.clients", "coprefl_flwr.strategies"),
+    *("flwr.serverapp.strategy", "flwr_datasets.partitioner"),
+)
 """Modules whose classes settings may always name."""
 
 Registered = dict[tuple[str, str], tuple[Any, bytes]]

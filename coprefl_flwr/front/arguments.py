@@ -1,25 +1,15 @@
 """What the functions of the Python interface are given: what cannot be is told in one line."""
 
-import difflib
 from typing import Any
 
+from flwr.serverapp.strategy import Strategy
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from coprefl_flwr import strategies
 from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.front.held import Clients, Tasks
+from coprefl_flwr.rounds import of_flower
 from coprefl_flwr.strategies import RoundStrategy
-
-_HERE = {
-    "QFedAvg": "QFFL()",
-    "FedAdagrad": "FedAdam()",
-    "FedMedian": "FedAvg(aggregation='median')",
-    "FedTrimmedAvg": "FedAvg(aggregation='trimmed-mean')",
-    "Krum": "FedAvg(aggregation='krum')",
-    "MultiKrum": "FedAvg(aggregation='multi-krum')",
-}
-"""What stands for a strategy of Flower's that has another name in this package."""
 
 
 def named(given: Any) -> str:
@@ -38,28 +28,26 @@ def named(given: Any) -> str:
     return f"a function ({given.__name__})" if hasattr(given, "__code__") else f"of type {kind}"
 
 
-def check_method(given: Any, usage: str) -> None:
-    """Raise a SettingsError unless a method is a strategy or a text; `usage` shows the order."""
+def checked_method(given: Any, usage: str) -> RoundStrategy | str:
+    """Return a method: a text, a strategy, or one of Flower's own as a strategy of this package.
+
+    Raises a SettingsError for anything else; `usage` shows the order of arguments.
+    """
     if isinstance(given, RoundStrategy | str):
-        return
+        return given
+    if isinstance(given, Strategy):
+        return of_flower(given)
     kind = given if isinstance(given, type) else type(given)
-    if issubclass(kind, RoundStrategy):
-        problem = f"method is the class {kind.__name__}"
-        raise SettingsError(f"{problem}: make one of it, as in cp.CoPreFL(gamma=0.5)")
-    bases = [one.__name__ for one in kind.__mro__ if one.__module__.startswith("flwr.")]
-    if "Strategy" in bases:
-        problem = f"method is {kind.__name__}, a strategy of Flower's own, which cannot run here"
-        raise SettingsError(f"{problem}; give {_instead_of(bases[0])}")
+    if issubclass(kind, Strategy):
+        example = (
+            "cp.CoPreFL(gamma=0.5)" if issubclass(kind, RoundStrategy) else f"{kind.__name__}()"
+        )
+        raise SettingsError(f"method is the class {kind.__name__}: make one of it, as in {example}")
+    if any(one.__module__.startswith("flwr.server.strategy") for one in kind.__mro__):
+        problem = f"method is {kind.__name__}, a strategy of Flower's older kind"
+        raise SettingsError(f"{problem}; take one of flwr.serverapp.strategy")
     wanted = "a method such as cp.CoPreFL(gamma=0.5), or a text such as 'fedavg'"
     raise SettingsError(f"method is {named(given)}; needed is {wanted}: {usage}")
-
-
-def _instead_of(name: str) -> str:
-    """Return how the method is made that is nearest to a strategy of Flower's."""
-    classes = [one for one in vars(strategies).values() if isinstance(one, type)]
-    known = [one.__name__ for one in classes if issubclass(one, RoundStrategy) and one.name]
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.7) or ["FedAvg"]
-    return f"cp.{_HERE.get(name, near[0] + '()')}"
 
 
 def check_module(given: Any, what: str, more: str = "") -> None:

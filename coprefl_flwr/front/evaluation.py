@@ -15,9 +15,9 @@ from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.front.arguments import (
-    check_method,
     check_module,
     check_tasks,
+    checked_method,
     made_network,
     named,
 )
@@ -386,7 +386,8 @@ def _of_tasks(
         except TypeError as error:
             problem = f"method = {kind.__name__}: {one_line(error)}"
             raise SettingsError(f"{problem}; give a strategy that is made of it") from error
-    check_method(given, f"{USAGE[:-1]}, method=cp.FedProx(mu=0.1))")
+    given = checked_method(given, f"{USAGE[:-1]}, method=cp.FedProx(mu=0.1))")
+    assert isinstance(given, RoundStrategy)
     used, name = method_of(given), type(given).__name__
     if isinstance(given, Schedule | ServerRefined) or TASK not in used.roles:
         others = ", ".join(one for one, other in METHODS.items() if TASK in other.roles)

@@ -9,13 +9,14 @@ from typing import Any
 
 from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.front.arguments import check_method, check_module
+from coprefl_flwr.front.arguments import check_module, checked_method
 from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
     check_workers,
@@ -54,7 +55,7 @@ ARGUMENTS = {key: key.replace("-", "_") for key in TRAINING_KEYS}
 
 
 def pretrain(
-    method: RoundStrategy | str,
+    method: Strategy | str,
     model: nn.Module,
     clients: Clients | Sequence[Any] | ClientApp,
     rounds: int = 50,
@@ -73,8 +74,9 @@ def pretrain(
 
     Parameters
     ----------
-    method : RoundStrategy or str
-        Such as `CoPreFL(gamma=0.5, participants=20)`, one of your own, or a text as in recipes:
+    method : Strategy or str
+        Such as `CoPreFL(gamma=0.5, participants=20)`, one of your own, one of Flower's own (with
+        `participants` and `seed` as `of_flower` takes them), or a text as in recipes:
         "coprefl:gamma=0.5", "cyclic:rounds=5+fedavg". Its `seed` is that of all random choices
         (`seed` in `options` for a text).
     model : nn.Module
@@ -104,7 +106,7 @@ def pretrain(
     RunFailedError
         If the clients failed a round too often.
     """
-    check_method(method, USAGE)
+    method = checked_method(method, USAGE)
     check_module(model, "model", f": {USAGE}")
     check_weights(model, "model")
     check_workers(workers)

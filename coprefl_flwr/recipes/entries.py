@@ -42,7 +42,7 @@ def values_of(
     found: list[Value] = []
     if len(entry.listed(key)) > MOST_VALUES:
         raise entry.error(f"{key}: more than {MOST_VALUES} values")
-    for value in entry.listed(key):
+    for value in map(_as_one_text, entry.listed(key)):
         if isinstance(value.value, dict | list) or value.value is None:
             raise value.error(f"{key}: must be a plain value")
         try:
@@ -53,6 +53,16 @@ def values_of(
         if found.count(found[-1]) > 1:
             raise value.error(f"{key} names {found[-1]} twice")
     return tuple(found)
+
+
+def _as_one_text(entry: Located) -> Located:
+    """Return a method within a method, {method: NAME, OPTION: VALUE}, as the text of an option."""
+    if not isinstance(entry.value, dict) or "method" not in entry.value:
+        return entry
+    options = {key: one.plain() for key, one in entry.value.items()}
+    name = options.pop("method")
+    written = "&".join(f"{key}={value}" for key, value in options.items())
+    return entry.holding(f"{name}:{written}" if written else name)
 
 
 def metric_of(entry: Located, what: str) -> str:

@@ -16,6 +16,7 @@ from coprefl_flwr.rounds.combine import Total as Total
 from coprefl_flwr.rounds.exchange import Exchange as Exchange
 from coprefl_flwr.rounds.exchange import Replies as Replies
 from coprefl_flwr.rounds.exchange import joined as joined
+from coprefl_flwr.rounds.flowers import of_flower as of_flower
 from coprefl_flwr.rounds.network import HeadLayer as HeadLayer
 from coprefl_flwr.rounds.network import Network as Network
 from coprefl_flwr.rounds.protocol import MessageConfig as MessageConfig

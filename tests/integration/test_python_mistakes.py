@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.clientapp import ClientApp
+from flwr.server.strategy import FedAvg as OlderFedAvg
 from flwr.serverapp import strategy as flower
 from flwr_datasets.partitioner import IidPartitioner
 from torch import nn
@@ -54,7 +55,6 @@ def top3(logits, labels):
 
 FROZEN, LAZY = Perceptron().requires_grad_(False), nn.Sequential(nn.Flatten(), nn.LazyLinear(8))
 ARRAYS = (np.zeros((40, 3)), np.zeros(40, int))
-FLOWERS = flower.QFedAvg(client_learning_rate=0.1)
 TWO = cp.tasks(DATA, 1, 2, 2, "iid")
 
 MISTAKES = {
@@ -65,10 +65,9 @@ MISTAKES = {
     "a personalised method": (lambda: pretrain(cp.FedPCL()), "fedpcl is a method of"),
     "too many": (lambda: pretrain(cp.FedAvg(participants=9)), "participants = 9: .*clients = 4"),
     "tested": (lambda: pretrain(cp.FedAvg(evaluate_every=1)), "evaluate_starts"),
-    "Flower's strategy": (lambda: pretrain(flower.FedAvg()), r"FedAvg, .*give cp\.FedAvg\(\)"),
-    "Flower's class": (lambda: pretrain(flower.FedAdam), r"give cp\.FedAdam\(\)"),
-    "Flower's other name": (lambda: pretrain(FLOWERS), r"give cp\.QFFL\(\)"),
-    "Flower's robust one": (lambda: pretrain(flower.FedMedian()), "aggregation='median'"),
+    "Flower's class": (lambda: pretrain(flower.FedAdam), r"class FedAdam: .* as in FedAdam\(\)"),
+    "Flower's older kind": (lambda: pretrain(OlderFedAvg()), "FedAvg.*flwr.serverapp.strategy"),
+    "Flower's trees": (lambda: pretrain(flower.FedXgbBagging()), "joins boosted trees"),
     "a class in a schedule": (lambda: cp.Schedule([(cp.Cyclic, 2)]), "a phase is .*a pair of"),
     "a schedule without rounds": (lambda: cp.Schedule([cp.FedAvg()]), "FedAvg.*a pair"),
     # Networks and clients.
@@ -118,7 +117,7 @@ MISTAKES = {
     "its option": (lambda: evaluate(local_stesp=1), "'local_stesp'.*'local_steps'"),
     "its precision": (lambda: evaluate(precision="tf32"), "precision = tf32: .*NVIDIA GPU"),
     # What runs the tasks, and what is measured.
-    "Flower's method": (lambda: evaluate(method=flower.FedProx(1.0)), r"give cp\.FedProx\(\)"),
+    "Flower's method": (lambda: evaluate(method=flower.FedProx(0.5)), "fraction_train = 0.5"),
     "no task's method": (lambda: evaluate(method=cp.CoPreFL()), "method = CoPreFL: .*not run task"),
     "a schedule": (lambda: evaluate(method=cp.Schedule([(cp.FedAvg(), 1)])), "method = Schedule"),
     "one takes part": (lambda: evaluate(method=cp.FedAvg(participants=1)), "participants = 1"),

@@ -1,0 +1,73 @@
+"""The recipe with Flower's strategies: run, killed on the way, resumed, reported."""
+
+import re
+
+import pytest
+import yaml
+
+from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.sweep import check_runs
+from tests.common.checks import Killed, files
+from tests.common.recipes import Witness, run, tiny_recipe, write_recipe
+from tests.common.simulation import ROOT
+
+EXAMPLE = ROOT / "examples" / "flower_strategies.yaml"
+PLACE = "flwr.serverapp.strategy"
+
+
+@pytest.fixture(scope="module")
+def recipe(tiny_images, tmp_path_factory):
+    """The example's rows, in a study of seconds whose rounds have three participants."""
+    rows = yaml.safe_load(EXAMPLE.read_text())["methods"]
+    rows[-1]["private"]["num-sampled-clients"] = 3
+    content = tiny_recipe(tiny_images, {"tasks": 1}, methods=rows)
+    return write_recipe(tmp_path_factory.mktemp("recipe") / "recipe.yaml", content)
+
+
+@pytest.fixture(scope="module")
+def whole(recipe, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        assert run(recipe, folder / "out", Witness(), patch) == 0
+    return folder
+
+
+@pytest.mark.parametrize("scale", ["full", "small"])
+def test_the_example_can_be_read(scale):
+    rows = check_runs(read_recipe(EXAMPLE, (), scale))
+    assert sum(PLACE in one.settings.method for one in rows) == 6
+
+
+def test_every_row_is_reported(whole, capsys):
+    assert main(["report", str(whole / "out")]) == 0
+    table = capsys.readouterr().out
+    rows = ("coprefl", "fedavg", "trimmed mean", "median", "krum", "adam", "q-fedavg", "private")
+    for label in rows:
+        assert re.search(rf"^{label} +\d+\.\d\d", table, re.MULTILINE), label
+
+
+@pytest.mark.parametrize("strategy", ["FedAdam", "DifferentialPrivacy"])
+def test_killed_it_ends_with_the_same_bytes(strategy, whole, recipe, tmp_path, monkeypatch):
+    stop = ("train", strategy, "pretrain", 3)
+    with pytest.raises(Killed):
+        run(recipe, tmp_path / "out", Witness(stop), monkeypatch)
+    assert run(recipe, tmp_path / "out", Witness(), monkeypatch) == 0
+    assert files(tmp_path / "models") == files(whole / "models")
+    assert files(tmp_path / "out") == files(whole / "out")
+
+
+def test_a_value_that_is_searched_and_one_that_cannot_be(tiny_images, tmp_path):
+    def read(**options):
+        row = {"trimmed": {"method": f"{PLACE}:FedTrimmedAvg", **options}}
+        content = tiny_recipe(tiny_images, methods=[row], reference=None)
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    assert len(read(beta=[0.1, 0.2]).entrants[0].candidates()) == 2
+    for options, line in (
+        ({"bet": 0.1}, "did you mean 'beta'"),
+        ({"beta": "x"}, "beta = 'x': must be a number"),
+        ({"beta": 0.6}, "beta"),
+    ):
+        with pytest.raises(Exception, match=line):
+            read(**options)
