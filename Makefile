@@ -9,14 +9,15 @@ OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py pr
 # What is run with other versions of flwr than that which is installed.
 WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
-# Half of the time of all tests that start no Ray; in a job of their own.
-LONG := $(addprefix tests/,testing examples recipes) $(wildcard tests/integration/test_recipes_*.py)
+# Of the tests that start no Ray those that take longest, in two jobs of their own.
+RECIPES := tests/recipes $(wildcard tests/integration/test_recipes_*.py)
+EXAMPLES := tests/examples tests/testing
 # The lowest flwr that pyproject.toml allows.
 LOWEST := $(shell sed -n 's/.*flwr\[simulation\]>=\([0-9.]*\).*/\1/p' pyproject.toml)
 
 export PATH := $(BIN):$(PATH)
 
-.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests long-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs startbench clean
+.PHONY: help install quickstart tables test lint types tests flower-tests other-ray-tests lowest-flower-tests recipes-tests examples-tests other-tests lowest-tests newest deployment-test chaos benchmarks docs notebooks docs-examples release-check costs startbench clean
 
 help:
 	@echo "make quickstart   install, then pre-train and compare starting models (5 minutes, and as many to install)"
@@ -106,7 +107,7 @@ tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target flower-tests other-ray-tests other-tests long-tests lowest-flower-tests lowest-tests types
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target recipes-tests examples-tests flower-tests other-ray-tests other-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
@@ -120,11 +121,14 @@ other-ray-tests:
 lowest-flower-tests:
 	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
-long-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(LONG)
+recipes-tests:
+	$(FILLING) pytest -m "not ray and not deployment" $(RECIPES)
+
+examples-tests:
+	$(FILLING) pytest -m "not ray and not deployment" $(EXAMPLES)
 
 other-tests:
-	$(FILLING) pytest -m "not ray and not deployment" $(LONG:%=--ignore=%)
+	$(FILLING) pytest -m "not ray and not deployment" $(patsubst %,--ignore=%,$(RECIPES) $(EXAMPLES))
 
 lowest-tests:
 	PYTHONPATH=$(CURDIR)/.lowest $(FILLING) pytest $(WITH_OTHERS)
