@@ -128,8 +128,8 @@ def measure(
             seconds.append(time.monotonic() - began[0])
             began[0] = time.monotonic()
 
-        strategy.start(grid, to_record(start), rounds + 1, hooks=[after_round])
-    traffic = strategy.history.traffic[rounds + 1]
+        result = strategy.start(grid, to_record(start), rounds + 1, hooks=[after_round])
+    traffic = result.history.traffic[rounds + 1]
     return Measured(median(seconds[1:]), traffic["client-bytes-down"], traffic["client-bytes-up"])
 
 

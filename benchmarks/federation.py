@@ -22,7 +22,8 @@ from coprefl_flwr.learning import AdamTraining, LocalTraining
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.prototypes import no_prototypes
-from coprefl_flwr.rounds.strategy import Hook, RoundReport, RoundStrategy
+from coprefl_flwr.rounds.run import Hook, RoundReport
+from coprefl_flwr.rounds.strategy import RoundStrategy
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL
 
 STRATEGIES: dict[str, type[RoundStrategy]] = {

@@ -4,8 +4,6 @@ Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` 
 `NumPyClient`, `flwr.client`.
 """
 
-import importlib.metadata
-import inspect
 import logging
 import os
 import socket
@@ -23,7 +21,6 @@ from flwr.app import Message
 from flwr.common.config import flatten_dict, parse_config_args
 from flwr.common.logger import update_console_handler
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
@@ -211,34 +208,6 @@ def plain_log() -> Iterator[None]:
         raise
     finally:
         flower.removeFilter(demote)
-
-
-def at_absolute_rounds(
-    more: Mapping[str, Any], offset: int, ended: Callable[[int], None]
-) -> dict[str, Any]:
-    """Return what Flower's `start` takes besides, with a `should_stop` that knows resumed runs.
-
-    Flower from 1.43 on ends its loop where `should_stop` is true, which it gives the round of its
-    own counting: `offset` is added. `ended` is called with the round that was the last.
-
-    Raises a SettingsError for one where Flower does not have it.
-    """
-    if more.get("should_stop") is None:
-        return dict(more)
-    if "should_stop" not in inspect.signature(Strategy.start).parameters:
-        here = importlib.metadata.version("flwr")
-        raise SettingsError(
-            f"should_stop: flwr {here} does not have it, 1.43 is the first; stop=..., a function "
-            "of a round's report, does the same with any"
-        )
-
-    def asked(server_round: int, *args: Any, **named: Any) -> bool:
-        last = bool(more["should_stop"](server_round + offset, *args, **named))
-        if last:
-            ended(server_round + offset)
-        return last
-
-    return {**more, "should_stop": asked}
 
 
 def changing_mod() -> str:

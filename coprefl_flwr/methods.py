@@ -97,14 +97,25 @@ class Method:
         return self.refined or self.strategy_class.server_data in ("server", "both")
 
     @property
+    def version(self) -> int:
+        """Raised when the method's results change: results are stored under it."""
+        return VERSIONS.get(self.name, 1)
+
+    @property
     def trains_locally(self) -> bool:
         """Whether its clients train as the settings of local training say."""
-        return self.strategy_class.local_training
+        return HEAD not in self.roles and self.strategy_class.actions != ("train.query",)
+
+    @property
+    def samples_clients(self) -> bool:
+        """Whether the participants of a round are drawn from the clients."""
+        return HEAD not in self.roles and bool(self.strategy_class.actions)
 
     def defaults(self, role: str) -> dict[str, Value]:
         """Return the values of its own options, and of local training, where a user sets none."""
         own = {key: one.default for key, one in self.options.items() if one.default is not None}
-        other = self.strategy_class.personal_defaults if role == PERSONALISED else {}
+        personal = {key: one.personal for key, one in self.options.items()}
+        other = {k: v for k, v in personal.items() if v is not None and role == PERSONALISED}
         return {**own, **self.strategy_class.training_defaults, **other}
 
     def strategy(
@@ -185,6 +196,14 @@ def _server_data(server: ServerDataOf | None, whose: str, training: LocalTrainin
     return found
 
 
+REFINED = {"coprefl": "coprefl-sgd", "coprefl-std": "coprefl-std-sgd"}
+"""Names of refined methods that are not NAME-refined."""
+
+VERSIONS = {"fedpcl": 2}
+"""Raised when a method's results change, as results are stored under it; 1 where it is not named.
+That of fedpcl: its head has Table 7's BatchNorm by default."""
+
+
 def _built_in() -> dict[str, Method]:
     """Return the methods of the table in `coprefl_flwr.strategies`, then their refined forms."""
     classes = [
@@ -197,7 +216,7 @@ def _built_in() -> dict[str, Method]:
         name: Method(name, one, refined=True)
         for one in classes
         if PRETRAINING in one.roles and not one.server_data
-        for name in [one.refined_name or f"{one.name}-refined"]
+        for name in [REFINED.get(one.name, f"{one.name}-refined")]
     }
     return plain | refined
 

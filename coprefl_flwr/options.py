@@ -36,6 +36,7 @@ def option(
     choices: tuple[str, ...] = (),
     own: str = "",
     key: str = "",
+    personal: Value | None = None,
     takes: tuple[str, ...] = (),
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
@@ -45,11 +46,18 @@ def option(
     the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
     too (see `coprefl_flwr.plugins`). `key` is the option's name in run-config and
     recipes, if that is not the field's name with hyphens. `takes` is what a text can also be given
-    as: COUNT, and in a recipe NUMBERS or WORDS.
+    as: COUNT, and in a recipe NUMBERS or WORDS. `personal` is the default in a personalised study.
     """
     limits = {"minimum": minimum, "maximum": maximum, "above": above}
-    about = {"meaning": meaning, "unit": unit, "choices": choices, "own": own, "key": key}
-    return field(default=default, metadata={**about, **limits, "takes": takes})
+    about: dict[str, Any] = {
+        "meaning": meaning,
+        "unit": unit,
+        "choices": choices,
+        "own": own,
+        "key": key,
+    }
+    about |= {"personal": personal, "takes": takes}
+    return field(default=default, metadata={**about, **limits})
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,7 @@ class Option:
     above: float | None = None
     choices: tuple[str, ...] = ()
     own: str = ""
+    personal: Value | None = None
     takes: tuple[str, ...] = ()
 
     def read(self, value: object) -> Any:

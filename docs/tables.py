@@ -56,6 +56,8 @@ TESTED_IN = {
 }
 """Where the tests of a method's formulas are, if not in the file named after its strategy's."""
 
+ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
+"""Methods that do not average, and whose server needs sums alone all the same; tested by rules."""
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
@@ -110,7 +112,12 @@ def _linked(name: str) -> str:
 
 def _sums(method: Method) -> str:
     """Return "yes" for a method whose server needs only sums of clients' arrays."""
-    return "yes" if method.strategy_class.needs_only_sums else ""
+    return "yes" if needs_only_sums(method) else ""
+
+
+def needs_only_sums(method: Method) -> bool:
+    """Return whether sums of clients' arrays are all that a method's server needs."""
+    return method.strategy_class.averages or method.strategy_class.name in ONLY_SUMS
 
 
 def _own(method: Method, role: str) -> str:

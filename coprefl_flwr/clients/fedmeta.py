@@ -24,8 +24,8 @@ class FedMetaClient(CoPreFLClient):
 
     The adaptation runs in train mode, which renews BatchNorm's statistics, and the query loss is
     taken in eval mode; each set is one batch, since the second order goes through both. "meta-sgd"
-    has an inner rate for every number of the model: they are sent behind the model, and `query`
-    returns their gradients in the same place.
+    has an inner rate for every number of the model: they are in `config["extra"]["rates"]`, and
+    `query` returns their gradients as arrays "rates/NAME".
 
     A request with "local-steps" is for so many meta steps theta <- theta - beta grad L_Q(theta')
     in turn, each on the whole of this round's sets, and for the model and rates after them.
@@ -40,9 +40,8 @@ class FedMetaClient(CoPreFLClient):
 
         With "local-steps" the model in the place of gradients, and the mean loss of the steps.
         """
-        number = len(self.model.state_dict())
-        self.load(parameters[:number])
-        sent = parameters[number:]
+        self.load(parameters)
+        sent: Arrays = config.get("extra", {}).get("rates", {})
         rates = self.rates(sent, config)
         support, query = (part.batch(slice(None), self.device) for part in self.split(config))
         seeded = torch_seeded(*self.key(config, "adaptation"))
@@ -92,12 +91,11 @@ class FedMetaClient(CoPreFLClient):
             moved[name] = after.detach().requires_grad_(rate.requires_grad)
         return moved
 
-    def learnt(self, rates: Tensors, sent: Parameters) -> Arrays:
+    def learnt(self, rates: Tensors, sent: Arrays) -> Arrays:
         """Return the model's arrays and, where rates were sent, theirs behind them."""
         state, first = model_arrays(self.model), first_names(self.model)
-        before = dict(zip(weights_of(state), sent, strict=True)) if sent else {}
         after: Arrays = {}
-        for name, array in before.items():
+        for name, array in sent.items():
             moved = rates.get(first[name])  # None for what is frozen.
             after[f"rates/{name}"] = array if moved is None else as_array(moved, name)
         return state | after
@@ -122,14 +120,13 @@ class FedMetaClient(CoPreFLClient):
             }
         return {**weights, **buffers}
 
-    def rates(self, sent: Parameters, config: Config) -> Tensors:
+    def rates(self, sent: Arrays, config: Config) -> Tensors:
         """Return the inner rate of every parameter: one number for all, or those that were sent."""
         if not sent:
             rate = float(config["inner-learning-rate"])
             return {name: p.new_tensor(rate) for name, p in self.parameters().items()}
-        known = dict(zip(weights_of(model_arrays(self.model)), sent, strict=True))
         return {
-            name: torch.from_numpy(known[name]).to(self.device).requires_grad_()
+            name: torch.from_numpy(sent[name]).to(self.device).requires_grad_()
             for name in self.parameters()
         }
 

@@ -30,6 +30,7 @@ class FedPCLClient(StatefulClient):
     "temperature" and "fedpcl-variant". `noise` is added to the prototypes before they are sent.
     """
 
+    network = "projection"
     needs = frozenset({"state", "initial", "noise"})
 
     def __init__(

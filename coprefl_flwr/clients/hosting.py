@@ -16,6 +16,7 @@ from coprefl_flwr.handover import records_of
 from coprefl_flwr.rounds import protocol
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.rounds.combine import Accumulator, Chain, Rule, parse
+from coprefl_flwr.rounds.exchange import with_extra
 from coprefl_flwr.rounds.outliers import OTHER_NAMES, leave_out_rare_metrics, most_named
 from coprefl_flwr.rounds.protocol import NodeReply, config_of
 
@@ -39,6 +40,8 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     method = method_name(message.metadata.message_type)
     sent, extra = sent_arrays(message)
     config |= {"extra": extra} if extra else {}
+    returned = config.pop(protocol.RETURNED, [])
+    asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
     clients = config.pop("clients", None)
     unchanged = bool(config.pop(protocol.UNCHANGED, False))
     if unchanged or method == "evaluate":
@@ -50,7 +53,8 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         limits = Limits.parse(str(config.pop("limits", "")))
-        reply = run_all(make_client, list(map(int, clients)), method, sent, config, rule, limits)
+        ids = list(map(int, clients))
+        reply = run_all(make_client, ids, method, sent, config, rule, limits, asked)
         content = protocol.hosted_reply(reply)
         return Message(protocol.with_norm(content) if unchanged else content, reply_to=message)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
@@ -97,12 +101,15 @@ def run_all(
     config: Mapping[str, Any],
     rule: Rule,
     limits: Limits,
+    template: Arrays | None = None,
 ) -> NodeReply:
     """Run the clients in the order of their ids and add up their results by `rule`.
 
     A chain runs in the order given, each client from the arrays of the last good one. Clients whose
     arrays have other names than most clients' are left out: what they name is added up by itself.
+    `template` has the arrays that clients answer with, where those are not `sent` alone.
     """
+    template = sent if template is None else template
     chained, start, reply = isinstance(rule, Chain), sent, NodeReply()
     groups: dict[frozenset[str], _Alike] = {}
     asked = list(enumerate(clients))
@@ -111,9 +118,9 @@ def run_all(
             own = config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
-            limits.check(arrays, metrics, sent, rule)
+            limits.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            group = groups.get(names) or _Alike(rule, sent)
+            group = groups.get(names) or _Alike(rule, template)
             if chained:
                 start, arrays = cast_like(arrays, sent), {}
             group.add(client_id, arrays, metrics)
@@ -123,7 +130,7 @@ def run_all(
             reply.failed[client_id] = told(error)
     if not groups:
         return reply
-    chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, sent))
+    chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, template))
     for other in groups.values():
         reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
     reply.metrics = chosen.metrics

@@ -1,8 +1,10 @@
 """SCAFFOLD's client: local SGD corrected by control variates."""
 
+from typing import Any
+
 import torch
 
-from coprefl_flwr.arrays import Arrays, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, behind, weights_of, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
@@ -13,17 +15,15 @@ from coprefl_flwr.models import model_arrays
 class SCAFFOLDClient(StatefulClient):
     """Steps y <- y - eta (g(y) - c_i + c) (Algorithm 1, lines 7 to 13); its state is c_i.
 
-    `fit` is sent the model and behind it the server's variate c, one array for every weight; it
-    returns the trained model and behind it c_i^+ - c_i.
+    `config["extra"]["control"]` is the server's variate c, an array for every weight; `fit` returns
+    the trained model and, as arrays "control/NAME", c_i^+ - c_i.
     """
 
-    def fit(self, parameters: Parameters, config: Config) -> tuple[Parameters, int, Config]:
+    def fit(self, parameters: Parameters, config: Config) -> tuple[Any, int, Config]:
         """Return (weights and the change of the variate, n, {"loss"})."""
-        number = len(self.model.state_dict())
-        self.load(parameters[:number])
-        start = model_arrays(self.model)
+        self.load(parameters)
+        start, control = model_arrays(self.model), config["extra"]["control"]
         names = list(weights_of(start))
-        control = dict(zip(names, parameters[number:], strict=True))
         own = self.state.read(config) or zeros_like(control)
         samples = self.training_samples(config)
         if config["scaffold-variant"] == "II" and self.training.clip_norm is not None:
@@ -41,8 +41,9 @@ class SCAFFOLDClient(StatefulClient):
             }
         after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
         self.state.write(config, after)
-        change = [after[name] - own[name] for name in names]
-        return [*self.weights(), *change], len(samples), {"loss": loss}
+        change = {name: after[name] - own[name] for name in names}
+        answer = behind(model_arrays(self.model), "control", change)
+        return answer, len(samples), {"loss": loss}
 
     def gradient(self, samples: Samples) -> Arrays:
         """Return the gradient at the global model over all local samples (option I)."""

@@ -48,6 +48,9 @@ class TorchClient(NumPyClient):
     metrics: Mapping[str, Callable[..., float]] = MappingProxyType({})
     """Metrics of the user's own by name, which `tested` computes too."""
 
+    network: ClassVar[str] = "classifier"
+    """What it trains: a "classifier", or a "projection" that has no classes."""
+
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the constructor is given besides, of "state", "initial" and "noise"."""
 

@@ -24,7 +24,8 @@ def plot_history(
     Parameters
     ----------
     history : History, or mapping of name to History
-        A strategy's `history` after `cp.pretrain` or its `start`; of several, a line each.
+        That of `cp.pretrain(..., history=True)`, or of what a strategy's `start` returns; of
+        several, a line each.
     path : path of a file, optional
         Its ending says the format, .png for example.
 
@@ -37,11 +38,10 @@ def plot_history(
     for name, one in histories.items():
         of = f" {name!r}" if name else ""
         if not isinstance(one, History):
-            needed = "needed is a strategy's history, as in cp.plot_history(strategy.history)"
+            needed = "needed is that of `start, history = cp.pretrain(..., history=True)`"
             raise SettingsError(f"history{of} is of type {type(one).__name__}; {needed}")
         if not one.rounds():
-            problem = f"history{of} has no rounds: the strategy has not run"
-            raise SettingsError(f"{problem} (cp.pretrain fills that of a strategy, not of a text)")
+            raise SettingsError(f"history{of} has no rounds: the strategy has not run")
     rows = [
         {"phase": "pretraining", "start": name or "pre-training", "task": None, "round": n, **found}
         for name, one in histories.items()

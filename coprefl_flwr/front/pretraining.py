@@ -65,12 +65,13 @@ def pretrain(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
+    history: bool = False,
     **options: Any,
-) -> nn.Module:
+) -> Any:
     """Return a copy of `model` that a method has pre-trained across clients.
 
-    A strategy that is given has the rounds' metrics in its `history` afterwards, which
-    `plot_history` draws.
+    With `history=True` return it and the rounds' metrics, which `plot_history` draws:
+    `start, history = cp.pretrain(..., history=True)`.
 
     Parameters
     ----------
@@ -94,6 +95,8 @@ def pretrain(
         end the folder holds the model too, and can be a start of `evaluate_starts`.
     quiet : bool
         Whether nothing is logged but warnings.
+    history : bool
+        Whether to return (nn.Module, History): `history.rounds()` has a dict of metrics a round.
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
         `precision="bf16"`; `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and
@@ -136,17 +139,14 @@ def pretrain(
                     )
             finally:
                 progress.end(part)
-                # Of a run that failed too: until then.
-                if isinstance(method, RoundStrategy):
-                    method.history = job.strategy.history
             arrays = from_record(result.arrays)
             if study:
-                study.tell_trouble(job.strategy.history)
+                study.tell_trouble(result.history)
             if checkpoint:
                 save_model(folder, arrays, {**job.made, "versions": versions()})
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
-    return made
+    return (made, result.history) if history else made
 
 
 @dataclass(frozen=True)

@@ -72,35 +72,6 @@ def mean_and_deviation(losses: Losses) -> Terms:
     return Terms(("mean", "deviation"), mean, deviation, m, width)
 
 
-def meta_gradient(
-    gradient: Arrays,
-    loss_gradient: Arrays,
-    losses: Losses,
-    gamma: float,
-    objective: Objective = sum_and_variance,
-) -> Arrays:
-    """Return grad L_meta from the two moments of the clients' gradients, exactly.
-
-    With G1 = sum_j g_j and G2 = sum_j L_j g_j,
-
-        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - mean L G1)
-
-    for the sum and the variance. `gradient` and `loss_gradient` are G1 and G2, float64: while the
-    losses spread by more than 1e-7 of their mean, the difference in the bracket loses less than the
-    rounding of float32 gradients. `losses` are the L_j, shape (m,).
-    """
-    terms, mean = objective(losses), losses.mean()
-    return {
-        name: _weighted(g1, loss_gradient[name] - mean * g1, gamma, terms)
-        for name, g1 in gradient.items()
-    }
-
-
-def _weighted(g1: Array, centred: Array, gamma: float, terms: Terms) -> Array:
-    """Return an array of grad L_meta from those of sum_j g_j and sum_j (L_j - mean L) g_j."""
-    return gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
-
-
 def _each_weighted(
     gradients: Mapping[str, Arrays], losses: Losses, gamma: float, terms: Terms
 ) -> list[Arrays]:
@@ -120,22 +91,28 @@ class Robustly(Protocol):
         """Return m times the robust mean of m clients' arrays."""
 
 
-def meta_step(
-    arrays: Arrays,
+def meta_gradient(
     sums: Mapping[str, Arrays],
     losses: Losses,
     gamma: float,
-    learning_rate: float,
     objective: Objective = sum_and_variance,
     robust: Robustly | None = None,
 ) -> tuple[Arrays, dict[str, float]]:
-    """Return the meta update arrays - learning_rate * grad L_meta (Algorithm 1 line 17).
+    """Return grad L_meta from the two moments of the clients' gradients, exactly, and metrics.
 
-    `sums` are those of the rule `LossMoments()`: "gradient" and "loss-gradient". With it
-    what a round reports of its query losses: L_meta, its terms, neither weighted by gamma, as
-    "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable arrays,
-    "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names of their
-    own.
+    With G1 = sum_j g_j and G2 = sum_j L_j g_j,
+
+        grad L_meta = gamma G1 + (1 - gamma) * 2/m * (G2 - mean L G1)
+
+    for the sum and the variance. `sums` are those of the rule `LossMoments()`, float64: "gradient"
+    is G1 and "loss-gradient" G2. While the losses spread by more than 1e-7 of their mean, the
+    difference in the bracket loses less than the rounding of float32 gradients. `losses` are the
+    L_j, shape (m,).
+
+    The metrics are what a round reports of its query losses: L_meta, its terms, neither weighted by
+    gamma, as "meta-sum" and "meta-variance", and the lengths of their gradients over all trainable
+    arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names
+    of their own.
 
     With `robust`, `sums` are the clients' g_j by their ids, the losses are kept within those of the
     others, as each c_j depends on all of them, and sum_j c_j g_j becomes m times the robust mean of
@@ -143,30 +120,25 @@ def meta_step(
     """
     if robust is not None:
         losses = robust.within(losses)
-    terms = objective(losses)
+    terms, mean = objective(losses), losses.mean()
+    values = dict(zip(terms.names, (terms.first, terms.second), strict=True))
     metrics = {
-        "query-loss": float(losses.mean()),
+        "query-loss": float(mean),
         "query-loss-variance": float(losses.var()),
         "meta-loss": terms.loss(gamma),
+        **{f"meta-{name}": value for name, value in values.items()},
     }
-    values = dict(zip(terms.names, (terms.first, terms.second), strict=True))
     if robust is not None:
-        metrics |= {f"meta-{name}": value for name, value in values.items()}
-        step = robust.total(_each_weighted(sums, losses, gamma, terms))
-        return descend(arrays, step, learning_rate), metrics
-    gradient, loss_gradient = sums["gradient"], sums["loss-gradient"]
-    mean, squares, updated = losses.mean(), np.zeros(2), dict(arrays)
-    for name in gradient:
-        g1 = gradient[name]
-        centred = loss_gradient[name] - mean * g1
+        return robust.total(_each_weighted(sums, losses, gamma, terms)), metrics
+    found, squares = Arrays(), np.zeros(2)
+    for name, g1 in sums["gradient"].items():
+        centred = sums["loss-gradient"][name] - mean * g1
         squares += np.vdot(g1, g1), np.vdot(centred, centred)
-        slope = _weighted(g1, centred, gamma, terms)
-        updated[name] = _moved(arrays[name], slope, learning_rate)
+        found[name] = gamma / terms.count * g1 + (1 - gamma) / terms.width * centred
     # Over all arrays together; tied weights count under each of their names.
     lengths = np.sqrt(squares) / (terms.count, terms.width)
-    for (name, value), length in zip(values.items(), lengths.tolist(), strict=True):
-        metrics |= {f"meta-{name}": value, f"meta-{name}-gradient": length}
-    return updated, metrics
+    metrics |= {f"meta-{n}-gradient": one for n, one in zip(values, lengths.tolist(), strict=True)}
+    return found, metrics
 
 
 def descend(arrays: Arrays, gradient: Arrays, learning_rate: float) -> Arrays:

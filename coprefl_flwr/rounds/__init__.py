@@ -13,13 +13,14 @@ from coprefl_flwr.rounds.combine import Mean as Mean
 from coprefl_flwr.rounds.combine import Nothing as Nothing
 from coprefl_flwr.rounds.combine import PerClient as PerClient
 from coprefl_flwr.rounds.combine import Total as Total
+from coprefl_flwr.rounds.context import Listed as Listed
+from coprefl_flwr.rounds.context import RoundContext as RoundContext
 from coprefl_flwr.rounds.exchange import Exchange as Exchange
 from coprefl_flwr.rounds.exchange import Replies as Replies
-from coprefl_flwr.rounds.exchange import joined as joined
+from coprefl_flwr.rounds.exchange import Round as Round
 from coprefl_flwr.rounds.flowers import of_flower as of_flower
 from coprefl_flwr.rounds.network import HeadLayer as HeadLayer
 from coprefl_flwr.rounds.network import Network as Network
 from coprefl_flwr.rounds.protocol import MessageConfig as MessageConfig
-from coprefl_flwr.rounds.strategy import Round as Round
-from coprefl_flwr.rounds.strategy import RoundReport as RoundReport
+from coprefl_flwr.rounds.run import RoundReport as RoundReport
 from coprefl_flwr.rounds.strategy import RoundStrategy as RoundStrategy

@@ -253,7 +253,7 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
 
 def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
-    rule, sent = exchange.combine, exchange.arrays
+    rule, sent = exchange.combine, exchange.template
     weights: dict[str, tuple[float, float]] = {}
     for client, metrics in reply.metrics.items():
         for name, coefficient in limits.check_metrics(client, metrics, rule).items():
@@ -305,7 +305,7 @@ def _check_arrays_size(
     content: RecordDict, exchange: Exchange, clients: int, bounds: Bounds
 ) -> None:
     """Check the number of arrays, and their bytes: at most those of sums in float64."""
-    records, sent = records_of(content, ArrayRecord).values(), exchange.arrays
+    records, sent = records_of(content, ArrayRecord).values(), exchange.template
     sums = max(2, clients)  # What has two is the moments, and one a client the most.
     if len(records) > sums:
         raise ValueError(f"{len(records)} ArrayRecords in the reply, at most {sums} are read")

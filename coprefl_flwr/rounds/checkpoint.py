@@ -30,7 +30,8 @@ from coprefl_flwr.files import parse_json, write_atomically
 
 logger = logging.getLogger("flwr.coprefl")
 
-State = dict[str, float | Arrays]
+State = dict[str, Any]
+"""Numbers and named arrays by name."""
 Rounds = dict[int, dict[str, Any]]
 
 BLOCK = 64

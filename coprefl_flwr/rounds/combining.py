@@ -11,7 +11,7 @@ from coprefl_flwr.rounds.protocol import NodeReply, table
 def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     """Add up the nodes' replies, given in the order of their smallest client id."""
     rule = exchange.combine
-    accumulator = Accumulator(rule, exchange.arrays)
+    accumulator = Accumulator(rule, exchange.template)
     for reply in replies:
         if len(reply.metrics) == 1 and rule.sums:
             (client,) = reply.clients
@@ -25,10 +25,10 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
         weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
         samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
         sums = accumulator.sums["sum"]
-        for name, sent in exchange.arrays.items():
+        for name, sent in exchange.template.items():
             if name in sums:  # Cast one by one: a second model in float64 is not needed.
                 mean = sums[name] / (samples if is_buffer(name, sent) else weight)
                 arrays |= cast_like({name: mean}, {name: sent})
     if isinstance(rule, Chain) and per_client:
-        arrays = cast_like(accumulator.sums["last"], exchange.arrays)
+        arrays = cast_like(accumulator.sums["last"], exchange.template)
     return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)

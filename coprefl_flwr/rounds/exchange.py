@@ -1,14 +1,14 @@
 """An exchange with clients, as a round's program sees it: the question and the replies."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, behind
 from coprefl_flwr.rounds.combine import Apart, Chain, Mean, Rule
-from coprefl_flwr.rounds.protocol import MessageConfig
+from coprefl_flwr.rounds.protocol import Value
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,9 @@ class Exchange:
 
     `action` is Flower's message type, such as "train", "train.query" or "evaluate". Every client
     starts from `arrays` and answers with arrays of these names and shapes, of which `combine` makes
-    one (see `coprefl_flwr.rounds.combine`). `extra` holds further named arrays, each sent as an
-    ArrayRecord of its own, and `config` settings on top of the app's own. `stateful` tells whether
+    one (see `coprefl_flwr.rounds.combine`). `extra` holds further arrays by name, for the clients'
+    `config["extra"]`; those named in `returned` they answer with too, as arrays "NAME/ARRAY".
+    `config` holds settings on top of the app's own. `stateful` tells whether
     the clients keep a state from one of these exchanges to the next. `needed` is the number of good
     replies, 0 to go on without any; None is the strategy's `min_replies`.
 
@@ -32,13 +33,19 @@ class Exchange:
     clients: Sequence[int]
     combine: Rule = field(default_factory=Mean)
     extra: Mapping[str, Arrays] = field(default_factory=dict)
-    config: MessageConfig = field(default_factory=dict)
+    returned: Collection[str] = ()
+    config: Mapping[str, Value] = field(default_factory=dict)
     stateful: bool = False
     needed: int | None = None
     positive: Collection[str] = ()
     counts: Collection[str] = ()
     changes: Collection[str] = ()
     trainable: Collection[str] | None = None
+
+    @property
+    def template(self) -> Arrays:
+        """What clients answer with: arrays of these names, shapes and dtypes."""
+        return with_extra(self.arrays, self.extra, self.returned)
 
     @property
     def of_models(self) -> bool:
@@ -50,6 +57,13 @@ class Exchange:
         mean = isinstance(rule, Mean) and rule.weight in ("", "num-examples")
         plain = self.action == "train" and not self.stateful and not self.changes
         return plain and (mean or isinstance(rule, Chain))
+
+
+def with_extra(arrays: Arrays, extra: Mapping[str, Arrays], returned: Collection[str]) -> Arrays:
+    """Return `arrays` and behind them the extra arrays that clients answer with too."""
+    for name in returned:
+        arrays = behind(arrays, name, extra[name])
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,11 @@ class Replies:
             hits, samples = self.metrics["correct"].sum(), self.metrics["num-examples"].sum()
             metrics["accuracy"] = float(hits / samples)
         return metrics
+
+
+Metrics = dict[str, float]
+Round = Generator[Exchange, Replies, tuple[Arrays, Metrics]]
+"""The program of a round: it yields exchanges, is sent the replies, returns arrays and metrics."""
 
 
 def joined(parts: Sequence[Replies]) -> Replies:

@@ -29,9 +29,11 @@ from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weigh
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
 from coprefl_flwr.options import option
 from coprefl_flwr.rounds.budget import Budget, Work
+from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.combine import Apart
-from coprefl_flwr.rounds.exchange import Replies
-from coprefl_flwr.rounds.strategy import Round, RoundStrategy
+from coprefl_flwr.rounds.context import RoundContext
+from coprefl_flwr.rounds.exchange import Exchange, Replies, Round
+from coprefl_flwr.rounds.strategy import RoundStrategy
 
 PLACE, VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
 CLIENTS = {
@@ -95,24 +97,24 @@ class FlowerStrategy(RoundStrategy):
         except Exception as error:  # Whatever Flower's class raises.
             raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return what Flower's strategy makes of the participants' models.
 
         Whole numbers become their mean, weighted by samples, and so do BatchNorm's statistics where
         the strategy steps from the old model: a step could leave variances below 0. A wrapper is
         given all other numbers, as it is to clip them.
         """
-        flower, config = self._resumed(), ConfigRecord()
+        flower, config = self._resumed(ctx.state), ConfigRecord()
         floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
         steps = hasattr(flower, "current_arrays") and not hasattr(flower, "strategy")
         seen = weights_of(arrays) if steps else floats
-        flower.configure_train(server_round, to_record(seen), config, None)
+        flower.configure_train(ctx.round, to_record(seen), config, None)
         before = dict(_attributes(flower))
         config.pop("server-round", None)
         told = dict(config) | ({"q": flower.q} if hasattr(flower, "q") else {})
-        replies = yield from self.train(server_round, arrays, Apart(), config=told)
-        moved = self._aggregated(flower, server_round, replies, seen)
-        self._keep(flower, before)
+        replies = yield Exchange("train", arrays, ctx.sample(), Apart(), config=told)
+        moved = self._aggregated(flower, ctx, replies, seen)
+        ctx.state.update(self._changed(flower, before))
         each = [replies.sums[str(client)] for client in replies.clients]
         weights = replies.metrics["num-examples"]
         mean = {
@@ -126,7 +128,7 @@ class FlowerStrategy(RoundStrategy):
         found = super().budget(work)
         return replace(found, travel=math.nan) if hasattr(self.flower, "current_arrays") else found
 
-    def _aggregated(self, flower: Any, server_round: int, replies: Replies, seen: Arrays) -> Arrays:
+    def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
         """Return the arrays that Flower's strategy makes of the clients' in the place of `seen`."""
         measured = {name: of for name, of in replies.metrics.items() if not np.isnan(of).any()}
         key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
@@ -143,35 +145,37 @@ class FlowerStrategy(RoundStrategy):
             messages.append(Message(record, dst_node_id=client, message_type="train"))
         name = self.of.__name__
         try:
-            with _in_flower(self.generator(server_round, name)):
-                made, _ = flower.aggregate_train(server_round, messages)
+            with _in_flower(ctx.random(name)):
+                made, _ = flower.aggregate_train(ctx.round, messages)
         except Exception as error:  # Whatever Flower's strategy raises.
             raise RoundFailedError(f"{name}: {one_line(error)}") from error
         if made is None:
             raise RoundFailedError(f"{name} makes no model of {len(messages)} replies")
         return from_record(made)
 
-    def _resumed(self) -> Any:
+    def _resumed(self, state: State) -> Any:
         """Return Flower's strategy as the last round left it."""
         flower = copy.deepcopy(self.flower)
-        for key, value in self.state.items():
+        for key, value in state.items():
             *path, name = key.removesuffix("[]").split(".")
-            found = list(value.values()) if key.endswith("[]") else value  # type: ignore[union-attr]
+            found = list(value.values()) if key.endswith("[]") else value
             setattr(functools.reduce(getattr, path, flower), name, found)
         return flower
 
-    def _keep(self, flower: Any, before: Mapping[str, Any]) -> None:
-        """Keep what a round set in Flower's strategy: numbers, and mappings or lists of arrays.
+    def _changed(self, flower: Any, before: Mapping[str, Any]) -> State:
+        """Return what a round set in Flower's strategy: numbers, and mappings or lists of arrays.
 
         An ArrayRecord is the global model, which the next round has anyway.
         """
+        state: State = {}
         for key, value in _attributes(flower):
             if value is before.get(key) or isinstance(value, ArrayRecord):
                 continue
             if isinstance(value, list):
-                self.state[f"{key}[]"] = {str(n): np.asarray(one) for n, one in enumerate(value)}
+                state[f"{key}[]"] = {str(n): np.asarray(one) for n, one in enumerate(value)}
             else:
-                self.state[key] = dict(value) if isinstance(value, dict) else float(value)
+                state[key] = dict(value) if isinstance(value, dict) else float(value)
+        return state
 
 
 def adapted(found: Any) -> Any:

@@ -13,6 +13,9 @@ from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
 from coprefl_flwr.rounds.roster import HOSTINGS, OWN, given_clients
 
+DRAWN = ("participants", "fraction_train")
+"""Options that say how many take part: each strategy's own, not the run's."""
+
 OF_FLOWER = {
     "fraction_evaluate": "evaluate_every, the rounds between evaluations on all clients",
     "min_evaluate_nodes": "evaluate_every, the rounds between evaluations on all clients",
@@ -113,6 +116,11 @@ class RoundOptions:
         if self.aggregation == MEAN:
             return None
         return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
+
+    @property
+    def most_participants(self) -> int | None:
+        """The most clients that a round asks for; None is all there are."""
+        return self.participants
 
     def options(self) -> dict[str, Any]:
         """Return the method and its options; a checkpoint must have the same to be resumed."""

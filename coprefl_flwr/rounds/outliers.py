@@ -28,7 +28,7 @@ def leave_out_other_names(exchange: Exchange, replies: Mapping[int, NodeReply]) 
             named[names] = named.get(names, 0) + len(reply.metrics)
     if len(named) < 2:
         return
-    chosen = most_named(named, exchange.arrays)
+    chosen = most_named(named, exchange.template)
     for reply in replies.values():
         if reply.metrics and any(frozenset(one) != chosen for one in reply.records.values()):
             reply.leave_out(reply.clients, OTHER_NAMES)
@@ -102,9 +102,9 @@ def _of_clients(rule: Rule, reply: NodeReply) -> dict[int, Arrays]:
 
 def _length(exchange: Exchange, arrays: Arrays) -> float:
     """Return how long a client's update is: of gradients and changes themselves, else from sent."""
-    total = 0.0
+    total, sent = 0.0, exchange.template
     for name, array in arrays.items():
-        before = exchange.arrays[name]
+        before = sent[name]
         if is_buffer(name, before):
             continue
         change = exchange.combine.partial or name in exchange.changes

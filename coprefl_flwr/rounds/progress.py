@@ -16,7 +16,7 @@ from rich.table import Column
 
 from coprefl_flwr.cores import load
 from coprefl_flwr.errors import for_terminal
-from coprefl_flwr.rounds.strategy import RoundReport
+from coprefl_flwr.rounds.run import RoundReport
 
 logger = logging.getLogger("flwr.coprefl")
 

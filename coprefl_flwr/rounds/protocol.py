@@ -1,13 +1,13 @@
 """The contents of the messages between strategies and clients, defined here alone.
 
-Request   the ArrayRecord "arrays", which clients answer with arrays of the same names (further
-          quantities of a method follow the weights, named "LABEL/NAME"); other ArrayRecords; a
-          ConfigRecord "config" with the app's own settings and: server-round, run, population,
-          seed, attempt; where nodes host clients also `clients` (the ids to run) and `combine` (how
-          to add up their results) and, if there are any, `limits` (what a result must keep to, see
-          `rounds.bounds`). Where clients keep a state, `state-version` and `state-kept` (see
-          `coprefl_flwr.client_state`): a text for one client, a list in the order of `clients` for
-          several. `unchanged` where nothing on the way may change the reply's arrays.
+Request   the ArrayRecord "arrays", which clients answer with arrays of the same names; other
+          ArrayRecords, of which those in the list `returned` are answered too, their arrays named
+          "RECORD/NAME"; a ConfigRecord "config" with the app's own settings and: server-round, run,
+          population, seed, attempt; where nodes host clients also `clients` (the ids to run) and
+          `combine` (how to add up their results) and, if there are any, `limits` (what a result
+          must keep to, see `rounds.bounds`). Where clients keep a state, `state-version` and
+          `state-kept` (see `coprefl_flwr.client_state`): a text for one client, a list in the order
+          of `clients` for several. `unchanged` where nothing on the way may change the arrays.
 Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the rule's sums in
           float64, one record a sum), a MetricRecord of lists in the order of its list `clients`,
           and, if any failed, a ConfigRecord "failed" (`clients`, `reasons`). A reply that must
@@ -33,6 +33,7 @@ from coprefl_flwr.rounds.combine import Rule
 
 ROSTER = "query.roster"
 ARRAYS = "arrays"
+RETURNED = "returned"
 UNCHANGED, NORM = "unchanged", "norm-as-sent"
 """What a request says of a reply whose arrays nothing may change, and the metric that shows it."""
 
@@ -49,12 +50,14 @@ OURS = (
     "clients",
     "combine",
     "limits",
+    RETURNED,
     UNCHANGED,
 )
 """Settings that every request has from this package; an app cannot send its own under these."""
 
 Scalar = bool | int | float | str | bytes
-MessageConfig = dict[str, Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]]
+Value = Scalar | list[int] | list[float] | list[str] | list[bool] | list[bytes]
+MessageConfig = dict[str, Value]
 
 
 @dataclass

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.rounds.combine import Apart, LossMoments, Mean, Nothing
-from coprefl_flwr.rounds.exchange import Exchange, Replies
+from coprefl_flwr.rounds.exchange import Exchange, Metrics, Replies, Round
 
 MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
     "mean",
@@ -61,6 +61,19 @@ class Robust:
     tolerated_share: float
     clip_factor: float
 
+    def around(self, program: Round) -> Round:
+        """Return a round's program with the rule in the place of its means."""
+        about: Metrics = {}
+        try:
+            exchange = next(program)
+            while True:
+                replies, more = self.mean(exchange, (yield self.apart(exchange)))
+                about |= more
+                exchange = program.send(replies)
+        except StopIteration as end:
+            arrays, metrics = end.value
+        return arrays, metrics | about
+
     def apart(self, exchange: Exchange) -> Exchange:
         """Return an exchange that asks for each client's arrays apart, if it asks for a mean.
 
@@ -86,7 +99,7 @@ class Robust:
         `exchange` is the one that asked for a mean, `replies` those to it `apart`. Replies to an
         exchange for gradients stay as they are: see `total`.
         """
-        rule, sent = exchange.combine, exchange.arrays
+        rule, sent = exchange.combine, exchange.template
         if isinstance(rule, Nothing):
             return replies, {}
         if problem := self._too_few(len(replies.clients)):

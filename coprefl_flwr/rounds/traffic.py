@@ -64,7 +64,8 @@ class Traffic:
             return
         clients = sum(len(reply.metrics) for reply in replies)
         answered: Arrays = next(iter(replies[0].records.values()), {})
-        answer = {name: exchange.arrays[name] for name in answered}
+        template = exchange.template
+        answer = {name: template[name] for name in answered}
         self.models_up += clients * self._models(size(answer))
         self.client_bytes_up += clients * serialised(answer)
 

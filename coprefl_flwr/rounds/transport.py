@@ -141,6 +141,10 @@ class Transport:
                 told = True
             time.sleep(min(1.0, self.timeout))
 
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        return self.roster.segments(chain)
+
     def _ask_roster(self, nodes: Sequence[int]) -> None:
         """Ask some nodes how clients are hosted, and all others if each names its own."""
         roster = self.roster
@@ -209,6 +213,7 @@ class Transport:
             each = [versions.of(client) if exchange.stateful else {} for client in share]
             fixed = exchange.combine.sums and node not in may_change
             whole: MessageConfig = {protocol.UNCHANGED: True} if fixed else {}
+            whole |= {protocol.RETURNED: list(exchange.returned)} if exchange.returned else {}
             content = protocol.request(
                 records,
                 {**config, **exchange.config, **whole},

@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Budget, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Round, RoundContext, RoundStrategy, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning import LocalTraining
@@ -25,15 +25,14 @@ class Centralised(RoundStrategy):
     name = "centralised"
     loss_of = "chain"
     server_data = "clients"
-    samples_clients = False
     training_defaults: ClassVar = {"local-epochs": 1, "batch-size": 64}
     actions = ()
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Train on the data; there is no exchange."""
         yield from ()
-        key = (self.seed, self.population, server_round, "centralised")
-        trained, loss = self.server.refine(arrays, self.training, server_round, *key)
+        key = ctx.key("centralised")
+        trained, loss = self.server.refine(arrays, self.training, ctx.round, *key)
         return trained, {"loss": loss}
 
     def budget(self, work: Work) -> Budget:

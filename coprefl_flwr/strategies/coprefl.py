@@ -3,9 +3,18 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.learning.meta import Losses, Terms, meta_step, sum_and_variance
+from coprefl_flwr.learning.meta import Losses, Terms, descend, meta_gradient, sum_and_variance
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, LossMoments, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    LossMoments,
+    Mean,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,34 +27,24 @@ class CoPreFL(RoundStrategy):
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
 
     name = "coprefl"
-    averages = needs_only_sums = True
-    refined_name = "coprefl-sgd"
+    averages = True
     client = "coprefl_flwr.clients:CoPreFLClient"
     actions = ("train", "train.query")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 17 of Algorithm 1; the comments name its lines (ICLR text)."""
         # Line 3: a random set m of participants.
-        participants = self.sample(server_round)
+        participants = ctx.sample()
         # Lines 4 to 11: local SGD on the support sets, averaged into the temporary global model.
-        support = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
-        temporary, metrics = support.arrays, support.mean_metrics()
-        clients = list(support.clients)
+        support = yield Exchange("train", arrays, participants, Mean("num-examples"))
+        temporary, clients, metrics = support.arrays, support.clients, support.mean_metrics()
         del support  # Its sums, which take twice a model, are needed no more.
         # Lines 12 to 14: every participant's query loss and gradient at the temporary model.
-        query = yield Exchange("train.query", temporary, clients, combine=LossMoments())
-        losses = query.metrics["loss"]
+        query = yield Exchange("train.query", temporary, clients, LossMoments())
+        losses, rule = query.metrics["loss"], (self.terms, self.robust)
         # Lines 15 to 17: the meta update, by the gradient of the customised query meta-loss.
-        updated, of_queries = meta_step(
-            temporary,
-            query.sums,
-            losses,
-            gamma=self.gamma,
-            learning_rate=self.meta_learning_rate,
-            objective=self.terms,
-            robust=self.robust,
-        )
-        return updated, metrics | of_queries
+        gradient, of_queries = meta_gradient(query.sums, losses, self.gamma, *rule)
+        return descend(temporary, gradient, self.meta_learning_rate), metrics | of_queries
 
     def terms(self, losses: Losses) -> Terms:
         """Return the two terms of the meta objective, which gamma balances."""

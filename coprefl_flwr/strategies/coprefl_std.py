@@ -26,7 +26,6 @@ class CoPreFLStd(CoPreFL):
     )
 
     name = "coprefl-std"
-    refined_name = "coprefl-std-sgd"
 
     def weight_of_gradients(self, participants: int) -> float:
         """Return the sum of the c_j: that of the deviation's is 0."""

@@ -3,8 +3,7 @@
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import RoundFailedError
-from coprefl_flwr.rounds import Budget, Chain, Exchange, Round, RoundStrategy, Work, joined
+from coprefl_flwr.rounds import Budget, Round, RoundContext, RoundStrategy, Work
 
 
 class Cyclic(RoundStrategy):
@@ -20,30 +19,15 @@ class Cyclic(RoundStrategy):
     loss_of = "chain"
     training_defaults: ClassVar = {"local-epochs": 5, "max-local-steps": 20}
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 11: w_t^{i+1,0} is what the i-th client ends with."""
         # Line 3: S_t, in random order.
-        chain = self.chain(server_round)
+        clients = ctx.sample()
+        order = ctx.random("order").permutation(len(clients))
         # Lines 5 to 10: each client trains the model that the one before it returned.
-        links = []
-        for segment in self.segments(chain):
-            link = yield Exchange("train", arrays, segment, combine=Chain(), needed=0)
-            arrays = link.arrays or arrays
-            links.append(link)
-        trained = joined(links)
-        if len(trained.clients) < self.min_replies:
-            raise RoundFailedError(
-                f"{len(trained.clients)} clients of {len(chain)} trained, needed are "
-                f"{self.min_replies}"
-            )
+        trained = yield from ctx.chain(arrays, [clients[position] for position in order])
         # Line 11: the last client's model begins the next round.
-        return arrays, trained.mean_metrics()
-
-    def chain(self, server_round: int) -> list[int]:
-        """Draw this round's participants and their order."""
-        clients = self.sample(server_round)
-        order = self.generator(server_round, "order").permutation(len(clients))
-        return [clients[position] for position in order]
+        return trained.arrays, trained.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
         """Return every link's steps: the model takes them one after the other."""

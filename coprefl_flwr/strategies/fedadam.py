@@ -7,7 +7,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,20 +26,20 @@ class FedAdam(RoundStrategy):
     tau: float = option(1e-3, "how little the method adapts, added to the root of v", above=0)
 
     name = "fedadam"
-    averages = needs_only_sums = True
+    averages = True
     roles = ("pretraining", "task")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return x + eta m / (sqrt(v) + tau), Delta = sum_k n_k (x_k - x) / sum_k n_k."""
-        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         x = {name: array.astype(np.float64) for name, array in weights_of(arrays).items()}
         delta = {name: replies.arrays[name] - array for name, array in x.items()}
         first = {name: np.full_like(array, self.tau**2) for name, array in x.items()}
-        kept_m, kept_v = self.kept_arrays("m", zeros_like(x)), self.kept_arrays("v", first)
+        kept_m, kept_v = ctx.state.get("m", zeros_like(x)), ctx.state.get("v", first)
         # m <- beta1 m + (1 - beta1) Delta
         m = {name: self.beta1 * kept_m[name] + (1 - self.beta1) * d for name, d in delta.items()}
         v = {name: self.second_moment(kept_v[name], d**2) for name, d in delta.items()}
-        self.state["m"], self.state["v"] = m, v
+        ctx.state["m"], ctx.state["v"] = m, v
         rate, tau = self.global_learning_rate, self.tau
         moved = {n: array + rate * m[n] / (np.sqrt(v[n]) + tau) for n, array in x.items()}
         return cast_like(replies.arrays | moved, arrays), replies.mean_metrics()

@@ -1,7 +1,7 @@
 """FedAvg: the sample-weighted mean of the participants' models."""
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 class FedAvg(RoundStrategy):
@@ -12,11 +12,10 @@ class FedAvg(RoundStrategy):
     """
 
     name = "fedavg"
-    averages = needs_only_sums = True
+    averages = True
     roles = ("pretraining", "task", "personalised")
-    wrappable = True
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
-        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         return replies.arrays, replies.mean_metrics()

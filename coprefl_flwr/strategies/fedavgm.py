@@ -6,7 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,19 +23,19 @@ class FedAvgM(RoundStrategy):
     )
 
     name = "fedavgm"
-    averages = needs_only_sums = True
+    averages = True
     roles = ("pretraining", "task")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w + eta v, v <- beta v + sum_k n_k (w_k - w) / sum_k n_k; buffers are the mean."""
-        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         weights = weights_of(arrays)
         mean = replies.arrays
         velocity = {
             n: self.server_momentum * v + np.subtract(mean[n], weights[n], dtype=v.dtype)
-            for n, v in self.kept_arrays("velocity", zeros_like(weights)).items()
+            for n, v in ctx.state.get("velocity", zeros_like(weights)).items()
         }
-        self.state["velocity"] = velocity
+        ctx.state["velocity"] = velocity
         moved = {n: w + self.global_learning_rate * velocity[n] for n, w in weights.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -21,25 +21,25 @@ class FedDyn(RoundStrategy):
     )
 
     name = "feddyn"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:FedDynClient"
     roles = ("pretraining", "task")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of Algorithm 1: m is the number of all clients, P_t the participants."""
         config = {"feddyn-alpha": self.alpha}
-        replies = yield from self.train(
-            server_round, arrays, Mean(""), config=config, stateful=True
+        replies = yield Exchange(
+            "train", arrays, ctx.sample(), Mean(""), config=config, stateful=True
         )
         mean = replies.arrays
         # h <- h - alpha/m sum_{k in P_t} (theta_k - theta^{t-1})
-        drift = self.kept_arrays("drift", zeros_like(weights_of(arrays)))
-        part = self.alpha * len(replies.clients) / self.population_size()
+        drift = ctx.state.get("drift", zeros_like(weights_of(arrays)))
+        part = self.alpha * len(replies.clients) / ctx.num_clients
         drift = {
             name: h - part * np.subtract(mean[name], arrays[name], dtype=h.dtype)
             for name, h in drift.items()
         }
         # theta^t = 1/|P_t| sum_{k in P_t} theta_k - h / alpha
-        self.state["drift"] = drift
+        ctx.state["drift"] = drift
         moved = {name: mean[name] - h / self.alpha for name, h in drift.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()

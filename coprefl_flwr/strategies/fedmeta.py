@@ -1,12 +1,13 @@
 """FedMeta: meta-learning an initialisation that one step adapts well."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, MessageConfig, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -15,9 +16,9 @@ class FedMeta(RoundStrategy):
 
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
     set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
-    travel behind the weights, as arrays "rates/NAME". With `local_steps` above 1 clients take so
-    many meta steps (CoPreFL's equal local iterations) and answer with models, whose plain mean is
-    the new one; one is the gradient form, to rounding.
+    are extra arrays, "rates", of which clients return the gradients. With `local_steps` above 1
+    clients take so many meta steps (CoPreFL's equal local iterations) and answer with models, whose
+    plain mean is the new one; one is the gradient form, to rounding.
     """
 
     variant: str = option(
@@ -38,28 +39,34 @@ class FedMeta(RoundStrategy):
     )
 
     name = "fedmeta"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:FedMetaClient"
-    local_training = False
     actions = ("train.query",)
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return theta - beta/|m| sum_u grad_theta L_Q(theta_u), or the mean; rates likewise."""
-        learnt, steps, beta = self.learnt(arrays), self.local_steps, self.meta_learning_rate
-        asked = "train.query", learnt, self.sample(server_round), Mean("")
-        config: MessageConfig = {
+        steps, beta = self.local_steps, self.meta_learning_rate
+        config: dict[str, Any] = {
             "meta-variant": self.variant,
             "inner-learning-rate": self.inner_learning_rate,
             "inner-steps": self.inner_steps,
         }
         if steps > 1:
             config |= {"local-steps": steps, "meta-learning-rate": beta}
+        extra = self.rates(ctx, arrays)
+        learnt = behind(arrays, "rates", extra.get("rates", {}))
         slopes = list(weights_of(learnt)) if steps == 1 else []
-        replies = yield Exchange(*asked, config=config, changes=slopes)
+        replies = yield Exchange(
+            *("train.query", arrays, ctx.sample(), Mean("")),
+            extra=extra,
+            returned=tuple(extra),
+            config=config,
+            changes=slopes,
+        )
         moved = {n: learnt[n] - beta * replies.arrays[n] for n in slopes}
         model, rates = taken_apart(replies.arrays | moved, "rates")
         if rates:
-            self.state["rates"] = rates
+            ctx.state["rates"] = rates
         return model, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
@@ -70,10 +77,10 @@ class FedMeta(RoundStrategy):
         sent = (4 if self.variant == "meta-sgd" else 2) * work.participants  # Rates too.
         return Budget(0.0, gradients, at_server=steps * self.meta_learning_rate, sent=sent)
 
-    def learnt(self, arrays: Arrays) -> Arrays:
-        """Return the model and, with "meta-sgd", the inner rates behind it."""
+    def rates(self, ctx: RoundContext, arrays: Arrays) -> dict[str, Arrays]:
+        """Return the extra arrays that are learnt with the model: with "meta-sgd" inner rates."""
         if self.variant != "meta-sgd":
-            return arrays
+            return {}
         rate = self.inner_learning_rate
         first = {name: np.full_like(array, rate) for name, array in weights_of(arrays).items()}
-        return behind(arrays, "rates", self.kept_arrays("rates", first))
+        return {"rates": ctx.state.get("rates", first)}

@@ -8,7 +8,17 @@ from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes, padded, unit_rows
-from coprefl_flwr.rounds import Budget, Network, PerClient, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    MessageConfig,
+    Network,
+    PerClient,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,24 +42,22 @@ class FedPCL(RoundStrategy):
 
     name = "fedpcl"
     loss_of = "more"
-    version = 2  # Since its head has Table 7's BatchNorm by default.
     client = "coprefl_flwr.clients:FedPCLClient"
     roles = ("personalised",)
-    network = "projection"
-    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
         """Return a set without prototypes, of rows as long as a representation."""
         return no_prototypes(network.num_classes, network.outputs)
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Send the global and all local prototypes, collect the new ones (eq. 6 and 7)."""
-        more = {"local": self.kept_arrays("local", {})}
-        config = {"fedpcl-variant": self.variant, "temperature": self.temperature}
-        replies = yield from self.train(
-            server_round,
+        more = {"local": ctx.state.get("local", {})}
+        config: MessageConfig = {"fedpcl-variant": self.variant, "temperature": self.temperature}
+        replies = yield Exchange(
+            "train",
             arrays,
+            ctx.sample(),
             PerClient(),
             extra=more,
             config=config,
@@ -60,10 +68,10 @@ class FedPCL(RoundStrategy):
         shared = aggregated(list(own.values()))
         shared["prototypes"] = unit_rows(shared["prototypes"])
         if np.count_nonzero(shared["counts"]) < 2:
-            if len(own) == self.population_size():
+            if len(own) == ctx.num_clients:
                 raise SettingsError("the clients hold fewer than two classes: there is no contrast")
             raise RoundFailedError("the participants hold fewer than two classes")
-        self.state["local"] = {
+        ctx.state["local"] = {
             str(client): padded(one, shared).astype(arrays["prototypes"].dtype)
             for client, one in own.items()
         }

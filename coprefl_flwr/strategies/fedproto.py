@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
 from coprefl_flwr.prototypes import aggregated, no_prototypes
-from coprefl_flwr.rounds import Budget, Network, PerClient, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    Network,
+    PerClient,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,19 +32,19 @@ class FedProto(RoundStrategy):
     name = "fedproto"
     client = "coprefl_flwr.clients:FedProtoClient"
     roles = ("personalised",)
-    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
         """Return a set without prototypes, of rows as long as what enters the last layer."""
         return no_prototypes(network.num_classes, network.representation)
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
         config = {"fedproto-mu": self.mu}
-        replies = yield from self.train(
-            server_round,
+        replies = yield Exchange(
+            "train",
             arrays,
+            ctx.sample(),
             PerClient(),
             config=config,
             stateful=True,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,14 +18,13 @@ class FedProx(RoundStrategy):
     mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)
 
     name = "fedprox"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:FedProxClient"
     roles = ("pretraining", "task")
-    wrappable = True
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
-        replies = yield from self.train(
-            server_round, arrays, Mean("num-examples"), config={"proximal-mu": self.mu}
+        replies = yield Exchange(
+            "train", arrays, ctx.sample(), Mean("num-examples"), config={"proximal-mu": self.mu}
         )
         return replies.arrays, replies.mean_metrics()

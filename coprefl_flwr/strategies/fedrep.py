@@ -2,7 +2,16 @@
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import Budget, Mean, Network, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    Mean,
+    Network,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 class FedRep(RoundStrategy):
@@ -13,10 +22,9 @@ class FedRep(RoundStrategy):
     """
 
     name = "fedrep"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:FedRepClient"
     roles = ("personalised",)
-    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
@@ -28,9 +36,9 @@ class FedRep(RoundStrategy):
             )
         return {n: array for n, array in network.arrays.items() if n not in network.head}
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' bodies."""
-        replies = yield from self.train(server_round, arrays, Mean(""), stateful=True)
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean(""), stateful=True)
         return replies.arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:

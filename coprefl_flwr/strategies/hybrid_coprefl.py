@@ -9,9 +9,17 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.learning.meta import meta_step
+from coprefl_flwr.learning.meta import descend, meta_gradient
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Accumulator, Exchange, LossMoments, Mean, Round, RoundStrategy
+from coprefl_flwr.rounds import (
+    Accumulator,
+    Exchange,
+    LossMoments,
+    Mean,
+    Round,
+    RoundContext,
+    RoundStrategy,
+)
 from coprefl_flwr.rounds.budget import Budget, Work
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ class HybridCoPreFL(RoundStrategy):
     )
     meta_learning_rate: float = option(0.05, "step size zeta of the meta update", minimum=0)
     name = "coprefl-hybrid"
-    averages = needs_only_sums = True
+    averages = True
     server_data = "server"
 
     def __post_init__(self) -> None:
@@ -41,9 +49,9 @@ class HybridCoPreFL(RoundStrategy):
         """Return one for each part that stands for a participant's query set."""
         return participants
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of Algorithm 2 (AAAI text, appendix B)."""
-        participants = self.sample(server_round)
+        participants = ctx.sample()
         self._check_size(len(participants))
         # Local SGD on all of each participant's data, averaged into the temporary global model.
         local = yield Exchange("train", arrays, participants, combine=Mean("num-examples"))
@@ -51,25 +59,25 @@ class HybridCoPreFL(RoundStrategy):
         del local  # Its sums, which take twice a model, are needed no more.
         # D^s in |m| random parts stands for the participants' query sets.
         moments, losses = Accumulator(LossMoments()), []
-        for position, part in enumerate(self.parts(server_round, number)):
+        for position, part in enumerate(self.parts(ctx, number)):
             result = self.server.loss_and_gradient(temporary, part)
             if not np.isfinite(result.loss):
                 raise RoundFailedError(f"the loss on the server's data is {result.loss}")
             moments.add(position, result.gradient, {"loss": result.loss})
             losses.append(result.loss)
-        zeta, each = self.meta_learning_rate, np.array(losses)  # Then scenario I's meta update.
-        updated, found = meta_step(temporary, moments.sums, each, self.gamma, zeta)
-        return updated, metrics | found
+        gradient, found = meta_gradient(moments.sums, np.array(losses), self.gamma)
+        # Then scenario I's meta update.
+        return descend(temporary, gradient, self.meta_learning_rate), metrics | found
 
     def budget(self, work: Work) -> Budget:
         """Return FedAvg's, the meta step zeta gamma |m|, and the gradients on D^s."""
         meta = self.meta_learning_rate * self.gamma * work.participants
         return super().budget(work).and_server(meta, len(self.server))
 
-    def parts(self, server_round: int, number: int) -> list[npt.NDArray[np.int64]]:
+    def parts(self, ctx: RoundContext, number: int) -> list[npt.NDArray[np.int64]]:
         """Split D^s at random, anew each round, into parts whose sizes differ by at most one."""
-        key = (self.seed, self.population, server_round, "server-parts")
-        return np.array_split(seeds.generator(*key).permutation(len(self.server)), number)
+        order = seeds.generator(*ctx.key("server-parts")).permutation(len(self.server))
+        return np.array_split(order, number)
 
     def _check_size(self, participants: int) -> None:
         """Refuse a dataset that cannot give every participant's part a sample."""

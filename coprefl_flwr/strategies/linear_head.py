@@ -8,7 +8,16 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, HeadLayer, Round, RoundStrategy, Total, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    HeadLayer,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Total,
+    Work,
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,32 +44,29 @@ class LinearHead(RoundStrategy):
 
     client = "coprefl_flwr.clients:FeaturesClient"
     roles = ("head",)
-    needs_only_sums = True
-    local_training = False
-    samples_clients = False
     products: ClassVar[bool] = False
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Ask the participants that did not answer yet for their sums and renew the layer."""
         classes, size = arrays[self.head.weight].shape
         zeros = {"sums": np.zeros((classes, size)), "counts": np.zeros(classes)}
         if self.products:
             zeros["products"] = np.zeros((size, size))
-        found, metrics = self.kept_arrays("sums", zeros), dict[str, float]()
-        counted = self.kept_arrays("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
-        new = sorted({*self.sample(server_round)} - {*counted.tolist()})
+        found, metrics = ctx.state.get("sums", zeros), dict[str, float]()
+        counted = ctx.state.get("counted", {"clients": np.zeros(0, np.uint64)})["clients"]
+        new = sorted({*ctx.sample()} - {*counted.tolist()})
         if new:
             replies = yield Exchange(
                 *("train", zeros, new, Total(), {"model": arrays}),
                 config={"head-layer": self.head.module},
-                needed=min(self.min_replies, len(new)),
+                needed=min(ctx.min_replies, len(new)),
                 counts=("counts",),
             )
             found = {name: found[name] + one for name, one in replies.sums["sum"].items()}
             metrics = replies.mean_metrics()
             answered = np.array(replies.clients, np.uint64)
-            self.state["sums"] = found
-            self.state["counted"] = {"clients": np.union1d(counted, answered)}
+            ctx.state["sums"] = found
+            ctx.state["counted"] = {"clients": np.union1d(counted, answered)}
         (weight, bias), seen = self.layer(found), found["counts"] > 0
         before, scale = arrays[self.head.weight], self.logit_scale
         layer = {self.head.weight: np.where(seen[:, None], scale * weight, before)}

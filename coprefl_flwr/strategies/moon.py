@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,16 +18,16 @@ class MOON(RoundStrategy):
     temperature: float = option(0.5, "temperature tau of the contrastive term", above=0)
 
     name = "moon"
-    averages = needs_only_sums = True
+    averages = True
     loss_of = "more"
     client = "coprefl_flwr.clients:MOONClient"
     roles = ("pretraining", "task")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
         config = {"moon-mu": self.mu, "moon-temperature": self.temperature}
-        replies = yield from self.train(
-            server_round, arrays, Mean("num-examples"), config=config, stateful=True
+        replies = yield Exchange(
+            "train", arrays, ctx.sample(), Mean("num-examples"), config=config, stateful=True
         )
         return replies.arrays, replies.mean_metrics()
 

@@ -1,11 +1,20 @@
 """Per-FedAvg: FedAvg on the loss after one step of adaptation."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    Mean,
+    MessageConfig,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -18,23 +27,29 @@ class PerFedAvg(RoundStrategy):
         "difference in its place",
         choices=("fo", "hf"),
     )
-    inner_learning_rate: float = option(0.05, "step size alpha of the adaptation", minimum=0)
+    inner_learning_rate: float = option(
+        0.05, "step size alpha of the adaptation", minimum=0, personal=0.01
+    )
 
     name = "per-fedavg"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:PerFedAvgClient"
     roles = ("pretraining", "personalised")
-    personal_defaults: ClassVar = {"inner-learning-rate": 0.01}
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return the unweighted mean of the participants' models (line 11)."""
-        config = {"meta-variant": self.variant, "inner-learning-rate": self.inner_learning_rate}
-        replies = yield from self.train(server_round, arrays, Mean(""), config=config)
+        config: MessageConfig = {
+            "meta-variant": self.variant,
+            "inner-learning-rate": self.inner_learning_rate,
+        }
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean(""), config=config)
         return replies.arrays, replies.mean_metrics()
 
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(
+        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
+    ) -> Exchange:
         """Return the exchange that evaluates the model after each client's own adaptation."""
-        exchange = super().evaluation_exchange(arrays, clients)
+        exchange = super().evaluation_exchange(ctx, arrays, clients)
         return replace(exchange, config={"inner-learning-rate": self.inner_learning_rate})
 
     def budget(self, work: Work) -> Budget:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -23,20 +23,19 @@ class PFedMe(RoundStrategy):
     )
 
     name = "pfedme"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:PFedMeClient"
     roles = ("personalised",)
-    evaluates_own = True
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return (1 - beta) w + beta / |S| sum_i w_i; buffers are the mean, whatever beta is."""
         config = {
             "pfedme-lambda": self.mu,
             "inner-steps": self.inner_steps,
             "meta-learning-rate": self.meta_learning_rate,
         }
-        replies = yield from self.train(
-            server_round, arrays, Mean(""), config=config, stateful=True
+        replies = yield Exchange(
+            "train", arrays, ctx.sample(), Mean(""), config=config, stateful=True
         )
         mean, beta = replies.arrays, self.global_learning_rate
         moved = {n: (1 - beta) * w + beta * mean[n] for n, w in weights_of(arrays).items()}

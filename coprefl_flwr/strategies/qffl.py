@@ -6,7 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,15 +32,19 @@ class QFFL(RoundStrategy):
     )
 
     name = "qffl"
-    needs_only_sums = True
     client = "coprefl_flwr.clients:QFFLClient"
     roles = ("pretraining", "task")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
         config = {"q": self.q}
-        replies = yield from self.train(
-            server_round, arrays, Mean("q-weight"), config=config, positive=("q-curvature",)
+        replies = yield Exchange(
+            "train",
+            arrays,
+            ctx.sample(),
+            Mean("q-weight"),
+            config=config,
+            positive=("q-curvature",),
         )
         weight = replies.metrics["q-weight"].sum()
         curvature = replies.metrics["q-curvature"].sum()

@@ -7,15 +7,15 @@ from typing import Any
 from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Mean, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)
 class SCAFFOLD(RoundStrategy):
     """SCAFFOLD (Karimireddy et al. 2020, arxiv.org/abs/1910.06378), Algorithm 1.
 
-    The server's control variate c travels behind the weights, as arrays "control/NAME"; in their
-    place clients answer with the changes of their own, c_i^+ - c_i. All variates begin at zero.
+    The server's control variate c is sent as the extra arrays "control"; clients answer with the
+    changes of their own, c_i^+ - c_i, under that name. All variates begin at zero.
     """
 
     variant: str = option(
@@ -29,7 +29,7 @@ class SCAFFOLD(RoundStrategy):
     )
 
     name = "scaffold"
-    averages = needs_only_sums = True
+    averages = True
     client = "coprefl_flwr.clients:SCAFFOLDClient"
     roles = ("pretraining", "task")
 
@@ -40,25 +40,24 @@ class SCAFFOLD(RoundStrategy):
             problem = "SCAFFOLD II takes steps for gradients: clip-norm cannot be set"
             raise SettingsError(problem, "clip-norm")
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run lines 3 to 17; N is the number of all clients, S of the participants."""
-        control = self.kept_arrays("control", zeros_like(weights_of(arrays)))
-        sent, config = behind(arrays, "control", control), {"scaffold-variant": self.variant}
-        replies = yield from self.train(
-            server_round,
-            sent,
-            Mean(""),
-            config=config,
+        control = ctx.state.get("control", zeros_like(weights_of(arrays)))
+        replies = yield Exchange(
+            *("train", arrays, ctx.sample(), Mean("")),
+            extra={"control": control},
+            returned=("control",),
+            changes=behind({}, "control", control),
+            config={"scaffold-variant": self.variant},
             stateful=True,
-            changes=[name for name in sent if name not in arrays],
         )
         mean, change = taken_apart(replies.arrays, "control")
         # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
         step = self.global_learning_rate
         moved = {name: arrays[name] + step * (mean[name] - arrays[name]) for name in control}
         # Line 17: c <- c + 1/N sum_i (c_i^+ - c_i).
-        part = len(replies.clients) / self.population_size()
-        self.state["control"] = {name: c + part * change[name] for name, c in control.items()}
+        part = len(replies.clients) / ctx.num_clients
+        ctx.state["control"] = {name: c + part * change[name] for name, c in control.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:

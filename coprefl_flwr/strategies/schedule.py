@@ -5,8 +5,9 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.rounds import Exchange, Round, RoundStrategy
-from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS
+from coprefl_flwr.rounds import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.rounds.budget import UNKNOWN
+from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS, of_run
 
 
 class Schedule(RoundStrategy):
@@ -19,8 +20,6 @@ class Schedule(RoundStrategy):
     does. How many take part is each phase's own; all other options of a run are the first's.
     """
 
-    local_training = False  # Each phase trains, and has a budget, of its own.
-
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
         if not phases:
             raise SettingsError("a schedule needs at least one phase")
@@ -32,16 +31,18 @@ class Schedule(RoundStrategy):
             example = "such as (Cyclic(participants=5), 10)"
             raise SettingsError(f"a phase is {short(repr(phase))}; needed is {needed}, {example}")
         first, _ = phases[0]
-        super().__init__(**{name: getattr(first, name) for name in RUN_OPTIONS})
+        super().__init__(**of_run(first))
         self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:
                 self.enough(strategy.participants)
         self.phases = list(phases)
-        self.needs_only_sums = all(one.needs_only_sums for one, _ in phases)  # type: ignore[misc]
-        actions = dict.fromkeys(action for strategy, _ in phases for action in strategy.actions)
-        self.actions = tuple(actions)  # type: ignore[misc]
+
+    @property
+    def most_participants(self) -> int:
+        """What the phase asks for that wants most: refused before the first one begins."""
+        return max(strategy.most_participants or 1 for strategy, _ in self.phases)
 
     def phase(self, server_round: int) -> tuple[RoundStrategy, int]:
         """Return a round's strategy, and the last round before its phase."""
@@ -52,19 +53,16 @@ class Schedule(RoundStrategy):
             before += rounds
         return self.phases[-1][0], before
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run the round of the strategy whose turn it is."""
-        link = self._engine.link
-        wanted = max(strategy.participants or 1 for strategy, _ in self.phases)
-        # A phase that wants more clients than there are is refused before the first one begins.
-        if not link.begun and wanted > (there := len(link.clients(wanted))):
-            raise SettingsError(f"participants = {wanted}: there are only {there} clients")
-        strategy, before = self.phase(server_round)
-        if server_round == before + 1:
-            self.state.clear()
-            self.versions.committed.clear()
-        strategy.join(self)
-        return (yield from strategy.round(server_round, arrays))
+        strategy, before = self.phase(ctx.round)
+        if ctx.round == before + 1:
+            ctx.forget()
+        return (yield from strategy.program(ctx.within(strategy), arrays))
+
+    def budget(self, work: Work) -> Budget:
+        """Return that it is not known: each phase has a budget of its own."""
+        return UNKNOWN
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
         """Count the rounds of each phase by themselves; the last of each is evaluated too."""
@@ -72,9 +70,11 @@ class Schedule(RoundStrategy):
         ends = [self.phase(server_round + 1)[1], last_round]
         return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
 
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(
+        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
+    ) -> Exchange:
         """Return the evaluation of the strategy whose turn it is."""
-        return self.phase(self._engine.round)[0].evaluation_exchange(arrays, clients)
+        return self.phase(ctx.round)[0].evaluation_exchange(ctx, arrays, clients)
 
     def options(self) -> dict[str, Any]:
         """Return the run's options, every phase's own and its rounds."""

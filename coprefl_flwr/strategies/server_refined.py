@@ -1,11 +1,14 @@
 """Refinement on the server: any strategy, each round followed by SGD on the server's data."""
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.rounds.options import DRAWN
+from coprefl_flwr.rounds.strategy import of_run
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData
@@ -42,18 +45,20 @@ class ServerRefined(RoundStrategy):
 
         self.inner, self.server = inner, server
         self.steps, self.batch_size, self.learning_rate = steps, batch_size, learning_rate
-        self.averages = inner.averages  # type: ignore[misc]
-        super().__init__(**{f.name: getattr(inner, f.name) for f in fields(RoundStrategy)})
+        drawn = {name: getattr(inner, name) for name in DRAWN}
+        super().__init__(**of_run(inner), **drawn)
         how = LocalTraining(local_steps=steps, learning_rate=learning_rate, batch_size=batch_size)
         self.training = replace(how, precision=server.precision)
-        self.actions = inner.actions  # type: ignore[misc]
-        self.needs_only_sums = inner.needs_only_sums  # type: ignore[misc]
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    @property
+    def most_participants(self) -> int | None:
+        """The most clients that a round of the inner method asks for."""
+        return self.inner.most_participants
+
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Run a round of the inner method, then refine its result."""
-        self.inner.join(self)
-        arrays, metrics = yield from self.inner.round(server_round, arrays)
-        key = (self.seed, self.population, server_round, "server-refinement")
+        arrays, metrics = yield from self.inner.program(ctx.within(self.inner), arrays)
+        key = ctx.key("server-refinement")
         refined, loss = self.server.refine(arrays, self.training, 1, *key)
         return refined, metrics | {"server-loss": loss}
 
@@ -62,9 +67,11 @@ class ServerRefined(RoundStrategy):
         steps = Work(1, [len(self.server)], self.training)
         return self.inner.budget(work).and_server(self.learning_rate * steps.travel, steps.visited)
 
-    def evaluation_exchange(self, arrays: Arrays, clients: list[int]) -> Exchange:
+    def evaluation_exchange(
+        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
+    ) -> Exchange:
         """Return the inner method's evaluation."""
-        return self.inner.evaluation_exchange(arrays, clients)
+        return self.inner.evaluation_exchange(ctx, arrays, clients)
 
     def options(self) -> dict[str, Any]:
         """Return the inner method's options and the refinement's."""

@@ -1,7 +1,16 @@
 """Solo: every client trains by itself."""
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Budget, Network, Nothing, Round, RoundStrategy, Work
+from coprefl_flwr.rounds import (
+    Budget,
+    Exchange,
+    Network,
+    Nothing,
+    Round,
+    RoundContext,
+    RoundStrategy,
+    Work,
+)
 
 
 class Solo(RoundStrategy):
@@ -11,19 +20,17 @@ class Solo(RoundStrategy):
     """
 
     name = "solo"
-    needs_only_sums = True
     client = "coprefl_flwr.clients:SoloClient"
     roles = ("personalised",)
-    evaluates_own = True
 
     @classmethod
     def initial(cls, network: Network) -> Arrays:
         """Return no arrays: the models stay with the clients."""
         return {}
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Let every client train on what it has."""
-        replies = yield from self.train(server_round, arrays, Nothing(), stateful=True)
+        replies = yield Exchange("train", arrays, ctx.sample(), Nothing(), stateful=True)
         return arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:

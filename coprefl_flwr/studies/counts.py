@@ -132,9 +132,9 @@ def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Co
     if budget.sent is not None:
         sent = budget.sent
     fraction = work.options.get("support-fraction")
-    if not strategy.samples_clients and strategy.server_data:  # Its work is at the server.
+    if strategy.server_data and not strategy.actions:  # Its work is at the server.
         work = Work(1, [len(strategy.server)], work.training)  # type: ignore[attr-defined]
-    elif fraction and strategy.local_training:
+    elif fraction and "train" in strategy.actions:
         work = work.on_part(fraction)
     each = work.options.get("local-steps") or work.mean(work.training.steps)
     steps = work.participants * each + int(work.options.get("server-steps") or 0)
@@ -204,7 +204,7 @@ def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
         study, own, shape = stage.study, adam(stage.of.training), stage.study.data.input_shape
-        head = f"a {stage.of.method.strategy_class.network} head"
+        head = f"a {stage.of.method.client_class.network} head"
         model = study.model.model if study.personal.from_scratch else head
         name = _named(model, study.personal.head_norm or "batch", shape, own)
         return Computing(name, lambda: study.network(stage.method).module, shape, own)

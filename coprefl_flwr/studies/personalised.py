@@ -23,6 +23,7 @@ from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
 from coprefl_flwr.report.figures.similarity import LOCAL
+from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
@@ -83,7 +84,7 @@ class Personalised(Study):
     def _phase(self, name: str) -> Phase:
         """Read one entry of `method`."""
         phase = read_phase("method", name, PERSONALISED, self.training, self.short)
-        if self.personal.from_scratch and phase.method.strategy_class.network != "classifier":
+        if self.personal.from_scratch and phase.method.client_class.network != "classifier":
             problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
             raise SettingsError(problem, "backbones")
         return phase
@@ -95,7 +96,7 @@ class Personalised(Study):
         if self.personal.from_scratch:
             head = head_names(model, classes, shape, self.model.norm)
             module = build_model(model, classes, shape, self.model.norm, key)
-        elif self.phases[name].method.strategy_class.network == "projection":
+        elif self.phases[name].method.client_class.network == "projection":
             head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
             head = frozenset({"classifier.weight", "classifier.bias"})
@@ -167,12 +168,12 @@ class PersonalStage(Stage):
         data = self.study.data
         return [data.domain_of(client).name for client in range(data.num_clients)]
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the global arrays and every client's prototypes; return what a client sends.
 
         The paper's "# of Comm Params" (Table 2) leaves out biases and BatchNorm.
         """
-        prototypes = strategy.kept_arrays("local", {}) if strategy else {}
+        prototypes = state.get("local", {})
         for file, some in ((GLOBAL, arrays), (LOCAL, prototypes)):
             if some:
                 plain = {name: np.asarray(array, order="C") for name, array in some.items()}

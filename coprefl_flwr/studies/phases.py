@@ -171,7 +171,7 @@ class Phase:
         about = self.about()
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.method.strategy_class.version} | texts
+        return about | {"version": self.method.version} | texts
 
 
 def training_keys(method: Method, role: str) -> tuple[str, ...]:
@@ -181,7 +181,7 @@ def training_keys(method: Method, role: str) -> tuple[str, ...]:
         return tuple(key for key in TRAINING_KEYS if key not in unheeded)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
-    drawn = method.strategy_class.samples_clients
+    drawn = method.samples_clients
     if not method.trains_locally:
         return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
     of_clients = ("participants", *WRAPPER_KEYS)

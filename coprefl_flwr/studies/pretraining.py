@@ -19,8 +19,9 @@ from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
+from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import PRETRAINING_KIND
-from coprefl_flwr.rounds.strategy import EvaluateFn
+from coprefl_flwr.rounds.run import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
@@ -110,7 +111,7 @@ class Pretraining(Stage):
         first = self.phases[0].method.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
         datasets = self.study.populations.datasets
         source, pixels = datasets.pretraining, {}

@@ -32,8 +32,9 @@ from coprefl_flwr.files import check_links, remove_named, remove_unfinished, wri
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
+from coprefl_flwr.rounds.checkpoint import History, State
 from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
-from coprefl_flwr.rounds.strategy import EvaluateFn, Hook
+from coprefl_flwr.rounds.run import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT
@@ -161,7 +162,7 @@ class Stage(ABC):
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write what it leaves besides rows and rounds; return more columns of every round.
 
         Called after the last round, before the result is written, with the final arrays.
@@ -220,7 +221,7 @@ def run_stage(
             logger.warning("%s: %s", stage.title, trouble)
     else:
         progress.note(stage.title)
-        found = stage.keep(folder, stage.initial(store), None)
+        found = stage.keep(folder, stage.initial(store), {})
         about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
         write_result(folder, [], [{**about, **found}] if found else [])
     settle(stage, folder)
@@ -252,14 +253,14 @@ def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> Non
         if report.evaluation:
             found = _of_evaluation(stage, report.evaluation)
             mean = float((100 * found["correct"] / found["num-examples"]).mean())
-            strategy.history.evaluate[report.round][CLIENT_ACCURACY] = mean
+            report.history.evaluate[report.round][CLIENT_ACCURACY] = mean
         seconds.append(report.seconds)
         if report.round == report.num_rounds:
             if stage.timed:  # Not in the result, which is the same however long it took.
                 write_atomically(folder / SECONDS, json.dumps(seconds).encode())
-            more = stage.keep(folder, report.arrays, strategy)
+            more = stage.keep(folder, report.arrays, report.state)
             rows = client_rows(stage, report.evaluation) if stage.measures else []
-            write_result(folder, rows, round_rows(stage, strategy, more))
+            write_result(folder, rows, round_rows(stage, report.history, more))
 
     told = {"method": stage.method, FOLDER: _name(folder, store)}
     if stage.features():
@@ -321,12 +322,10 @@ def _of_evaluation(stage: Stage, evaluation: Replies) -> Mapping[str, npt.NDArra
     return evaluation.metrics
 
 
-def round_rows(
-    stage: Stage, strategy: RoundStrategy, more: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def round_rows(stage: Stage, history: History, more: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row per round: its metrics, and the clients' accuracy where that was measured."""
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
-    for number, metrics in strategy.history.rounds().items():
+    for number, metrics in history.rounds().items():
         accuracy = metrics.pop(f"evaluate-{CLIENT_ACCURACY}", None)
         measured = {"accuracy": accuracy} if stage.measures else {}
         own = {**about, "round": number - stage.before, **measured}

@@ -6,6 +6,7 @@ from typing import Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.report.columns import START_LOSS
+from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.phases import shown
@@ -36,7 +37,7 @@ class StartLoss(Stage):
         """Return the starting model."""
         return load_saved_model(store.folder(self.made))[0]
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Return what was measured."""
         return {START_LOSS: self.made.loss(arrays)}
 

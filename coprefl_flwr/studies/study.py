@@ -55,7 +55,7 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.options import Value, declared
-from coprefl_flwr.rounds.strategy import Hook
+from coprefl_flwr.rounds.run import Hook
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import TrainingSettings

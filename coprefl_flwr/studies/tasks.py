@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
@@ -122,7 +123,7 @@ class Diagnosis(Stage):
         """Return what the task begins with, under a fresh head."""
         return self.of.initial(store)
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: RoundStrategy | None) -> dict[str, Any]:
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Return what was measured."""
         study, population = self.of.study, self.of.population
         clients = [

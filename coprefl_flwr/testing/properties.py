@@ -90,7 +90,7 @@ def resuming_changes_nothing(case: Case) -> str:
     if other:
         raise Broken(
             f"interrupted in round {INTERRUPTED_IN} and resumed, {other[0]} differs: keep what "
-            "rounds carry in self.state, and what clients carry by self.state.write"
+            "rounds carry in ctx.state, and what clients carry by self.state.write"
         )
     return f"interrupted in round {INTERRUPTED_IN}: the same bytes"
 

@@ -23,9 +23,9 @@ from coprefl_flwr.errors import one_line
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Method
 from coprefl_flwr.options import Value
-from coprefl_flwr.rounds import Round, RoundStrategy
+from coprefl_flwr.rounds import Round, RoundContext, RoundStrategy
 from coprefl_flwr.rounds.progress import Progress
-from coprefl_flwr.rounds.strategy import RoundReport
+from coprefl_flwr.rounds.run import RoundReport
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import name_and_options
 from coprefl_flwr.studies.settings import Settings
@@ -234,8 +234,8 @@ def _remember_exchanges(strategy: RoundStrategy) -> dict[str, Arrays]:
     watched = getattr(strategy, "inner", strategy)
     program = watched.round
 
-    def round_(server_round: int, arrays: Arrays) -> Round:
-        running, replies = program(server_round, arrays), None
+    def round_(ctx: RoundContext, arrays: Arrays) -> Round:
+        running, replies = program(ctx, arrays), None
         while True:
             try:
                 exchange = next(running) if replies is None else running.send(replies)
@@ -251,12 +251,12 @@ def _remember_exchanges(strategy: RoundStrategy) -> dict[str, Arrays]:
 
 def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:
     """Fill in the results of the last round, before the clients' states are removed."""
-    found.arrays, found.strategy_state = dict(report.arrays), dict(strategy.state)
+    found.arrays, found.strategy_state = dict(report.arrays), dict(report.state)
     found.metrics = {
         number: {name: one for name, one in metrics.items() if not name.startswith("wire-")}
-        for number, metrics in strategy.history.rounds().items()
+        for number, metrics in report.history.rounds().items()
     }
-    store, committed = ClientState(folder / STATES), strategy.versions.committed
+    store, committed = ClientState(folder / STATES), report.versions
     about = {"run": strategy.run_name, "population": strategy.population}
     for client, version in sorted(committed.items()):
         state = store.read({**about, "client": client, "state-version": version})

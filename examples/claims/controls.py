@@ -45,11 +45,10 @@ class FedAvgThenStep(FedAvg):
     client = OnAllSamples
     roles = ("pretraining",)
     actions = ("train", "train.query")
-    wrappable = False
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         """Return w - rate x sum_j grad L_j(w), w the mean of the participants' models."""
-        local = yield from self.train(server_round, arrays, Mean("num-examples"))
+        local = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         query = yield Exchange("train.query", local.arrays, local.clients, Total())
         rate = self.step_learning_rate
         if self.step_along == "mean":

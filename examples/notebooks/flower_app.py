@@ -27,7 +27,7 @@ from coprefl_flwr.strategies import CoPreFL, FedAvg
 
 
 def started(strategy, app, rounds=20):
-    """Return the strategy and the final arrays, from the same first weights."""
+    """Return what Flower's `start` returns, from the same first weights."""
     torch.manual_seed(0)
     first = ArrayRecord(task.Net().state_dict())
     grid = LocalGrid(app, nodes=4, run_config={"local-epochs": 2})
@@ -79,12 +79,12 @@ coprefl = CoPreFL(gamma=0.5, meta_learning_rate=0.05, seed=0)
 start = started(coprefl, app)
 
 # %% [markdown]
-# Every round's metrics are in `strategy.history`, and what was sent in `strategy.history.traffic`:
+# Every round's metrics are in the result's `history`, and what was sent in `history.traffic`:
 
 # %%
 import pandas as pd
 
-rounds = pd.DataFrame(coprefl.history.rounds()).T
+rounds = pd.DataFrame(start.history.rounds()).T
 shown = ["train_loss", "query-loss", "query-loss-variance", "meta-loss", "models-up"]
 rounds.loc[[1, 5, 10, 20], shown].round(3)
 

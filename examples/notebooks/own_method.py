@@ -16,7 +16,7 @@ from torch import nn
 import coprefl_flwr as cp
 from coprefl_flwr.arrays import cast_like, weights_of
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean
+from coprefl_flwr.rounds import Exchange, Mean
 
 
 @dataclass(kw_only=True, eq=False)
@@ -28,12 +28,12 @@ class Leash(cp.RoundStrategy):
 
     roles = ("pretraining", "task")
 
-    def round(self, server_round, arrays):
-        replies = yield from self.train(server_round, arrays, Mean())
+    def round(self, ctx, arrays):
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         mean, old = replies.arrays, weights_of(arrays)
-        if "first" not in self.state:
-            self.state["first"] = {name: w.copy() for name, w in old.items()}
-        first = self.kept_arrays("first", {})
+        if "first" not in ctx.state:
+            ctx.state["first"] = {name: w.copy() for name, w in old.items()}
+        first = ctx.state.get("first", {})
         moved = {n: w + self.step * (mean[n] - w) for n, w in old.items()}
         moved = {n: w + self.pull * (first[n] - w) for n, w in moved.items()}
         length = sum(float(((moved[n] - first[n]) ** 2).sum()) for n in moved) ** 0.5
@@ -42,7 +42,7 @@ class Leash(cp.RoundStrategy):
 
 
 # %% [markdown]
-# What a method carries from round to round stands in `self.state`, so that a resumed run goes on
+# What a method carries from round to round stands in `ctx.state`, so that a resumed run goes on
 # with it. Its options say what is allowed, and what is not is refused in one line:
 
 # %%

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import cast_like, weights_of
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean
+from coprefl_flwr.rounds import Exchange, Mean
 from coprefl_flwr.strategies import RoundStrategy
 
 
@@ -41,9 +41,9 @@ class PartWay(RoundStrategy):
     client = SmallWeights
     roles = ("pretraining", "task")
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         """Return w + step (mean - w); BatchNorm's statistics are the mean itself."""
-        replies = yield from self.train(server_round, arrays, Mean())
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         mean = replies.arrays
         moved = {n: w + self.step * (mean[n] - w) for n, w in weights_of(arrays).items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()

@@ -108,9 +108,9 @@ def test_a_round_that_grows_is_seen_to_grow(monkeypatch):
     clock = SimpleNamespace(now=0.0, process_time=lambda: clock.now)
 
     class Slower(scale.CoPreFL):
-        def round(self, server_round, arrays):
-            clock.now += 0.002 * server_round
-            return (yield from super().round(server_round, arrays))
+        def round(self, ctx, arrays):
+            clock.now += 0.002 * ctx.round
+            return (yield from super().round(ctx, arrays))
 
     monkeypatch.setattr(scale, "time", clock)
     monkeypatch.setattr(scale, "CoPreFL", Slower)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU
@@ -22,9 +23,15 @@ CONFIG = {
 
 
 def query(model, samples, parameters=None, **changes):
+    """Return a client and its answer to `parameters`: the model's, and behind them inner rates."""
     client = FedMetaClient(model, samples, device=CPU)
     sent = list(model_arrays(model).values()) if parameters is None else parameters
-    return client, *client.query(sent, {**CONFIG, "meta-variant": "maml", **changes})
+    number = len(model.state_dict())
+    config = {**CONFIG, "meta-variant": "maml", **changes}
+    if rates := sent[number:]:
+        names = weights_of(model_arrays(model))
+        config["extra"] = {"rates": dict(zip(names, rates, strict=True))}
+    return client, *client.query(sent[:number], config)
 
 
 def partly_frozen():

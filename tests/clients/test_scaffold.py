@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import SCAFFOLDClient
 from coprefl_flwr.clients.scaffold import displacement_per_gradient
 from coprefl_flwr.errors import SettingsError
@@ -19,6 +20,14 @@ II = {**CONFIG, "scaffold-variant": "II"}
 def controls(model, value):
     """Return a server's variate that is `value` everywhere."""
     return [np.full(np.shape(array), value) for array in model_arrays(model).values()]
+
+
+def fit(client, start, control, config):
+    """Return the client's model and behind it the change of its variate, as lists, n, metrics."""
+    names = weights_of(model_arrays(client.model))
+    extra = {"control": dict(zip(names, control, strict=True))}
+    answer, n, metrics = client.fit(start, {**config, "extra": extra})
+    return list(answer.values()), n, metrics
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9, 0.9999])
@@ -60,7 +69,7 @@ def test_option_2_is_a_mean_of_the_gradients(exact_federation, tmp_path, momentu
     """With momentum m, the gradient of step j of 3 enters 1 + m + ... + m^(3 - j) times."""
     training = LocalTraining(local_steps=3, batch_size=1000, learning_rate=0.1, momentum=momentum)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
-    returned, n, _ = client.fit(start + controls(client.model, 0.2), II)
+    returned, n, _ = fit(client, start, controls(client.model, 0.2), II)
     model = scaled()
     gradients = steps_by_hand(model, exact_federation.whole(1), 0.2, 3, 0.1, momentum)
     weights = [1 + momentum + momentum**2, 1 + momentum, 1]
@@ -80,8 +89,8 @@ def test_a_single_number_has_a_variate_and_a_frozen_array_keeps_zero(
 ):
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path)
     config = {**II, "scaffold-variant": variant}
-    returned, _, _ = client.fit(start + controls(client.model, 0.0), config)
-    again, _, _ = client.fit(start + controls(client.model, 0.0), later(config))
+    returned, _, _ = fit(client, start, controls(client.model, 0.0), config)
+    again, _, _ = fit(client, start, controls(client.model, 0.0), later(config))
     names = list(model_arrays(client.model))
     change = dict(zip(names, returned[len(start) :], strict=True))
     assert change["1.scale"].shape == ()
@@ -97,19 +106,19 @@ def test_clipped_steps_say_nothing_of_the_gradients(exact_federation, tmp_path):
     """Option I takes its variate elsewhere."""
     training = LocalTraining(local_steps=3, learning_rate=0.1, clip_norm=1.0)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
-    sent = start + controls(client.model, 0.0)
+    sent = start, controls(client.model, 0.0)
     line = "^SCAFFOLD II takes steps for gradients: clip-norm cannot be set$"
     with pytest.raises(SettingsError, match=line):
-        client.fit(sent, II)
+        fit(client, *sent, II)
     assert list(tmp_path.iterdir()) == []
-    returned, _, _ = client.fit(sent, {**II, "scaffold-variant": "I"})
+    returned, _, _ = fit(client, *sent, {**II, "scaffold-variant": "I"})
     assert returned[len(start)].any()
 
 
 def test_no_steps_change_no_variate(exact_federation, tmp_path):
     training = LocalTraining(local_steps=0, batch_size=1000, learning_rate=0.1)
     client, start = make(SCAFFOLDClient, scaled(), exact_federation, tmp_path, training)
-    returned, _, _ = client.fit(start + controls(client.model, 0.3), II)
+    returned, _, _ = fit(client, start, controls(client.model, 0.3), II)
     assert not any(array.any() for array in returned[len(start) :])
 
 
@@ -118,8 +127,8 @@ def test_option_1_is_the_gradient_of_the_whole_set_in_eval_mode(exact_federation
     client, start = make(SCAFFOLDClient, exact_federation.model, exact_federation, tmp_path)
     weights = [p.detach().numpy() for p in client.model.parameters()]
     model = exact_federation.model
-    returned, _, _ = client.fit(
-        start + [np.zeros_like(array) for array in weights], {**II, "scaffold-variant": "I"}
+    returned, _, _ = fit(
+        client, start, [np.zeros_like(array) for array in weights], {**II, "scaffold-variant": "I"}
     )
     load_arrays(model, dict(zip(model_arrays(model), start, strict=True)))
     inputs, targets = exact_federation.whole(1)

@@ -8,14 +8,22 @@ from torch.nn import functional
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds import RoundContext
 from tests.common.federation import SIZES
 from tests.common.networks import double_model
+from tests.common.runs import run_of
 
 
-def record_samples(strategy):
-    """Return the list that will hold each round's participants."""
-    asked, sample = [], strategy.sample
-    strategy.sample = lambda server_round: asked.append(sample(server_round)) or asked[-1]
+def record_samples(strategy, choose=lambda drawn: drawn):
+    """Return the list that will hold each round's participants, drawn or chosen."""
+    asked, program = [], strategy.program
+
+    class Watched(RoundContext):
+        def sample(self):
+            asked.append(choose(super().sample()))
+            return asked[-1]
+
+    strategy.program = lambda ctx, arrays: program(Watched(**vars(ctx)), arrays)
     return asked
 
 
@@ -64,7 +72,7 @@ class Leaving(LocalGrid):
 def states_of(strategy, folder):
     """Return {client: the state that counts} below `folder`, names in alphabetical order."""
     found = {}
-    for client, version in strategy.versions.committed.items():
+    for client, version in run_of(strategy).versions.committed.items():
         config = {"run": "run", "population": "train", "client": client, "state-version": version}
         found[client] = dict(sorted(ClientState(folder).read(config).items()))
     return found

@@ -27,7 +27,12 @@ class Good(NumPyClient):
         return changed or answer
 
     def fit(self, parameters, config):
-        return self.answer("fit", ([a + 1 for a in parameters], 1, {"loss": 1.0}))
+        arrays = [a + 1 for a in parameters]
+        if "extra" in config:
+            control = config["extra"]["control"].items()
+            arrays = dict(zip(START, arrays, strict=True))
+            arrays |= {f"control/{name}": a + 1 for name, a in control}
+        return self.answer("fit", (arrays, 1, {"loss": 1.0}))
 
     def query(self, parameters, config):
         gradient = {"w": np.ones(2, np.float32), "b": np.ones(3, np.float32)}

@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.clients import StatefulClient, TorchClient
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Mean, Round
+from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext
 from coprefl_flwr.strategies import FedAvg
 
 ALL = ("pretraining", "task", "personalised")
@@ -19,9 +19,9 @@ class CountsNodes(FedAvg):
 
     roles = ("pretraining",)
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
-        replies = yield from self.train(server_round, arrays, Mean())
-        step = 1 / len(self._engine.link.nodes())
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
+        step = 1 / len(ctx.members.nodes())
         moved = {
             name: array + step * (replies.arrays[name] - array)
             for name, array in weights_of(arrays).items()
@@ -55,8 +55,8 @@ class Forgets(FedAvg):
     roles = ("pretraining",)
     velocity: Arrays | None = None
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
-        replies = yield from self.train(server_round, arrays, Mean())
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         before = self.velocity or zeros_like(weights_of(arrays))
         self.velocity = {n: 0.5 * v + replies.arrays[n] - arrays[n] for n, v in before.items()}
         moved = {name: arrays[name] + v for name, v in self.velocity.items()}
@@ -87,8 +87,8 @@ class MutatesInRound(FedAvg):
 
     roles = ("pretraining",)
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
-        replies = yield from self.train(server_round, arrays, Mean())
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         for name, array in replies.arrays.items():
             arrays[name][...] = array
         return arrays, replies.mean_metrics()
@@ -172,6 +172,6 @@ class KeepsAll(FedAvg):
     roles = ALL
     client = HalfOwn
 
-    def round(self, server_round: int, arrays: Arrays) -> Round:
-        replies = yield from self.train(server_round, arrays, Mean(), stateful=True)
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean(), stateful=True)
         return replies.arrays, replies.mean_metrics()

@@ -5,6 +5,7 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import model_arrays
+from coprefl_flwr.rounds.checkpoint import History
 from tests.common.data import images
 from tests.common.networks import Perceptron
 
@@ -20,52 +21,36 @@ def bytes_of(model):
     return {name: array.tobytes() for name, array in model_arrays(model).items()}
 
 
-def losses_of(strategy):
-    return {number: found["loss"] for number, found in strategy.history.rounds().items()}
+def losses_of(history):
+    return {number: found["loss"] for number, found in history.rounds().items()}
 
 
-def test_the_strategys_history_has_every_round(clients):
+def test_the_history_has_every_round(clients):
     method = cp.CoPreFL(gamma=0.5, participants=2)
-    cp.pretrain(method, Perceptron(), clients, rounds=3, **SMALL)
-    found = method.history.rounds()
+    made, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
+    found = history.rounds()
     assert list(found) == [1, 2, 3]
     assert all(one["loss"] > 0 and one["models-down"] > 0 for one in found.values())
-    other = cp.FedAvg(participants=2)
-    cp.pretrain(other, Perceptron(), clients, rounds=1, **SMALL)
-    assert list(other.history.rounds()) == [1]
-    assert list(method.history.rounds()) == [1, 2, 3]
-
-
-def test_a_failed_run_leaves_the_rounds_before(clients, monkeypatch):
-    method, train = cp.FedAvg(), cp.FedAvg.round
-
-    def failing(self, server_round, arrays):
-        if server_round == 3:
-            raise KeyboardInterrupt
-        return (yield from train(self, server_round, arrays))
-
-    monkeypatch.setattr(cp.FedAvg, "round", failing)
-    with pytest.raises(KeyboardInterrupt):
-        cp.pretrain(method, Perceptron(), clients, rounds=5, **SMALL)
-    assert list(method.history.rounds()) == [1, 2]
+    assert bytes_of(made) == bytes_of(cp.pretrain(method, Perceptron(), clients, 3, **SMALL))
 
 
 def test_a_history_is_drawn(clients, tmp_path):
-    method, other = cp.FedAvg(), cp.FedProx(mu=1.0)
-    for one in (method, other):
-        cp.pretrain(one, Perceptron(), clients, rounds=2, **SMALL)
-    cp.plot_history(method.history, tmp_path / "one.png")
-    drawn = cp.plot_history({"plain": method.history, "near": other.history}, tmp_path / "two.pdf")
+    (_, plain), (_, near) = (
+        cp.pretrain(one, Perceptron(), clients, rounds=2, history=True, **SMALL)
+        for one in (cp.FedAvg(), cp.FedProx(mu=1.0))
+    )
+    cp.plot_history(plain, tmp_path / "one.png")
+    drawn = cp.plot_history({"plain": plain, "near": near}, tmp_path / "two.pdf")
     assert (tmp_path / "one.png").stat().st_size > 1000
     assert (tmp_path / "two.pdf").stat().st_size > 1000
     lines = [line.get_ydata() for line in drawn.axes[0].lines]
     assert [list(line) for line in lines] == [
-        list(losses_of(one).values()) for one in (method, other)
+        list(losses_of(one).values()) for one in (plain, near)
     ]
     with pytest.raises(SettingsError, match="the strategy has not run"):
-        cp.plot_history(cp.FedAvg().history)
+        cp.plot_history(History())
     with pytest.raises(SettingsError, match="history is of type FedAvg"):
-        cp.plot_history(method)
+        cp.plot_history(cp.FedAvg())
 
 
 @pytest.mark.parametrize(
@@ -82,12 +67,13 @@ def test_a_history_is_drawn(clients, tmp_path):
 def test_a_run_that_is_done_goes_on_with_more_rounds(made, clients, tmp_path):
     kept = {"checkpoint": tmp_path / "run", **SMALL}
     short, whole, longer = made(5), made(8), made(8)
-    expected = cp.pretrain(whole, Perceptron(), clients, rounds=8, **SMALL)
-    cp.pretrain(short, Perceptron(), clients, rounds=5, **kept)
-    found = cp.pretrain(longer, Perceptron(), clients, rounds=8, resume=True, **kept)
+    kept["history"] = True
+    expected, all_eight = cp.pretrain(whole, Perceptron(), clients, 8, history=True, **SMALL)
+    _, first_five = cp.pretrain(short, Perceptron(), clients, rounds=5, **kept)
+    found, again = cp.pretrain(longer, Perceptron(), clients, rounds=8, resume=True, **kept)
     assert bytes_of(found) == bytes_of(expected)
-    assert losses_of(longer) == losses_of(whole)
-    assert losses_of(short) == dict(list(losses_of(whole).items())[:5])
+    assert losses_of(again) == losses_of(all_eight)
+    assert losses_of(first_five) == dict(list(losses_of(all_eight).items())[:5])
     with pytest.raises(SettingsError, match="is of round 8 already"):
         cp.pretrain(made(4), Perceptron(), clients, rounds=4, resume=True, **kept)
 
@@ -106,11 +92,11 @@ def test_a_text_goes_on_with_more_rounds(clients, tmp_path):
 
 def test_a_run_that_is_done_has_its_history_and_its_model(clients, tmp_path):
     kept = {"checkpoint": tmp_path / "run", **SMALL}
-    method, again = cp.FedAvg(participants=2), cp.FedAvg(participants=2)
-    made = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
-    found = cp.pretrain(again, Perceptron(), clients, rounds=2, resume=True, **kept)
+    method, kept = cp.FedAvg(participants=2), {**kept, "history": True}
+    made, history = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
+    found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, resume=True, **kept)
     assert bytes_of(found) == bytes_of(made)
-    assert again.history.rounds() == method.history.rounds()
+    assert again.rounds() == history.rounds()
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
     starts = {"made": made, "kept": tmp_path / "run"}
     rows = cp.evaluate_starts(starts, tasks, rounds=1, **SMALL).rows

@@ -190,8 +190,8 @@ def test_momentum_makes_local_steps_longer():
 class Mine(RoundStrategy):
     """A method of a user's own, which says nothing of its budget."""
 
-    def round(self, server_round, arrays):
-        replies = yield Exchange("train", arrays, self.sample(server_round), Mean("num-examples"))
+    def round(self, ctx, arrays):
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         return replies.arrays, {}
 
 
@@ -201,7 +201,7 @@ def test_a_users_own_method_has_that_of_fedavg_where_it_trains_as_set():
 
 def test_what_trains_otherwise_and_says_nothing_is_not_known():
     class Other(Mine):
-        local_training = False
+        actions = ("train.query",)
 
     for strategy in (Other(), Schedule([(Cyclic(), 1), (FedAvg(), 1)])):
         found = strategy.budget(work())

@@ -131,7 +131,7 @@ def test_every_pretraining_whose_clients_answer_can_be_wrapped_and_nothing_else(
     for name, method in METHODS.items():
         for role in method.roles:
             heeds = set(WRAPPER_KEYS) <= set(training_keys(method, role))
-            asks = method.strategy_class.samples_clients and role == PRETRAINING
+            asks = method.samples_clients and role == PRETRAINING
             assert heeds == asks, (name, role)
             assert heeds or not set(WRAPPER_KEYS) & set(training_keys(method, role))
     assert "client-wrapper" not in training_keys(METHODS["fedavg"], PERSONALISED)

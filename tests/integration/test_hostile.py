@@ -11,9 +11,11 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds import Bounds, Mean, Replies, joined
+from coprefl_flwr.rounds import Bounds, Exchange, Mean, Replies
+from coprefl_flwr.rounds.exchange import joined
 from coprefl_flwr.rounds.protocol import ROSTER
 from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, FedProto
+from tests.common.by_hand import record_samples
 from tests.common.checks import warnings_of
 from tests.common.federation import without_roster
 from tests.common.replies import (
@@ -29,6 +31,7 @@ from tests.common.replies import (
     more,
     of,
 )
+from tests.common.runs import run_of
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -60,7 +63,7 @@ def test_the_names_of_a_gradient_are_those_of_most_clients(kind, caplog):
     np.testing.assert_allclose(arrays["w"], np.full(2, 1 - 0.5 * 4))
     line = "the arrays returned are not those that other clients returned"
     assert warnings_of(caplog) == [f"client 0 on node 2 is left out: {line}"]
-    assert strategy.history.traffic[1]["replies-left-out"] == 1
+    assert run_of(strategy).history.traffic[1]["replies-left-out"] == 1
 
 
 def test_of_two_clients_the_one_that_names_more_weights_is_right():
@@ -89,9 +92,7 @@ def test_a_false_answer_to_the_roster_costs_its_node_alone(kind, lie, liar, capl
 
     app = client_app(lambda _, i: Good(i, lambda *_: None), 5 if kind == "shared" else None)
     strategy = FedAvg(min_nodes=5)
-    asked = strategy.sample
-    seen = []
-    strategy.sample = lambda number: seen.append(asked(number)) or seen[-1]
+    seen = record_samples(strategy)
     result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     own = [client for client in range(5) if client != liar - 2]
@@ -188,7 +189,7 @@ def test_more_hits_than_samples_are_left_out_of_an_evaluation(caplog):
     strategy = FedAvg(evaluate_every=1)
     result = strategy.start(grid("one", of(3, "evaluate", change)), to_record(START), 1)
     assert result.evaluate_metrics_clientapp[1]["accuracy"] == 0.5
-    assert strategy.evaluation.clients == (0, 1, 2, 4)
+    assert run_of(strategy).evaluation.clients == (0, 1, 2, 4)
     line = "metric 'correct' is 400; it must be between 0 and 4"
     assert warnings_of(caplog) == [f"client 3 on node 2 is left out: {line}"]
 
@@ -252,8 +253,8 @@ def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog)
 class Measures(FedAvg):
     """Keeps which metrics the replies of a round have, and whose they are."""
 
-    def round(self, server_round, arrays):
-        replies = yield from self.train(server_round, arrays, Mean())
+    def round(self, ctx, arrays):
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         self.names, self.reported = set(replies.metrics), replies.clients
         return replies.arrays, replies.mean_metrics()
 
@@ -282,7 +283,7 @@ def test_metrics_of_nodes_own_choosing_are_bounded_in_a_round(nodes, bounds, cap
     assert {"loss", "num-examples"} <= strategy.names
     assert len(strategy.names) == 2 * most
     assert strategy.reported == tuple(range(40))
-    assert strategy.history.train[1] == {"loss": 1.0}
+    assert run_of(strategy).history.train[1] == {"loss": 1.0}
     lines = warnings_of(caplog)
     # A node of several clients leaves metrics out itself, before it answers.
     assert len(lines) == {1: 1, 2: 2, 40: 1}[nodes] + (nodes == 2)

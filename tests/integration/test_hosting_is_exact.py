@@ -23,6 +23,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.combine import LossMoments, Mean
 from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.common.federation import HOSTINGS, renamed
+from tests.common.runs import run_of
 
 START = {"w": np.zeros(3, np.float32)}
 
@@ -65,9 +66,9 @@ def test_clients_that_return_views_of_a_shared_model(nodes):
 
 def test_further_arrays_reach_the_client():
     class Two(FedAvg):
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             extra = {"variate": {"w": np.float32([1, 2, 3])}}
-            replies = yield Exchange("train", arrays, self.sample(server_round), extra=extra)
+            replies = yield Exchange("train", arrays, ctx.sample(), extra=extra)
             return replies.arrays, {}
 
     class Adds(NumPyClient):
@@ -137,9 +138,9 @@ def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
     start = {"a": np.float32([0]), "b": np.float32([0]), "n": np.array(3)}
 
     class Asks(FedAvg):
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             self.replies = yield Exchange(
-                "train.query", arrays, self.sample(server_round), combine=LossMoments()
+                "train.query", arrays, ctx.sample(), combine=LossMoments()
             )
             return arrays, {}
 
@@ -178,7 +179,7 @@ def test_an_evaluation_of_nothing_is_left_out(caplog):
     grid = LocalGrid(client_app(lambda _, i: Evaluates(i), clients=3), nodes=1)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = strategy.start(grid, to_record(START), 1)
-    assert strategy.evaluation.clients == (1, 2)
+    assert run_of(strategy).evaluation.clients == (1, 2)
     # Three hits of twelve samples: a fraction over all samples, not a mean of counts.
     assert dict(result.evaluate_metrics_clientapp[1]) == {"loss": 0.5, "accuracy": 0.25}
     assert "client 0 on node 2 is left out: metric 'num-examples' is 0" in caplog.text

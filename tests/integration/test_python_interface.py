@@ -24,7 +24,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.options import option
 from coprefl_flwr.report.results import read_rows
-from coprefl_flwr.rounds import Mean
+from coprefl_flwr.rounds import Exchange, Mean
 from coprefl_flwr.studies.build import build, run_study
 from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
@@ -91,9 +91,9 @@ class Damped(cp.RoundStrategy):
 
     share: float = option(0.5, "part of the step that is taken", minimum=0, maximum=1)
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         """Return w + share (mean of w_k - w)."""
-        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
         return new, replies.mean_metrics()
 
@@ -225,11 +225,11 @@ def test_a_run_that_stopped_goes_on_with_the_same_numbers(tmp_path, monkeypatch)
     whole = cp.pretrain(*arguments, rounds=8, quiet=True, **SMALL)
     rounds, train = [], strategies.SCAFFOLD.round
 
-    def stopping(self, server_round, arrays):
-        rounds.append(server_round)
+    def stopping(self, ctx, arrays):
+        rounds.append(ctx.round)
         if len(rounds) == 7:
             raise _StopError
-        return (yield from train(self, server_round, arrays))
+        return (yield from train(self, ctx, arrays))
 
     kept = {"checkpoint": tmp_path / "run", "quiet": True, **SMALL}
     monkeypatch.setattr(strategies.SCAFFOLD, "round", stopping)

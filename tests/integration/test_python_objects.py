@@ -9,7 +9,7 @@ from flwr_datasets.partitioner import IidPartitioner
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import Mean
+from coprefl_flwr.rounds import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.simulation import ROOT
@@ -92,9 +92,9 @@ class Halved(cp.RoundStrategy):
         super().__init__()
         self.share = share
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         """Return w + share (mean of w_k - w)."""
-        replies = yield from self.train(server_round, arrays, Mean("num-examples"))
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
         new = {n: a + self.share * (replies.arrays[n] - a) for n, a in arrays.items()}
         return new, replies.mean_metrics()
 

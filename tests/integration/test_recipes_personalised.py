@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS
+from coprefl_flwr.methods import VERSIONS
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.command_line import main
@@ -211,7 +211,7 @@ def test_names_change_with_what_enters_a_result(monkeypatch):
     assert key(shift="feature", alpha=2.0) == key(shift="feature")
     assert key(mu=2.0) == plain  # Another method's.
     assert key("fedavg") != key("fedavg", study="starts", personal_datasets="")
-    monkeypatch.setattr(METHODS["fedpcl"].strategy_class, "version", 77)
+    monkeypatch.setitem(VERSIONS, "fedpcl", 77)
     assert key() != plain
 
 

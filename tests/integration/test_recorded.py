@@ -6,7 +6,9 @@ import pytest
 
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.rounds import LossMoments, Mean, Nothing, Total
-from coprefl_flwr.rounds.engine import Engine
+from coprefl_flwr.rounds.run import Run
+from coprefl_flwr.strategies import Schedule
+from docs.tables import needs_only_sums
 from tests.records import methods as recorded
 
 FOUND = json.loads(recorded.FILE.read_text())
@@ -15,14 +17,17 @@ FOUND = json.loads(recorded.FILE.read_text())
 @pytest.fixture
 def asked(monkeypatch):
     """Return the rules of all exchanges but evaluations, by the class of their strategy."""
-    found, real = {}, Engine._prepare
+    found, real = {}, Run.messages
 
-    def prepare(engine, exchange, config):
+    def messages(run, ctx, exchange, config):
         if exchange.action != "evaluate":
-            found.setdefault(type(engine.running), []).append(exchange.combine)
-        return real(engine, exchange, config)
+            of = (
+                run.strategy.phase(ctx.round)[0] if type(run.strategy) is Schedule else run.strategy
+            )
+            found.setdefault(type(getattr(of, "inner", of)), []).append(exchange.combine)
+        return real(run, ctx, exchange, config)
 
-    monkeypatch.setattr(Engine, "_prepare", prepare)
+    monkeypatch.setattr(Run, "messages", messages)
     return found
 
 
@@ -37,7 +42,7 @@ def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
     pooled = strategy.server_data in ("clients", "both")  # It asks nothing: it has the data.
     assert rules or pooled
     sums = all(isinstance(rule, Mean | Total | LossMoments | Nothing) for rule in rules)
-    assert strategy.needs_only_sums == (sums and not pooled)
+    assert needs_only_sums(METHODS[name]) == (sums and not pooled)
     assert found.keys() == FOUND[key].keys()
     for what, value in FOUND[key].items():
         message = f"{key}: its {what} changed: raise `version` of its strategy, then `make tables`"

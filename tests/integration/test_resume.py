@@ -21,6 +21,7 @@ from coprefl_flwr.strategies import (
 from tests.common.checks import Killed
 from tests.common.federation import CPU, Federation
 from tests.common.networks import tiny_model
+from tests.common.runs import run_of
 
 
 def server_of(federation):
@@ -94,7 +95,7 @@ def everything(strategy, result, folder):
         name: {n: np.asarray(a).tobytes() for n, a in value.items()}
         if isinstance(value, dict)
         else value
-        for name, value in strategy.state.items()
+        for name, value in run_of(strategy).state.items()
     }
     files = {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -104,9 +105,9 @@ def everything(strategy, result, folder):
     return {
         "arrays": {n: a.tobytes() for n, a in from_record(result.arrays).items()},
         "state": state,
-        "versions": strategy.versions.committed,
+        "versions": run_of(strategy).versions.committed,
         "files": files,
-        "history": strategy.history,
+        "history": run_of(strategy).history,
     }
 
 

@@ -27,7 +27,6 @@ from coprefl_flwr.strategies import (
     Cyclic,
     Exchange,
     FedAvg,
-    FedMeta,
     FedYogi,
     RoundStrategy,
     Schedule,
@@ -35,6 +34,7 @@ from coprefl_flwr.strategies import (
 from coprefl_flwr.studies.build import build, run_study
 from tests.common.by_hand import assert_equal, descend, is_statistic, loaded, loss_of, run_on
 from tests.common.federation import SIZES, Federation
+from tests.common.runs import run_of
 
 RULES = AGGREGATIONS[1:]
 SHARE = 0.25
@@ -220,7 +220,9 @@ def test_metrics_tell_who_was_chosen_and_how_many_were_shortened():
     for rule, name in (("krum", "krum-client"), ("norm-clipping", "clipped")):
         strategy = FedAvg(aggregation=rule, tolerated_share=0.0)
         run_on(strategy, LocalGrid(federation.torch_app(), nodes=2), federation.arrays(), 1)
-        assert strategy.history.train[1][name] in ([0, 1, 2, 3] if rule == "krum" else [0.5])
+        assert run_of(strategy).history.train[1][name] in (
+            [0, 1, 2, 3] if rule == "krum" else [0.5]
+        )
 
 
 def test_each_phase_of_a_schedule_has_an_aggregation_of_its_own(monkeypatch):
@@ -228,7 +230,6 @@ def test_each_phase_of_a_schedule_has_an_aggregation_of_its_own(monkeypatch):
     federation = Federation.full_batch()
     median = FedAvg(aggregation="median")
     schedule = Schedule([(Cyclic(), 1), (median, 1), (FedAvg(), 1)])
-    assert not schedule.needs_only_sums
     assert schedule.options()["phases"][1]["aggregation"] == "median"
     assert "aggregation" not in schedule.options()["phases"][2]
     asked, real = [], Transport.prepare
@@ -274,8 +275,8 @@ def test_an_exchange_without_a_robust_form_is_refused_before_any_work():
     class Sums(RoundStrategy):
         averages = True
 
-        def round(self, server_round, arrays):
-            yield Exchange("train", arrays, self.sample(server_round), Chain())
+        def round(self, ctx, arrays):
+            yield Exchange("train", arrays, ctx.sample(), Chain())
             return arrays, {}
 
     federation = Federation.full_batch()
@@ -299,8 +300,6 @@ def test_at_the_default_nothing_of_a_run_changes():
         ("aggregation", "krum"),
         ("tolerated_share", 0.1),
     }
-    assert FedMeta().needs_only_sums
-    assert not FedMeta(aggregation="median").needs_only_sums
 
 
 def test_a_study_pre_trains_and_runs_its_tasks_robustly(tiny_settings):
@@ -316,8 +315,8 @@ def test_a_study_pre_trains_and_runs_its_tasks_robustly(tiny_settings):
     )
     study = build(settings)
     refined, coprefl = (stage.strategy() for stage in study.stages[:2])
-    assert (refined.robust.aggregation, refined.needs_only_sums) == ("krum", False)
-    assert (coprefl.robust.clip_factor, coprefl.needs_only_sums) == (0.5, False)
+    assert refined.inner.robust.aggregation == "krum"
+    assert coprefl.robust.clip_factor == 0.5
     folder = run_study(LocalGrid(app, 1, settings.to_config()), settings)
     assert len(read_rows(folder / "rows.jsonl")) == 2 * settings.task_clients
     plain = build(replace(settings, method="coprefl fedavg-refined", task_method="scaffold"))

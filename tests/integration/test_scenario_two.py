@@ -12,10 +12,12 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import METHODS
+from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
 from tests.common.networks import tiny_model
+from tests.common.runs import run_of
 from tests.strategies.test_coprefl import one_round_by_hand
 
 CPU = torch.device("cpu")
@@ -88,12 +90,13 @@ def test_a_round_is_algorithm_2(federation, gamma):
 @pytest.mark.parametrize("participants", [1, 3, 4, 31])
 def test_parts_are_a_partition_anew_each_round(federation, participants):
     strategy = HybridCoPreFL(server=server_of(federation))
-    parts = strategy.parts(1, participants)
+    first, second = (RoundContext(strategy, Listed([]), number) for number in (1, 2))
+    parts = strategy.parts(first, participants)
     sizes = {len(part) for part in parts}
     assert len(parts) == participants
     assert max(sizes) - min(sizes) <= 1
     assert sorted(np.concatenate(parts)) == list(range(31))
-    assert list(np.concatenate(parts)) != list(np.concatenate(strategy.parts(2, participants)))
+    assert list(np.concatenate(parts)) != list(np.concatenate(strategy.parts(second, participants)))
 
 
 def test_too_little_server_data_is_refused_at_the_start(federation):
@@ -146,7 +149,6 @@ def test_coprefl_sgd(federation):
         batch_size=31,
         learning_rate=0.05,
     )
-    assert strategy.actions == ("train", "train.query")
     asked = record_samples(strategy.inner)
     grid = LocalGrid(federation.coprefl_app())
     result = strategy.start(grid, to_record(federation.arrays()), 2)
@@ -158,7 +160,7 @@ def test_coprefl_sgd(federation):
         expected = refine_by_hand(federation, expected, 2, 0.05)
     for name, array in from_record(result.arrays).items():
         np.testing.assert_allclose(array, expected[name], rtol=0, atol=1e-5, err_msg=name)
-    assert strategy.state == {}
+    assert run_of(strategy).state == {}
 
 
 def test_the_server_refines_in_its_precision(federation):

@@ -1,14 +1,10 @@
 """A run that stops before its last round: as if no more rounds had been asked for."""
 
-import inspect
-
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, MetricRecord
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.app import MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.checkpoint import read_checkpoint
 from coprefl_flwr.strategies import CoPreFL
@@ -92,56 +88,3 @@ def test_the_server_tests_the_model_before_it_is_decided(tmp_path):
     _, result, seen = run(tmp_path, evaluate_fn=measured, stop=low)
     assert [one.round for one in seen] == [1, 2, 3]
     assert result.evaluate_metrics_serverapp[3]["loss"] == pytest.approx(0.25)
-
-
-def newer_start(
-    self, grid, initial_arrays, num_rounds=3, timeout=3600, train_config=None, evaluate_config=None,
-    evaluate_fn=None, should_stop=None,
-):  # fmt: skip
-    """The loop of flwr 1.43, as far as it matters: its own rounds, and `should_stop` after each."""
-    arrays, result = initial_arrays, Result()
-    if evaluate_fn:
-        evaluate_fn(0, arrays)
-    for number in range(1, num_rounds + 1):
-        sent = self.configure_train(number, arrays, ConfigRecord(), grid)
-        arrays, _ = self.aggregate_train(number, grid.send_and_receive(sent, timeout=timeout))
-        sent = self.configure_evaluate(number, arrays, ConfigRecord(), grid)
-        self.aggregate_evaluate(number, grid.send_and_receive(sent, timeout=timeout))
-        if evaluate_fn:
-            evaluate_fn(number, arrays)
-        if should_stop and should_stop(number, arrays):
-            break
-    return result
-
-
-@pytest.fixture
-def newer(monkeypatch):
-    """Flower with `should_stop`: the one that is here, if it has it."""
-    if "should_stop" not in inspect.signature(Strategy.start).parameters:
-        monkeypatch.setattr(Strategy, "start", newer_start)
-
-
-def test_flowers_own_stop_is_given_absolute_rounds_and_the_last_is_kept(newer, tmp_path):
-    asked = []
-
-    def fifth(server_round, *_, **__):
-        asked.append(server_round)
-        return server_round == 5
-
-    run(tmp_path, rounds=2, checkpoint_every=2)
-    stopped, result, seen = run(tmp_path, resume=True, should_stop=fifth, checkpoint_every=4)
-    assert asked == [one.round for one in seen] == [3, 4, 5]
-    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
-    kept = read_checkpoint(tmp_path / "checkpoint")
-    assert kept.round == 5
-    for name, array in stopped.items():
-        np.testing.assert_array_equal(kept.arrays[name], array)
-
-
-def test_where_flower_has_no_such_stop_it_is_said(monkeypatch, tmp_path):
-    def start(self, grid, initial_arrays, num_rounds=3, timeout=3600):
-        raise AssertionError
-
-    monkeypatch.setattr(Strategy, "start", start)
-    with pytest.raises(SettingsError, match=r"should_stop: flwr 1\S+ does not have it, .* stop="):
-        run(tmp_path, should_stop=lambda *_: True)

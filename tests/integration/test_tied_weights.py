@@ -43,6 +43,7 @@ from coprefl_flwr.strategies import (
 from tests.common.by_hand import assert_equal, run, run_on
 from tests.common.federation import CPU, SIZES, Federation
 from tests.common.networks import CLASSES
+from tests.common.runs import run_of
 
 TIED, FIRST = "second.weight", "first.weight"
 
@@ -209,7 +210,7 @@ def test_a_round_of_fedmeta_by_hand(variant):
             rates = {n: p - s for (n, p), s in zip(rates.items(), step[len(theta) :], strict=True)}
     assert_equal(found, doubled(theta))
     if variant == "meta-sgd":
-        assert_equal(strategy.state["rates"], doubled(rates))
+        assert_equal(run_of(strategy).state["rates"], doubled(rates))
 
 
 def refined(federation):
@@ -247,7 +248,7 @@ def test_every_method_treats_a_tied_weight_as_one(name, tmp_path):
         states = {"states": tmp_path / str(number)} if stateful else {}
         grid = federation.grid("2", client, **states)
         ends.append(run_on(strategy, grid, federation.arrays(), 4)[0])
-        losses.append(strategy.evaluation.metrics["loss"])
+        losses.append(run_of(strategy).evaluation.metrics["loss"])
         begun = federation.arrays()
     assert_equal(ends[0], doubled(ends[1]))
     assert losses[0] == pytest.approx(losses[1], rel=0, abs=1e-12)
@@ -261,7 +262,7 @@ def test_scaffold_keeps_the_variate_of_a_tied_weight_under_both_names(tmp_path):
         strategy = SCAFFOLD(participants=3)
         grid = federation.grid("2", SCAFFOLDClient, states=tmp_path / str(number))
         run_on(strategy, grid, federation.arrays(), 3)
-        variates.append(strategy.state["control"])
+        variates.append(run_of(strategy).state["control"])
     assert abs(variates[1][FIRST]).max() > 1e-3
     assert_equal(variates[0], doubled(variates[1]))
 

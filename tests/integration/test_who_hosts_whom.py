@@ -12,6 +12,7 @@ from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.rounds import Bounds
 from coprefl_flwr.rounds.protocol import ROSTER
 from coprefl_flwr.strategies import FedAvg
+from tests.common.by_hand import record_samples
 from tests.common.replies import START, Good, Lying
 
 FIRST = 2
@@ -47,8 +48,7 @@ def three(context, population):
 def run(grid, rounds=1, strategy=None, **more):
     """Return the participants of each round, and the lines of warnings."""
     strategy = strategy or FedAvg()
-    sample, drawn, lines = strategy.sample, [], []
-    strategy.sample = lambda number: drawn.append(sample(number)) or drawn[-1]
+    drawn, lines = record_samples(strategy), []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: lines.append(record.getMessage())
     logging.getLogger("flwr.coprefl").addHandler(handler)

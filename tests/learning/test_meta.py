@@ -9,7 +9,6 @@ from coprefl_flwr.learning.meta import (
     descend,
     mean_and_deviation,
     meta_gradient,
-    meta_step,
     sum_and_variance,
 )
 from coprefl_flwr.rounds.combine import Accumulator, LossMoments
@@ -33,7 +32,7 @@ def moments(losses, gradients):
     accumulator = Accumulator(LossMoments())
     for client, (loss, gradient) in enumerate(zip(losses, gradients, strict=True)):
         accumulator.add(client, {"w": gradient}, {"loss": loss})
-    return accumulator.sums["gradient"], accumulator.sums["loss-gradient"]
+    return accumulator.sums
 
 
 W = np.array([0.3, -0.2, 0.9])
@@ -60,8 +59,7 @@ def test_two_moments_equal_the_direct_sum(gamma):
     w = np.array([0.3, -0.2, 0.9])
     losses, gradients = losses_at(w), gradients_at(w)
     c = gamma + (1 - gamma) * 2 / len(losses) * (losses - losses.mean())
-    g1, g2 = moments(losses, gradients)
-    found = meta_gradient(g1, g2, losses, gamma)["w"]
+    found = meta_gradient(moments(losses, gradients), losses, gamma)[0]["w"]
     np.testing.assert_allclose(found, c @ gradients, rtol=1e-12)
 
 
@@ -73,7 +71,7 @@ def test_close_losses_cost_no_accuracy():
     rng = np.random.default_rng(0)
     losses = 2.0 + 2e-3 * rng.standard_normal(20)
     gradients = rng.standard_normal((20, 1000)).astype(np.float32)
-    found = meta_gradient(*moments(losses, gradients), losses, gamma=0.0)["w"]
+    found = meta_gradient(moments(losses, gradients), losses, gamma=0.0)[0]["w"]
     centred = [Fraction(loss) - sum(map(Fraction, losses)) / 20 for loss in losses]
     columns = gradients.astype(np.float64).T.tolist()
     exact = [float(sum(c * Fraction(g) for c, g in zip(centred, column, strict=True)) / 10)
@@ -102,10 +100,9 @@ def test_meta_loss_by_hand():
 def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective, terms):
     """The gradients by finite differences; the model moves by both, weighted by gamma."""
     losses, names = losses_at(W), list(terms)
-    g1, g2 = moments(losses, gradients_at(W))
-    sums = {"gradient": g1, "loss-gradient": g2}
-    options = {"gamma": 0.25, "learning_rate": 0.1, "objective": objective}
-    moved, found = meta_step({"w": W, "n": np.array(3)}, sums, losses, **options)
+    sums = moments(losses, gradients_at(W))
+    gradient, found = meta_gradient(sums, losses, 0.25, objective)
+    moved = descend({"w": W, "n": np.array(3)}, gradient, 0.1)
     gradients = [slopes(lambda w, of=of: of(losses_at(w))) for of in terms.values()]
     for name, gradient in zip(names, gradients, strict=True):
         assert found[f"meta-{name}"] == pytest.approx(terms[name](losses))
@@ -122,10 +119,10 @@ def test_a_round_reports_both_terms_and_the_lengths_of_their_gradients(objective
 def test_equal_losses_have_no_deviation_to_lessen(losses):
     """Three times 0.1 is not 0.1 in the mean; what is left of it must not be divided by itself."""
     losses = np.array(losses)
-    g1, g2 = moments(losses, np.ones((len(losses), 1)))
+    sums = moments(losses, np.ones((len(losses), 1)))
     terms = mean_and_deviation(losses)
     assert terms.width == np.inf
-    found = meta_gradient(g1, g2, losses, 0.25, mean_and_deviation)["w"]
+    found = meta_gradient(sums, losses, 0.25, mean_and_deviation)[0]["w"]
     np.testing.assert_allclose(found, [0.25])
 
 
@@ -141,15 +138,19 @@ def test_descend_keeps_dtypes_and_buffers():
 
 
 def test_arrays_of_any_shape_are_updated():
-    """A number, none at all, several axes: as `descend` along `meta_gradient` does."""
+    """A number, none at all, several axes: c_1 = 1/4 + 3/4 * 2/2 * (1 - 2) = -1/2, c_2 = 1."""
     shapes = {"number": (), "none": (0, 2), "row": (7,), "layer": (5, 3, 2), "wide": (2, 9)}
-    rng, losses = np.random.default_rng(0), np.array([1.0, 2.0, 6.0])
-    sent = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    rng, losses = np.random.default_rng(0), np.array([1.0, 3.0])
+    sent, one, two = (
+        {name: np.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
+        for _ in range(3)
+    )
     sums = {
-        part: {name: np.asarray(rng.normal(size=shape)) for name, shape in shapes.items()}
-        for part in ("gradient", "loss-gradient")
+        "gradient": {name: one[name] + two[name] for name in shapes},
+        "loss-gradient": {name: one[name] + 3 * two[name] for name in shapes},
     }
-    found, _ = meta_step(sent, sums, losses, 0.25, 0.1)
-    step = meta_gradient(sums["gradient"], sums["loss-gradient"], losses, 0.25)
-    for name, array in descend(sent, step, 0.1).items():
-        np.testing.assert_array_equal(found[name], array, strict=True)
+    gradient, _ = meta_gradient(sums, losses, 0.25)
+    for name, array in descend(sent, gradient, 0.1).items():
+        expected = sent[name] - 0.1 * (-0.5 * one[name] + two[name])
+        np.testing.assert_allclose(array, expected, rtol=1e-12, atol=1e-14)
+        assert array.shape == shapes[name]

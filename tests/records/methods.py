@@ -87,7 +87,7 @@ def measured(name, role, folder):
 
 def key(name, role):
     """Return the name under which figures are recorded: another version, another entry."""
-    return f"{name}, {role}, version {METHODS[name].strategy_class.version}"
+    return f"{name}, {role}, version {METHODS[name].version}"
 
 
 def main():

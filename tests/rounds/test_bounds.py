@@ -15,9 +15,11 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds import Bounds, Exchange, LossMoments, Mean, PerClient
 from coprefl_flwr.rounds.bounds import Limits
 from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, FedPCL, Schedule
+from tests.common.by_hand import record_samples
 from tests.common.checks import warnings_of
 from tests.common.federation import without_roster
 from tests.common.replies import START, Good, Lying, grid, of
+from tests.common.runs import run_of
 
 LOSSES = Bounds(loss_range=(0.0, math.inf))
 
@@ -42,7 +44,7 @@ def test_a_loss_out_of_its_range_is_left_out(kind, caplog):
     ("method", "action"), [(FedAvg, "fit"), (SCAFFOLD, "fit"), (CoPreFL, "query")]
 )
 def test_an_update_much_longer_than_the_median_is_left_out(method, action, caplog):
-    """Of models, gradients and changes, where a node is one client."""
+    """Of models, gradients and control variates, where a node is one client."""
 
     def long(arrays, n, metrics):
         if isinstance(arrays, dict):
@@ -66,8 +68,8 @@ def test_a_long_set_of_prototypes_is_left_out_of_those_that_one_node_hosts(caplo
     """Each client's arrays travel by themselves there."""
 
     class Apart(FedAvg):
-        def round(self, server_round, arrays):
-            clients = self.sample(server_round)
+        def round(self, ctx, arrays):
+            clients = ctx.sample()
             replies = yield Exchange("train", arrays, clients, PerClient())
             return arrays, {"clients": float(len(replies.sums))}
 
@@ -76,7 +78,7 @@ def test_a_long_set_of_prototypes_is_left_out_of_those_that_one_node_hosts(caplo
     for kind in ("one", "two", "own"):
         strategy = Apart(bounds=Bounds(largest_update=3), min_nodes=1 if kind == "one" else 2)
         strategy.start(grid(kind, bad), to_record(start), 1)
-        assert strategy.history.train[1] == {"clients": 4.0}
+        assert run_of(strategy).history.train[1] == {"clients": 4.0}
     assert len(warnings_of(caplog)) == 3
 
 
@@ -177,10 +179,8 @@ def test_what_hosting_sets_is_not_up_to_the_nodes(hosting, clients, first, quest
     if hosting == "node":
         app = client_app(lambda c: Good(0, lambda *_: None))
     found = Lying(app, 4, lie)
-    seen = []
     strategy = FedAvg(hosting=hosting, min_nodes=4)
-    asked = strategy.sample
-    strategy.sample = lambda number: seen.append(asked(number)) or seen[-1]
+    seen = record_samples(strategy)
     result = strategy.start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert found.asked == questions

@@ -221,7 +221,7 @@ class Layered(FedAvg):
 
     layers: Any = ()
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         return arrays, {}
         yield
 

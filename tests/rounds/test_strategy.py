@@ -16,6 +16,7 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.combine import Mean
+from coprefl_flwr.rounds.wrapped import is_one_mean
 from coprefl_flwr.strategies import (
     SCAFFOLD,
     CoPreFL,
@@ -24,10 +25,13 @@ from coprefl_flwr.strategies import (
     FedAvg,
     FedMeta,
     FedProx,
+    PerFedAvg,
     RoundStrategy,
     Schedule,
 )
+from tests.common.by_hand import record_samples
 from tests.common.federation import pair, renamed
+from tests.common.runs import run_of
 
 START = {"w": np.float32([0.0, 0.0]), "count": np.array(10, np.int64)}
 
@@ -179,9 +183,9 @@ def test_state_of_a_failed_attempt_does_not_count():
     """A program that changes its state and then fails starts again from the state before."""
 
     class Forgetful(FedAvg):
-        def round(self, server_round, arrays):
-            self.state["tries"] = self.kept("tries", 0.0) + 1
-            return (yield from super().round(server_round, arrays))
+        def round(self, ctx, arrays):
+            ctx.state["tries"] = ctx.state.get("tries", 0.0) + 1
+            return (yield from super().round(ctx, arrays))
 
     def fails_once(client, config, returned):
         if config["attempt"] == 0:
@@ -190,12 +194,12 @@ def test_state_of_a_failed_attempt_does_not_count():
 
     strategy = Forgetful()
     strategy.start(counting_grid(fault=fails_once), to_record(START), 2)
-    assert strategy.state == {"tries": 2.0}
+    assert run_of(strategy).state == {"tries": 2.0}
 
 
 def test_a_program_that_ends_before_its_first_exchange_sends_nothing():
     class Idle(FedAvg):
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             return {**arrays, "w": arrays["w"] + 1}, {}
             yield
 
@@ -209,9 +213,9 @@ def test_evaluation_keeps_a_row_per_client():
     strategy = FedAvg(evaluate_every=2)
     result = strategy.start(counting_grid(clients=3), to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [2, 3]
-    assert strategy.evaluation.clients == (0, 1, 2)
-    np.testing.assert_array_equal(strategy.evaluation.metrics["correct"], [0, 1, 2])
-    np.testing.assert_array_equal(strategy.evaluation.metrics["num-examples"], [4, 4, 4])
+    assert run_of(strategy).evaluation.clients == (0, 1, 2)
+    np.testing.assert_array_equal(run_of(strategy).evaluation.metrics["correct"], [0, 1, 2])
+    np.testing.assert_array_equal(run_of(strategy).evaluation.metrics["num-examples"], [4, 4, 4])
 
 
 def test_more_participants_than_clients_is_refused_before_any_work():
@@ -235,7 +239,7 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
     grid = LocalGrid(client_app(lambda _, i: Rarely(i), clients=4), nodes=2)
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
-    assert strategy.evaluation.clients == (2,)
+    assert run_of(strategy).evaluation.clients == (2,)
     line = "round 2, evaluation failed: evaluate: 0 good replies of 4, needed are 1; 4 failed: Ari"
     assert any(record.getMessage().startswith(line) for record in caplog.records)
 
@@ -272,16 +276,19 @@ def test_a_wrapper_that_would_see_half_a_round_is_refused(strategy):
     """Or that would take what it sees for models."""
     seen = []
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 2)
-    line = f"^{type(strategy).__name__} cannot run inside a wrapper .*: FedAvg, FedProx"
+    line = f"^{type(strategy).__name__} cannot run inside a wrapper .*: FedAvg, FedProx, PerFedAvg"
     with pytest.raises(SettingsError, match=line):
         wrapped.start(counting_grid(seen=seen), to_record(START), 1)
     assert seen == []
 
 
 def test_what_may_be_wrapped():
-    ours = [c for c in vars(strategies).values() if isinstance(c, type)]
-    allowed = [c for c in ours if issubclass(c, RoundStrategy) and c.wrappable]
-    assert allowed == [FedAvg, FedProx]
+    """A strategy whose round is one exchange, and whose new model is its mean."""
+    ours = [one for one in vars(strategies).values() if isinstance(one, type)]
+    plain = [one for one in ours if issubclass(one, RoundStrategy) and one.name]
+    made = [one() for one in plain if not {"server", "head"} & one.__dataclass_fields__.keys()]
+    allowed = [type(one) for one in made if is_one_mean(one, START)]
+    assert allowed == [FedAvg, FedProx, PerFedAvg]
 
 
 def test_a_wrapper_around_nodes_that_add_up_is_refused():
@@ -345,8 +352,7 @@ def test_a_client_that_has_its_nodes_id():
     seen = []
     app = client_app(lambda _, i: Counter(i, seen=seen), clients=pair)
     strategy = FedAvg(participants=1, min_nodes=2)
-    sample = strategy.sample
-    strategy.sample = lambda server_round: [sample(server_round), 3][1:]
+    record_samples(strategy, lambda drawn: [drawn, 3][1:])
     strategy.start(LocalGrid(app, nodes=2), to_record(START), 1)
     assert [client for client, _ in seen] == [3]
 
@@ -429,8 +435,8 @@ def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
     app = ClientApp()
 
     class Unweighted(FedAvg):
-        def round(self, server_round, arrays):
-            replies = yield Exchange("train", arrays, self.sample(server_round), combine=Mean(""))
+        def round(self, ctx, arrays):
+            replies = yield Exchange("train", arrays, ctx.sample(), combine=Mean(""))
             return replies.arrays, {}
 
     @app.train()
@@ -481,7 +487,7 @@ class Returning(FedAvg):
         super().__init__()
         self.change = change
 
-    def round(self, server_round, arrays):
+    def round(self, ctx, arrays):
         return self.change(arrays), {}
         yield
 

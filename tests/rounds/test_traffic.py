@@ -35,6 +35,7 @@ from coprefl_flwr.strategies import (
 )
 from tests.common.federation import HOSTINGS, Federation
 from tests.common.networks import CLASSES
+from tests.common.runs import run_of
 from tests.strategies.test_schedule import two_phase_grid
 
 K_P1, K_P2, T_CYC, T_RES = 3, 2, 2, 4
@@ -44,7 +45,7 @@ T_TOT = T_CYC + T_RES
 def totals(strategy, grid, start, rounds):
     """Return the counts summed over all rounds."""
     strategy.start(grid, to_record(start), rounds)
-    traffic = strategy.history.traffic
+    traffic = run_of(strategy).history.traffic
     assert sorted(traffic) == list(range(1, rounds + 1))
     return {name: sum(counts[name] for counts in traffic.values()) for name in traffic[1]}
 
@@ -173,7 +174,7 @@ def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
                 checkpoint=tmp_path / f"{len(hostings)}.safetensors",
                 resume=True,
             )
-        traffic = strategy.history.traffic
+        traffic = run_of(strategy).history.traffic
         assert sorted(traffic) == [1, 2, 3, 4]
         return [(one["client-bytes-down"], one["client-bytes-up"]) for one in traffic.values()]
 
@@ -243,9 +244,9 @@ def test_a_chain_in_one_message_and_link_by_link():
 
 def test_further_arrays_count():
     class Two(FedAvg):
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             extra = {"more": {"v": np.zeros(50, np.float32)}}
-            replies = yield Exchange("train", arrays, self.sample(server_round), extra=extra)
+            replies = yield Exchange("train", arrays, ctx.sample(), extra=extra)
             return replies.arrays, {}
 
     found = totals(Two(), adding("2"), START, 1)
@@ -291,7 +292,7 @@ def test_arrays_in_an_evaluation_are_not_looked_at():
 
     strategy = FedAvg(min_nodes=3, evaluate_every=1)
     found = totals(strategy, LocalGrid(app, nodes=3), START, 2)
-    assert [metrics["loss"] for metrics in strategy.history.evaluate.values()] == [1.0, 1.0]
+    assert [metrics["loss"] for metrics in run_of(strategy).history.evaluate.values()] == [1.0, 1.0]
     assert (found["models-down"], found["models-up"]) == (6, 6)
     assert found["client-bytes-down"] == found["client-bytes-up"] == 6 * (HEADER + 400)
 
@@ -301,13 +302,13 @@ def test_a_round_reports_its_traffic():
     strategy = FedAvg()
     strategy.start(adding("1"), to_record(START), 2, hooks=[seen.append])
     assert [report.metrics["models-up"] for report in seen] == [4, 4]
-    assert strategy.history.rounds()[2]["client-bytes-down"] == 4 * (HEADER + 400)
-    assert strategy.history.rounds()[2]["wire-bytes-down"] == HEADER + 400
+    assert run_of(strategy).history.rounds()[2]["client-bytes-down"] == 4 * (HEADER + 400)
+    assert run_of(strategy).history.rounds()[2]["wire-bytes-down"] == HEADER + 400
 
 
 def test_a_round_without_messages_sends_nothing():
     class Idle(FedAvg):
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             return arrays, {}
             yield
 

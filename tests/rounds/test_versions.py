@@ -13,7 +13,9 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds.versions import Versions
 from coprefl_flwr.strategies import Exchange, FedAvg
+from tests.common.by_hand import record_samples
 from tests.common.federation import without_roster
+from tests.common.runs import run_of
 
 START = {"w": np.zeros(2, np.float32)}
 
@@ -21,8 +23,8 @@ START = {"w": np.zeros(2, np.float32)}
 class Remembering(FedAvg):
     """FedAvg whose clients keep a state."""
 
-    def round(self, server_round, arrays):
-        clients = self.sample(server_round)
+    def round(self, ctx, arrays):
+        clients = ctx.sample()
         replies = yield Exchange("train", arrays, clients, stateful=True)
         return replies.arrays, {}
 
@@ -53,7 +55,7 @@ def grid(folder, fault=None, clients=3, nodes=1, grid_class=LocalGrid, hosting="
 def diaries(strategy, folder, first=0):
     """Return {client: the participations in the state that counts}; `first` is client 0's id."""
     found = {}
-    for client, version in strategy.versions.committed.items():
+    for client, version in run_of(strategy).versions.committed.items():
         config = {"run": "run", "population": "train", "state-version": version}
         days = ClientState(folder).read({**config, "client": client - first})["days"]
         found[client - first] = days.tolist()
@@ -98,7 +100,7 @@ def test_a_repeated_attempt_starts_from_the_committed_state(tmp_path):
     a_grid = grid(tmp_path, first_attempt_fails, nodes=2)
     strategy = start(Remembering(min_replies=2), a_grid, 3)
     assert diaries(strategy, tmp_path) == {client: [10, 21, 30] for client in range(3)}
-    assert strategy.versions.committed == dict.fromkeys(range(3), "3-0")
+    assert run_of(strategy).versions.committed == dict.fromkeys(range(3), "3-0")
 
 
 def test_a_reply_that_was_lost_leaves_no_state(tmp_path):
@@ -121,7 +123,7 @@ def test_a_reply_that_was_lost_leaves_no_state(tmp_path):
 
     a_grid = grid(tmp_path, nodes=2, clients=2, grid_class=Loses)
     strategy = start(Remembering(), a_grid, 3)
-    assert strategy.versions.committed == {0: "3-0", 1: "3-0"}
+    assert run_of(strategy).versions.committed == {0: "3-0", 1: "3-0"}
     assert diaries(strategy, tmp_path) == {0: [10, 20, 30], 1: [10, 30]}
 
 
@@ -151,8 +153,7 @@ def test_a_late_message_changes_nothing(tmp_path):
 
 def test_clients_that_stay_away_keep_their_state(tmp_path):
     strategy = Remembering(participants=2, seed=3)
-    asked, sample = [], strategy.sample
-    strategy.sample = lambda number: asked.append(sample(number)) or asked[-1]
+    asked = record_samples(strategy)
     start(strategy, grid(tmp_path, clients=5, nodes=2), 8)
     took_part = {
         client: [10 * number for number, clients in enumerate(asked, 1) if client in clients]
@@ -195,17 +196,17 @@ def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
     assert "is left out: " in line
     assert "this client's state of round 1 is lost or damaged: " in line
     assert "\n" not in line
-    assert sorted(strategy.versions.committed.values()) == ["1-0", "2-0", "2-0"]
+    assert sorted(run_of(strategy).versions.committed.values()) == ["1-0", "2-0", "2-0"]
 
 
 @pytest.mark.parametrize("stateful", [False, True])
 def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
-    """Nor does an evaluation, though the same round's other exchange has a state."""
+    """An evaluation does where the round's training has a state."""
     seen = []
 
     class Twice(FedAvg):
-        def round(self, server_round, arrays):
-            clients = self.sample(server_round)
+        def round(self, ctx, arrays):
+            clients = ctx.sample()
             yield Exchange("train", arrays, clients, config={"about": "no state"})
             replies = yield Exchange("train", arrays, clients, stateful=stateful)
             return replies.arrays, {}
@@ -224,8 +225,10 @@ def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
     assert len(seen) == 2 * 3 * 2
     for about, config in seen:
         told = {"state-version", "state-kept"} & config.keys()
-        assert len(told) == (2 if stateful and about == "state" else 0)
-    assert strategy.versions.committed == (dict.fromkeys(range(2), "2-0") if stateful else {})
+        assert len(told) == (2 if stateful and about != "no state" else 0)
+    assert run_of(strategy).versions.committed == (
+        dict.fromkeys(range(2), "2-0") if stateful else {}
+    )
 
 
 STATE = 6400
@@ -264,7 +267,7 @@ def test_states_of_a_thousand_clients_are_not_held_in_memory(tmp_path, monkeypat
         left = states_in_memory()
     finally:
         tracemalloc.stop()
-    assert len(strategy.versions.committed) == 1000
+    assert len(run_of(strategy).versions.committed) == 1000
     assert len(held) == 20
     assert min(held) >= 1
     assert max(held) <= 5

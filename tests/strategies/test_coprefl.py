@@ -10,6 +10,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES
@@ -104,8 +105,8 @@ def test_round_with_hand_made_replies():
     G1 = 30, G2 = 1 * 10 + 3 * 20 = 70.
     """
     strategy = CoPreFL(gamma=0.25, meta_learning_rate=0.1)
-    strategy.sample = lambda server_round: [4, 7]
-    program = strategy.round(1, {"w": np.float32([5.0])})
+    ctx = RoundContext(strategy, Listed([4, 7]))
+    program = strategy.round(ctx, {"w": np.float32([5.0])})
     first = next(program)
     assert (first.action, list(first.clients), str(first.combine)) == (
         "train",
@@ -124,7 +125,7 @@ def test_round_with_hand_made_replies():
     assert arrays["w"] == pytest.approx(-0.5)
     assert metrics["query-loss"] == 2.0
     assert metrics["query-loss-variance"] == 1.0
-    assert strategy.state == {}
+    assert ctx.state == {}
 
 
 @pytest.mark.parametrize("nodes", [2, 4])

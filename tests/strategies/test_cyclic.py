@@ -10,6 +10,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.rounds import RoundContext
 from coprefl_flwr.strategies import Cyclic
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of
 from tests.common.federation import HOSTINGS, SIZES, without_roster
@@ -19,8 +20,14 @@ START = {"w": np.zeros(1)}
 
 def record_chains(strategy):
     """Return the list that will hold each attempt's clients in their order."""
-    chains, chain = [], strategy.chain
-    strategy.chain = lambda server_round: chains.append(chain(server_round)) or chains[-1]
+    chains, program = [], strategy.program
+
+    class Watched(RoundContext):
+        def chain(self, arrays, clients):
+            chains.append(clients)
+            return super().chain(arrays, clients)
+
+    strategy.program = lambda ctx, arrays: program(Watched(**vars(ctx)), arrays)
     return chains
 
 

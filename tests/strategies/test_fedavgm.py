@@ -7,6 +7,7 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.strategies import FedAvg, FedAvgM
 from tests.common.by_hand import assert_equal, is_statistic, means_by_hand, run
 from tests.common.federation import Federation
+from tests.common.runs import run_of
 
 
 @pytest.mark.parametrize(("momentum", "rate"), [(0.9, 1.0), (0.5, 0.3)])
@@ -56,4 +57,4 @@ def test_the_velocity_of_a_half_model_is_float32():
         w = (w + np.float32(rate) * v).astype(np.float16)
     assert v[0] == pytest.approx(momentum ** (rounds - 1), rel=1e-5)
     assert_equal(found, {"weight": w}, 0)
-    assert_equal(strategy.state["velocity"], {"weight": v}, 0)
+    assert_equal(run_of(strategy).state["velocity"], {"weight": v}, 0)

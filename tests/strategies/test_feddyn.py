@@ -20,6 +20,7 @@ from tests.common.by_hand import (
     states_of,
 )
 from tests.common.federation import HOSTINGS
+from tests.common.runs import run_of
 
 
 def local_model(federation, theta, client, dual, alpha):
@@ -64,7 +65,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, alpha):
     assert set(rounds[0]) & set(rounds[-1])
     theta, h, duals = by_hand(exact_federation, rounds, alpha)
     assert_equal(found, theta)
-    assert_equal(strategy.state["drift"], h)
+    assert_equal(run_of(strategy).state["drift"], h)
     assert_same_states(states_of(strategy, tmp_path), duals)
 
 
@@ -77,7 +78,7 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     ours = [[client - first for client in clients] for clients in rounds]
     theta, h, _ = by_hand(exact_federation, ours, 0.3)
     assert_equal(found, theta)
-    assert_equal(strategy.state["drift"], h)
+    assert_equal(run_of(strategy).state["drift"], h)
 
 
 @pytest.mark.parametrize("hosting", ["2", "own"])
@@ -92,7 +93,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     rounds[1].remove(1)
     theta, h, duals = by_hand(exact_federation, rounds, 0.3)
     assert_equal(found, theta)
-    assert_equal(strategy.state["drift"], h)
+    assert_equal(run_of(strategy).state["drift"], h)
     assert_same_states(states_of(strategy, tmp_path), duals)
     _, _, before = by_hand(exact_federation, rounds[:1], 0.3)
     assert abs(written[0]["2.weight"] - before[1]["2.weight"]).max() > 1e-3
@@ -106,7 +107,7 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
     theta, h, _ = by_hand(exact_federation, rounds, 0.3)
     assert_equal(found, theta)
-    assert_equal(strategy.state["drift"], h)
+    assert_equal(run_of(strategy).state["drift"], h)
 
 
 class Pushed(FedDynClient):
@@ -121,4 +122,4 @@ def test_the_drift_of_a_half_model_is_float32(exact_federation, tmp_path):
     strategy = FedDyn(alpha=1e-4)
     grid = exact_federation.grid("1", Pushed, states=tmp_path)
     run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 3)
-    assert_equal(strategy.state["drift"], {"weight": np.full(3, -1e-4, np.float32)}, 1e-11)
+    assert_equal(run_of(strategy).state["drift"], {"weight": np.full(3, -1e-4, np.float32)}, 1e-11)

@@ -13,6 +13,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import FedMeta
 from tests.common.by_hand import assert_equal, is_statistic, mean, run, run_on
 from tests.common.federation import SIZES, Federation
+from tests.common.runs import run_of
 
 
 def sets(federation, client, server_round):
@@ -149,7 +150,7 @@ def test_meta_sgd_learns_its_rates(exact_federation):
         expected, rates = round_by_hand(exact_federation, expected, rates, clients, number, 0.4)
     assert len({tuple(clients) for clients in asked}) == 3
     assert_equal(found, expected)
-    assert_equal(strategy.state["rates"], rates)
+    assert_equal(run_of(strategy).state["rates"], rates)
     assert abs(rates["5.weight"] - 0.7).max() > 0.01
 
 
@@ -168,7 +169,7 @@ def test_three_local_steps_by_hand(exact_federation, name, hosting):
         )
     assert_equal(found, expected)
     if name == "meta-sgd":
-        assert_equal(strategy.state["rates"], rates)
+        assert_equal(run_of(strategy).state["rates"], rates)
 
 
 @pytest.mark.parametrize("variant", ["maml", "fomaml", "meta-sgd"])
@@ -257,5 +258,5 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
             strategy = FedMeta(variant="meta-sgd", meta_learning_rate=0.1, participants=3)
             keep = {"checkpoint": path, "resume": True} if len(stops) > 1 else {}
             result = strategy.start(LocalGrid(app), start, stop, **keep)
-        ends.append(behind(from_record(result.arrays), "rates", strategy.state["rates"]))
+        ends.append(behind(from_record(result.arrays), "rates", run_of(strategy).state["rates"]))
     assert all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())

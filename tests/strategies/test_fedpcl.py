@@ -18,6 +18,7 @@ from coprefl_flwr.strategies import FedPCL
 from tests.common.by_hand import Leaving, assert_equal, descend, run_on, states_of
 from tests.common.federation import HOSTINGS
 from tests.common.networks import CLASSES, ToDouble
+from tests.common.runs import run_of
 
 SIZE, TAU = 6, 0.5
 
@@ -162,7 +163,7 @@ def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_pat
     strategy = FedPCL(temperature=TAU, min_nodes=4)
     found, rounds = run_on(strategy, nodes, start(), 3)
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
-    assert list(strategy.state["local"]) == ["0", "1", "2"]
+    assert list(run_of(strategy).state["local"]) == ["0", "1", "2"]
     assert_equal(found, by_hand(federation, rounds)[0], 1e-11)
 
 
@@ -230,7 +231,7 @@ def test_every_client_is_evaluated_with_its_own_head(federation, tmp_path):
         inputs, targets = samples.batch(slice(None), torch.device("cpu"))
         z = normalize(heads[client](inputs)).detach().numpy()
         hits = ((z @ np.array(rows).T).argmax(axis=1) == targets.numpy()).sum()
-        assert strategy.evaluation.metrics["correct"][client] == hits
+        assert run_of(strategy).evaluation.metrics["correct"][client] == hits
 
 
 def test_one_class_in_all_is_refused(federation, tmp_path):

@@ -12,6 +12,7 @@ from coprefl_flwr.strategies import NCM, Ridge
 from tests.common.by_hand import assert_equal, run_on
 from tests.common.federation import HOSTINGS, Federation
 from tests.common.networks import CLASSES
+from tests.common.runs import run_of
 from tests.common.simulation import ROOT
 
 LAYER = HeadLayer("5", "5.weight", "5.bias")  # Of the double model with BatchNorm.
@@ -117,7 +118,10 @@ def test_the_clients_are_evaluated_with_the_new_layer(federation):
         inputs, targets = federation.whole(client)
         z = federation.model.eval()[:-1](inputs).detach().numpy()
         guess = (z @ found["5.weight"].T + found["5.bias"]).argmax(axis=1)
-        assert strategy.evaluation.metrics["correct"][client] == (guess == targets.numpy()).sum()
+        assert (
+            run_of(strategy).evaluation.metrics["correct"][client]
+            == (guess == targets.numpy()).sum()
+        )
 
 
 @pytest.mark.parametrize("kind", [NCM, Ridge])

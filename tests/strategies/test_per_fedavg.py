@@ -8,6 +8,7 @@ import torch
 from coprefl_flwr.clients import PerFedAvgClient
 from coprefl_flwr.strategies import PerFedAvg
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of, mean, run
+from tests.common.runs import run_of
 
 
 def gradient(model, data, create_graph=False):
@@ -97,4 +98,4 @@ def test_a_client_is_evaluated_after_its_own_adaptation(exact_federation):
         model, data = loaded(end).eval(), exact_federation.whole(client)
         move(model, gradient(model, data), -alpha)
         loss = float(loss_of(model, data))
-        assert strategy.evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)
+        assert run_of(strategy).evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)

@@ -16,6 +16,7 @@ from tests.common.by_hand import (
     states_of,
 )
 from tests.common.federation import HOSTINGS
+from tests.common.runs import run_of
 
 LAMBDA, K, ETA, BETA = 2.0, 3, 0.2, 0.6
 
@@ -68,4 +69,4 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     for client in range(4):
         model = loaded(thetas.get(client, w)).eval()
         loss = float(loss_of(model, exact_federation.whole(client)))
-        assert strategy.evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)
+        assert run_of(strategy).evaluation.metrics["loss"][client] == pytest.approx(loss, rel=1e-9)

@@ -23,6 +23,7 @@ from tests.common.by_hand import (
     states_of,
 )
 from tests.common.federation import HOSTINGS, Federation
+from tests.common.runs import run_of
 
 
 def weights(arrays):
@@ -76,7 +77,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
     assert set(rounds[0]) & set(rounds[-1])
     x, c, own = by_hand(exact_federation, rounds, variant, eta_g)
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
     assert max(abs(array).max() for array in own[rounds[0][0]].values()) > 0.01
 
@@ -90,7 +91,7 @@ def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     ours = [[client - first for client in clients] for clients in rounds]
     x, c, _ = by_hand(exact_federation, ours)
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
 
 
 @pytest.mark.parametrize(("variant", "hosting"), [("I", "2"), ("II", "2"), ("II", "own")])
@@ -105,7 +106,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     rounds[1].remove(1)
     x, c, own = by_hand(exact_federation, rounds, variant)
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
     _, _, before = by_hand(exact_federation, rounds[:1], variant)
     assert abs(written[0]["2.weight"] - before[1]["2.weight"]).max() > 1e-3
@@ -119,7 +120,7 @@ def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
     x, c, _ = by_hand(exact_federation, rounds)
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
 
 
 def test_zero_variates_correct_nothing(exact_federation, tmp_path):
@@ -135,7 +136,7 @@ def test_zero_variates_correct_nothing(exact_federation, tmp_path):
     assert_equal(found, mean(models, [1] * 4, range(4)))
     found, _ = run_on(strategy, grid, found, 2)
     own = states_of(strategy, tmp_path).values()
-    for name, c in strategy.state["control"].items():
+    for name, c in run_of(strategy).state["control"].items():
         assert c == pytest.approx(np.mean([variate[name] for variate in own], axis=0), abs=1e-12)
 
 
@@ -146,7 +147,7 @@ def test_without_batchnorm_it_covers_every_array(tmp_path):
     found, rounds = run_on(strategy, grid, federation.arrays(), 2)
     x, c, _ = by_hand(federation, rounds)
     assert_equal(found, x)
-    assert c.keys() == x.keys() == strategy.state["control"].keys()
+    assert c.keys() == x.keys() == run_of(strategy).state["control"].keys()
 
 
 class Little(SCAFFOLDClient):
@@ -154,8 +155,9 @@ class Little(SCAFFOLDClient):
 
     def fit(self, parameters, config):
         change = 1.0 if config["server-round"] == 1 else 2.0**-12
-        model, control = parameters[:1], parameters[1]
-        return [*model, np.full_like(control, change)], len(self.train), {"loss": 0.0}
+        control = config["extra"]["control"]["weight"]
+        changed = {"weight": parameters[0], "control/weight": np.full_like(control, change)}
+        return changed, len(self.train), {"loss": 0.0}
 
 
 def test_the_variate_of_a_half_model_is_float32(exact_federation, tmp_path):
@@ -164,4 +166,4 @@ def test_the_variate_of_a_half_model_is_float32(exact_federation, tmp_path):
     grid = exact_federation.grid("1", Little, states=tmp_path)
     run_on(strategy, grid, {"weight": np.zeros(3, np.float16)}, 9)
     expected = np.full(3, 1 + 8 * 2.0**-12, np.float32)
-    assert_equal(strategy.state["control"], {"weight": expected}, 0)
+    assert_equal(run_of(strategy).state["control"], {"weight": expected}, 0)

@@ -12,7 +12,6 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (
     SCAFFOLD,
-    CoPreFL,
     Cyclic,
     FedAvg,
     FedAvgM,
@@ -32,6 +31,7 @@ from tests.common.by_hand import (
 )
 from tests.common.federation import CPU, HOSTINGS
 from tests.common.networks import double_model
+from tests.common.runs import run_of
 from tests.strategies import test_cyclic, test_scaffold
 from tests.strategies.test_cyclic import record_chains
 
@@ -84,7 +84,7 @@ def test_cyclic_then_scaffold(decaying, tmp_path):
     middle, _ = test_cyclic.by_hand(decaying, chains, DECAY[:2])
     x, c, own = test_scaffold.by_hand(decaying, asked, x=middle, rates=DECAY[2:])
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
 
 
@@ -102,7 +102,7 @@ def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
     middle, _, _ = test_scaffold.by_hand(exact_federation, asked[0])
     x, c, own = test_scaffold.by_hand(exact_federation, asked[1], x=middle)
     assert_equal(found, x)
-    assert_equal(strategy.state["control"], c)
+    assert_equal(run_of(strategy).state["control"], c)
     assert_same_states(states_of(strategy, tmp_path), own)
 
 
@@ -111,9 +111,9 @@ def test_the_state_of_a_phase_ends_with_it(federation):
     strategy = Schedule([(FedAvgM(), 1), (FedAvg(), 1)])
     grid, start = LocalGrid(federation.torch_app()), to_record(federation.arrays())
     strategy.start(grid, start, 1)
-    assert strategy.state.keys() == {"velocity"}
+    assert run_of(strategy).state.keys() == {"velocity"}
     strategy.start(grid, start, 2)
-    assert strategy.state == {}
+    assert run_of(strategy).state == {}
 
 
 def test_inside_a_refinement(decaying):
@@ -203,10 +203,6 @@ def test_a_schedule_is_checked(phases, line):
     with pytest.raises(SettingsError) as caught:
         Schedule(phases)
     assert str(caught.value) == line
-
-
-def test_it_exchanges_what_its_phases_do():
-    assert Schedule([(Cyclic(), 1), (CoPreFL(), 1)]).actions == ("train", "train.query")
 
 
 def test_another_schedule_is_another_run(exact_federation, tmp_path):

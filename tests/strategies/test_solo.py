@@ -6,6 +6,7 @@ from coprefl_flwr.clients import SoloClient
 from coprefl_flwr.strategies import Solo
 from tests.common.by_hand import assert_same_states, descend, loaded, loss_of, run_on, states_of
 from tests.common.federation import HOSTINGS
+from tests.common.runs import run_of
 
 
 @pytest.mark.parametrize("hosting", [name for name in HOSTINGS if name != "plain"])
@@ -21,11 +22,11 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
         model = models[client]
         descend(model, lambda model=model, data=data: loss_of(model, data), 3 * (client + 1))
         model.eval()
-        loss = strategy.evaluation.metrics["loss"][client]
+        loss = run_of(strategy).evaluation.metrics["loss"][client]
         assert loss == pytest.approx(float(loss_of(model, data)), rel=1e-9)
     expected = {i: {n: t.numpy() for n, t in m.state_dict().items()} for i, m in models.items()}
     assert found == {}
     assert_same_states(states_of(strategy, tmp_path), expected)
-    traffic = strategy.history.traffic[3]
+    traffic = run_of(strategy).history.traffic[3]
     assert traffic["models-up"] == traffic["client-bytes-up"] == 0
     assert traffic["wire-bytes-up"] == traffic["wire-bytes-down"] == 0

@@ -67,7 +67,7 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
     class Mine(FedAvg):
         roles = ("pretraining",)
 
-        def round(self, server_round, arrays):
+        def round(self, ctx, arrays):
             yield from ()
             return {n: a.astype("float64") for n, a in arrays.items()}, {}
 
