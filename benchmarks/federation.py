@@ -123,7 +123,11 @@ def run_rounds(
     """Run a method's rounds on a grid of `nodes` nodes and call `hook` after each."""
     own: dict[str, Any] = {"meta_learning_rate": workload.meta_rate} if method == "coprefl" else {}
     strategy = STRATEGIES[method](
-        participants=workload.participants, seed=SEED, population=POPULATION, min_nodes=nodes, **own
+        participants=workload.participants,
+        seed=SEED,
+        population=POPULATION,
+        min_available_nodes=nodes,
+        **own,
     )
     first = initial(workload, method)
     if method == "fedpcl":

@@ -78,7 +78,7 @@ class Idle(NumPyClient):
 def run_rounds(clients: Any, nodes: int, participants: int, every: int) -> None:
     """Run CoPreFL's rounds with idle clients; all are evaluated after `every` rounds, 0: never."""
     grid = LocalGrid(client_app(lambda _context, _client: Idle(), clients=clients), nodes)
-    strategy = CoPreFL(participants=participants, min_nodes=nodes, evaluate_every=every)
+    strategy = CoPreFL(participants=participants, min_available_nodes=nodes, evaluate_every=every)
     strategy.start(grid, to_record({"w": np.zeros(16, np.float32)}), num_rounds=ROUNDS)
 
 

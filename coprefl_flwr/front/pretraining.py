@@ -282,7 +282,7 @@ class _Start(Pretraining):
         if not isinstance(self.front.method, RoundStrategy):
             return super().strategy()
         made = copy.deepcopy(self.front.method)
-        made.population = of_studies.PRETRAINING
+        made.population, made.evaluate_every = of_studies.PRETRAINING, 0
         return made
 
 
@@ -290,9 +290,6 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
     """Return options by key, or raise a SettingsError for one that nobody here has."""
     known = [key for key in TRAINING_KEYS if key not in OF_RUN]
     if isinstance(method, RoundStrategy):
-        if method.evaluate_every:
-            line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
-            raise SettingsError(f"{line}; compare starts with evaluate_starts")
         for strategy, _ in _parts(method, 1):
             used = method_of(strategy)
             if PRETRAINING not in used.roles:
@@ -392,6 +389,7 @@ def _of_app(
     if nodes < 1:
         raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
     strategy, first = copy.deepcopy(method), model_arrays(model)
+    strategy.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
     weights = checksums.of_arrays(first)
     about = {"method": strategy.options(), "model": weights, "nodes": nodes}
     total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))

@@ -112,6 +112,15 @@ class RoundContext:
         positions = self.random("participants").choice(len(clients), wanted, replace=False)
         return sorted(clients[position] for position in positions)
 
+    def evaluating(self) -> list[int]:
+        """Draw the clients that evaluate the model, ascending: by `fraction_evaluate`."""
+        clients, fraction = self._clients(), self.run.fraction_evaluate
+        if fraction == 1:
+            return list(clients)
+        number = max(1, int(fraction * len(clients)))
+        positions = self.random("evaluating").choice(len(clients), number, replace=False)
+        return sorted(clients[position] for position in positions)
+
     def _clients(self) -> Sequence[int]:
         """Return all clients; in the first round there must be as many as the run's rounds ask."""
         first, most = not self.members.begun, self.run.most_participants

@@ -17,10 +17,10 @@ DRAWN = ("participants", "fraction_train")
 """Options that say how many take part: each strategy's own, not the run's."""
 
 OF_FLOWER = {
-    "fraction_evaluate": "evaluate_every, the rounds between evaluations on all clients",
-    "min_evaluate_nodes": "evaluate_every, the rounds between evaluations on all clients",
+    "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
     "min_train_nodes": "participants, the clients of a round",
-    "min_available_nodes": "min_nodes, the nodes to wait for",
+    "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
+    "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
 }
 """What arguments of Flower's strategies are called here."""
 
@@ -49,13 +49,20 @@ class RoundOptions:
         "train",
         "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
     )
-    min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_available_nodes: int = option(
+        1,
+        "clients to wait for before the first round; a node that hosts several counts as these",
+        minimum=1,
+    )
     min_replies: int = option(
         1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
     )
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     evaluate_every: int = option(
-        0, "rounds between evaluations on all clients, also after the last; 0: never", minimum=0
+        1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
+    )
+    fraction_evaluate: float = option(
+        1.0, "which part of all clients evaluates; 0: none", minimum=0, maximum=1
     )
     hosting: str | None = option(
         None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS

@@ -101,7 +101,8 @@ class RoundProgram(RoundOptions, ABC):
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
         """Return whether all clients evaluate the model after a round."""
-        every = self.evaluate_every
+        asked = self.fraction_evaluate and self.actions  # A method without clients asks none.
+        every = self.evaluate_every if asked else 0
         return bool(every) and (server_round % every == 0 or server_round == last_round)
 
     def evaluation_exchange(

@@ -98,7 +98,7 @@ class Run:
         self.link = Transport(
             self.grid,
             self.timeout,
-            self.strategy.min_nodes,
+            self.strategy.min_available_nodes,
             self.strategy.min_replies,
             self.strategy.population,
             self.strategy.hosting,
@@ -255,7 +255,7 @@ class Run:
     def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
         """Return an evaluation's exchange; where training used clients' states, it does too."""
         stateful, ctx = bool(self._stateful), self.context(server_round)
-        clients = list(self.link.clients())
+        clients = ctx.evaluating()
         exchange = self.strategy.evaluation_exchange(ctx, self.arrays, clients)
         return ctx, replace(exchange, stateful=stateful)
 

@@ -60,15 +60,15 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_nodes` are waited for before the first exchange. `hosting`, `bounds` and `given` are the
-    strategy's, and `bound` has the nodes that clients were bound to when the run was stopped.
+    `min_available_nodes` clients are waited for before the first exchange. `hosting`, `bounds` and
+    `given` are the strategy's, and `bound` has the nodes that clients were bound to when the run was stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
     """
 
     grid: Grid
     timeout: float
-    min_nodes: int
+    min_available_nodes: int
     min_replies: int
     population: str
     hosting: str | None = None
@@ -109,15 +109,16 @@ class Transport:
         not connected within the time limit.
         """
         end, told = time.monotonic() + self.timeout, False
+        needed = max(self.min_available_nodes, wanted or 1)
         self.refused.clear()
         while True:
             nodes = self.nodes()
-            if len(nodes) >= (1 if self.begun else self.min_nodes):
+            if nodes:
                 self._ask_roster(nodes)
                 self._tell_disputed()
                 clients = self.roster.clients()
                 self.most_clients = max(self.most_clients, len(clients))
-                enough = 1 if self.begun else wanted or 1
+                enough = 1 if self.begun else needed
                 if self.roster.shared is not None or len(clients) >= enough:
                     self.begun = True
                     self.roster.keep()
@@ -130,7 +131,7 @@ class Transport:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
-            waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
+            waiting = f"{there}, needed are {needed} clients"
             if time.monotonic() > end:
                 found = (self.roster.undecided, *self.refused.values(), *self._disputed.values())
                 why = next(filter(None, found), "")

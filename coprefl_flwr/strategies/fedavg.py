@@ -1,9 +1,12 @@
 """FedAvg: the sample-weighted mean of the participants' models."""
 
+from dataclasses import dataclass, field
+
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
+@dataclass(kw_only=True, eq=False)
 class FedAvg(RoundStrategy):
     """Federated averaging (McMahan et al. 2017, arxiv.org/abs/1602.05629), Algorithm 1.
 
@@ -11,11 +14,14 @@ class FedAvg(RoundStrategy):
     same sampling, the same seeds and the same hosting.
     """
 
+    weighted_by_key: str = field(default="num-examples", metadata={"option": False})
+    """The metric by which models are weighted, as Flower's FedAvg has it."""
+
     name = "fedavg"
     averages = True
     roles = ("pretraining", "task", "personalised")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
-        replies = yield Exchange("train", arrays, ctx.sample(), Mean("num-examples"))
-        return replies.arrays, replies.mean_metrics()
+        replies = yield Exchange("train", arrays, ctx.sample(), Mean(self.weighted_by_key))
+        return replies.arrays, replies.mean_metrics(self.weighted_by_key)

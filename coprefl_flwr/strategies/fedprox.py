@@ -1,6 +1,6 @@
 """FedProx: FedAvg whose clients are held near the global model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.options import option
@@ -17,6 +17,9 @@ class FedProx(RoundStrategy):
 
     mu: float = option(0.01, "weight of the proximal term; 0 is FedAvg", minimum=0)
 
+    weighted_by_key: str = field(default="num-examples", metadata={"option": False})
+    """The metric by which models are weighted, as Flower's FedProx has it."""
+
     name = "fedprox"
     averages = True
     client = "coprefl_flwr.clients:FedProxClient"
@@ -25,6 +28,10 @@ class FedProx(RoundStrategy):
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""
         replies = yield Exchange(
-            "train", arrays, ctx.sample(), Mean("num-examples"), config={"proximal-mu": self.mu}
+            "train",
+            arrays,
+            ctx.sample(),
+            Mean(self.weighted_by_key),
+            config={"proximal-mu": self.mu},
         )
-        return replies.arrays, replies.mean_metrics()
+        return replies.arrays, replies.mean_metrics(self.weighted_by_key)

@@ -155,7 +155,9 @@ def run(strategy, kind, faults, lie=lambda *_: None):
         )
     with Heard() as heard:
         grid = Lying(app, nodes, lie)
-        result = strategy_of(strategy, min_nodes=nodes).start(grid, to_record(START), ROUNDS)
+        result = strategy_of(strategy, min_available_nodes=nodes).start(
+            grid, to_record(START), ROUNDS
+        )
     accuracies = [one["accuracy"] for one in result.evaluate_metrics_clientapp.values()]
     return from_record(result.arrays), accuracies, heard.lines
 

@@ -41,7 +41,7 @@ def test_a_result_that_cannot_count_costs_its_client_alone(kind, case, caplog):
     change, line = SPOILT[case]
     client = 4 if kind == "plain" else 2  # Ids of plain nodes are the nodes', from 2 on.
     found = grid(kind, of(2, "fit", change))
-    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 2)
+    result = FedAvg(min_available_nodes=KINDS[kind][0]).start(found, to_record(START), 2)
     for array in from_record(result.arrays).values():
         np.testing.assert_array_equal(array, np.full_like(array, 2))
     lines = warnings_of(caplog)
@@ -56,7 +56,7 @@ def without_b(gradient, n, metrics):
 @pytest.mark.parametrize("kind", ["one", "two", "own"])
 def test_the_names_of_a_gradient_are_those_of_most_clients(kind, caplog):
     """The first client leaves one out; all honest ones were left out then, in place of it."""
-    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=KINDS[kind][0])
+    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_available_nodes=KINDS[kind][0])
     found = grid(kind, of(0, "query", without_b))
     arrays = from_record(strategy.start(found, to_record(START), 1).arrays)
     np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5 * 4))
@@ -72,7 +72,7 @@ def test_of_two_clients_the_one_that_names_more_weights_is_right():
 
     app = client_app(lambda _, i: Good(i, fault), clients=2)
     for nodes in (1, 2):
-        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=nodes)
+        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_available_nodes=nodes)
         arrays = from_record(strategy.start(LocalGrid(app, nodes), to_record(START), 1).arrays)
         np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5))
 
@@ -91,7 +91,7 @@ def test_a_false_answer_to_the_roster_costs_its_node_alone(kind, lie, liar, capl
         return None
 
     app = client_app(lambda _, i: Good(i, lambda *_: None), 5 if kind == "shared" else None)
-    strategy = FedAvg(min_nodes=5)
+    strategy = FedAvg(min_available_nodes=5)
     seen = record_samples(strategy)
     result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
@@ -106,7 +106,7 @@ def test_nodes_that_do_not_agree_are_waited_for_and_told():
         return {"roster": ConfigRecord({"clients": 7})} if node == 3 else None
 
     with pytest.raises(RunFailedError) as caught:
-        FedAvg(min_nodes=2).start(
+        FedAvg(min_available_nodes=2).start(
             Lying(client_app(lambda _, i: Good(i, lambda *_: None)), 2, answer),
             to_record(START),
             1,
@@ -144,7 +144,9 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
             raise ArithmeticError("no\x1b[2J\n" * 20_000)
         return Good(0, lambda *_: None)
 
-    FedAvg(min_nodes=2).start(LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1)
+    FedAvg(min_available_nodes=2).start(
+        LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1
+    )
     (line,) = warnings_of(caplog)
     assert line.startswith("client 3 on node 3 is left out: ArithmeticError: no\\x1b[2J\\n")
     assert line.isprintable()
@@ -154,7 +156,9 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
 @pytest.mark.parametrize("case", LIES)
 def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
     change, reason = LIES[case]
-    result = FedAvg(min_nodes=5).start(grid("own", lie=lie_of(3, change)), to_record(START), 1)
+    result = FedAvg(min_available_nodes=5).start(
+        grid("own", lie=lie_of(3, change)), to_record(START), 1
+    )
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert warnings_of(caplog) == [f"client 1 on node 3 is left out: {reason}"]
 
@@ -177,7 +181,7 @@ def test_a_reply_to_nobodys_question_is_passed_over(caplog):
             return super()._handle(message)
 
     app = client_app(lambda _, i: Good(i, lambda *_: None), clients=4)
-    result = FedAvg(min_nodes=2).start(Twice(app, nodes=2), to_record(START), 1)
+    result = FedAvg(min_available_nodes=2).start(Twice(app, nodes=2), to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert warnings_of(caplog) == [
         f"node {node} sent a reply that it was not asked for" for node in (2, 99)
@@ -233,7 +237,7 @@ def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kin
 
     number = 4 if kind == "plain" else 2
     found = grid(kind, of(2, "fit", end))
-    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    result = FedAvg(min_available_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     (line,) = warnings_of(caplog)
     assert line.startswith(f"client {number} on node ")
@@ -244,7 +248,7 @@ def test_a_client_that_ends_its_program_or_cannot_say_why_costs_itself_alone(kin
 def test_a_metric_of_the_protocols_own_name_costs_its_client_alone(kind, caplog):
     """It took the place of whose results they are: all clients of the node were left out."""
     found = grid(kind, of(2, "fit", more({"clients": 3.0})))
-    result = FedAvg(min_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
+    result = FedAvg(min_available_nodes=KINDS[kind][0]).start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     (line,) = warnings_of(caplog)
     assert "metric 'clients' cannot be called so; give it another name" in line
@@ -278,7 +282,7 @@ def test_metrics_of_nodes_own_choosing_are_bounded_in_a_round(nodes, bounds, cap
     liars = set(range(0, 40, 2))
     most = bounds.most_metrics
     app = client_app(lambda _, i: Good(i, names_of_its_own(liars, most - 2)), clients=40)
-    strategy = Measures(min_nodes=nodes, bounds=bounds)
+    strategy = Measures(min_available_nodes=nodes, bounds=bounds)
     strategy.start(LocalGrid(app, nodes), to_record(START), 1)
     assert {"loss", "num-examples"} <= strategy.names
     assert len(strategy.names) == 2 * most
@@ -294,7 +298,7 @@ def test_metrics_of_the_links_of_a_chain_are_bounded_too():
     """Each link is a question of its own, which only one node answers."""
     liars = set(range(0, 40, 2))
     app = client_app(lambda _, i: Good(i, names_of_its_own(liars, 100)))
-    strategy = Cyclic(min_nodes=40)
+    strategy = Cyclic(min_available_nodes=40)
     result = strategy.start(LocalGrid(app, 40), to_record(START), 1)
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}
     found = joined([Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars])

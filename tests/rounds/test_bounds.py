@@ -31,7 +31,7 @@ def test_a_loss_out_of_its_range_is_left_out(kind, caplog):
     ends = {}
     for bounds in (Bounds(), LOSSES):
         caplog.clear()
-        strategy = FedAvg(min_nodes=2 if kind == "own" else 1, bounds=bounds)
+        strategy = FedAvg(min_available_nodes=2 if kind == "own" else 1, bounds=bounds)
         result = strategy.start(grid(kind, bad), to_record(START), 1)
         ends[bounds] = from_record(result.arrays)["w"][0], warnings_of(caplog)
     assert ends[Bounds()] == (np.float32(9 / 5), [])
@@ -53,7 +53,7 @@ def test_an_update_much_longer_than_the_median_is_left_out(method, action, caplo
 
     ends = []
     for fault in (lambda *_: None, of(1, action, long)):
-        strategy = method(min_nodes=5, bounds=Bounds(largest_update=10))
+        strategy = method(min_available_nodes=5, bounds=Bounds(largest_update=10))
         ends.append(from_record(strategy.start(grid("own", fault), to_record(START), 1).arrays))
     (line,) = warnings_of(caplog)
     assert line.startswith("client 1 on node 3 is left out: the update has length ")
@@ -76,7 +76,9 @@ def test_a_long_set_of_prototypes_is_left_out_of_those_that_one_node_hosts(caplo
     bad = of(1, "fit", lambda arrays, n, metrics: ([99 * arrays[0]], n, metrics))
     start = {"w": np.zeros(2, np.float32)}
     for kind in ("one", "two", "own"):
-        strategy = Apart(bounds=Bounds(largest_update=3), min_nodes=1 if kind == "one" else 2)
+        strategy = Apart(
+            bounds=Bounds(largest_update=3), min_available_nodes=1 if kind == "one" else 2
+        )
         strategy.start(grid(kind, bad), to_record(start), 1)
         assert run_of(strategy).history.train[1] == {"clients": 4.0}
     assert len(warnings_of(caplog)) == 3
@@ -179,7 +181,7 @@ def test_what_hosting_sets_is_not_up_to_the_nodes(hosting, clients, first, quest
     if hosting == "node":
         app = client_app(lambda c: Good(0, lambda *_: None))
     found = Lying(app, 4, lie)
-    strategy = FedAvg(hosting=hosting, min_nodes=4)
+    strategy = FedAvg(hosting=hosting, min_available_nodes=2, evaluate_every=0)
     seen = record_samples(strategy)
     result = strategy.start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])

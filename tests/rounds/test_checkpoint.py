@@ -228,7 +228,7 @@ class Layered(FedAvg):
 
 def start_layered(layers, folder, rounds, resume=False):
     arrays = to_record({"w": np.zeros(2, np.float32)})
-    return Layered(layers=layers).start(
+    return Layered(layers=layers, evaluate_every=0).start(
         LocalGrid(None), arrays, rounds, checkpoint=folder / "file", resume=resume
     )
 
