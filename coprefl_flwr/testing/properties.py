@@ -154,7 +154,12 @@ def bad_values(option: Option) -> list[str]:
 def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
     shared = {one.name for one in dataclasses.fields(RoundStrategy)}
     for one in dataclasses.fields(strategy_class):
-        given = one.name in shared or one.name in ("server", "training", "head") or not one.init
+        given = (
+            one.name in shared
+            or one.metadata.get("option") is False
+            or one.name in ("server", "training", "head")
+            or not one.init
+        )
         if not given and "meaning" not in one.metadata:
             yield f"{one.name} is not declared; write {one.name}: ... = option(default, meaning)"
 

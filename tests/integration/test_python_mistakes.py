@@ -64,7 +64,6 @@ MISTAKES = {
     "no training": (lambda: pretrain("random"), "random.*trains nothing"),
     "a personalised method": (lambda: pretrain(cp.FedPCL()), "fedpcl is a method of"),
     "too many": (lambda: pretrain(cp.FedAvg(participants=9)), "participants = 9: .*clients = 4"),
-    "tested": (lambda: pretrain(cp.FedAvg(evaluate_every=1)), "evaluate_starts"),
     "Flower's class": (lambda: pretrain(flower.FedAdam), r"class FedAdam: .* as in FedAdam\(\)"),
     "Flower's older kind": (lambda: pretrain(OlderFedAvg()), "FedAvg.*flwr.serverapp.strategy"),
     "Flower's trees": (lambda: pretrain(flower.FedXgbBagging()), "joins boosted trees"),

@@ -232,6 +232,7 @@ def test_each_phase_of_a_schedule_has_an_aggregation_of_its_own(monkeypatch):
     schedule = Schedule([(Cyclic(), 1), (median, 1), (FedAvg(), 1)])
     assert schedule.options()["phases"][1]["aggregation"] == "median"
     assert "aggregation" not in schedule.options()["phases"][2]
+    schedule.evaluate_every = 0
     asked, real = [], Transport.prepare
 
     def prepare(self, exchange, *more):

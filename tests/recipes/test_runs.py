@@ -15,7 +15,7 @@ import pytest
 
 import coprefl_flwr
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.methods import METHODS, PRETRAINING, short_forms
+from coprefl_flwr.methods import METHODS, PRETRAINING, VERSIONS, short_forms
 from coprefl_flwr.options import declared
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.studies.identity import contents
@@ -265,10 +265,10 @@ def test_another_version_of_a_method_makes_other_results_and_of_the_package_does
     before = names(base)
     monkeypatch.setattr(coprefl_flwr, "__version__", "9.9.9")
     assert names(base) == before
-    monkeypatch.setattr(METHODS["coprefl"].strategy_class, "version", 77)
+    monkeypatch.setitem(VERSIONS, "coprefl", 77)
     model = names(base)
     assert (model[0] != before[0], model[1] != before[1]) == (True, False)
-    monkeypatch.setattr(METHODS["fedprox"].strategy_class, "version", 77)
+    monkeypatch.setitem(VERSIONS, "fedprox", 77)
     task = names(base)
     assert (task[0] != model[0], task[1] != model[1]) == (False, True)
 
