@@ -14,6 +14,7 @@ from flwr.app import Context, Message
 from flwr.client import NumPyClient
 from torch import nn
 
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, other_dtype
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
@@ -146,6 +147,7 @@ class Case:
         """The run on one node, with which the others are compared."""
         return self.run("undisturbed")
 
+    @plugins.unchanged()
     def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
         """Run the small study; raise Broken if it ends with an error, but for an interruption."""
         found = Run()
