@@ -6,8 +6,10 @@ BIN := $(CURDIR)/$(VENV)/bin
 SOME_STRATEGIES := $(addprefix tests/strategies/test_,fedavg.py coprefl.py cyclic.py scaffold.py schedule.py)
 # Of the tests across modules those of rounds.
 OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py program_errors.py resume.py stop.py who_hosts_whom.py)
+# Of the tests of processes on Ray those of messages, which flwr makes.
+OF_MESSAGES := $(addprefix tests/grids/test_ray.py::test_,the_numbers_of_the_grid_in_this_process an_exception_is_the_error_reply_of_the_other_grid)
 # What is run with other versions of flwr than that which is installed.
-WITH_OTHERS := tests/rounds tests/grids tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
+WITH_OTHERS := tests/rounds tests/grids/test_local.py $(OF_MESSAGES) tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Of the tests that start no Ray those that take longest, in two jobs of their own.
 RECIPES := tests/recipes $(wildcard tests/integration/test_recipes_*.py)

@@ -61,6 +61,7 @@ REGISTERED: Registered = {}
 
 _OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
 _showing = ContextVar("showing", default="")
+_hashes: ContextVar[dict[tuple[str, str], str] | None] = ContextVar("hashes", default=None)
 """The command that only shows results, "" where code may be run."""
 
 
@@ -194,6 +195,25 @@ def hash_at(kind: str, text: str) -> str:
     The text is that of the file, and of files that it imports from its own folder or package, also
     through others; of an installed package it is one file. No code is run.
     """
+    known = _hashes.get()
+    if known is None:
+        return _hash_at(kind, text)
+    if (kind, text) not in known:
+        known[kind, text] = _hash_at(kind, text)
+    return known[kind, text]
+
+
+@contextmanager
+def unchanged() -> Iterator[None]:
+    """Read what is at a place once for all its hashes in this block, such as those of a report."""
+    before = _hashes.set({})
+    try:
+        yield
+    finally:
+        _hashes.reset(before)
+
+
+def _hash_at(kind: str, text: str) -> str:
     place, _ = split_options(text)
     if (kind, place) in REGISTERED:
         return _digest([REGISTERED[kind, place][1]])
@@ -336,11 +356,14 @@ def _origin(module: str) -> Path | None:
 def _imported(file: Path) -> dict[str, Path]:
     """Return {module: file} of what a file imports from its folder or package, also by others."""
     root = next(one for one in file.parents if not (one / "__init__.py").is_file())
-    found, waiting = dict[str, Path](), [file]
+    found, waiting, looked_for = dict[str, Path](), [file], set[tuple[Any, ...]]()
     for one in waiting:  # It grows.
         for level, names in _import_lines(one.read_bytes()):
             for folder in (file.parent, root):
                 start = one.parents[level - 1] if 0 < level <= len(one.parents) else folder
+                if (folder, start, names) in looked_for:  # Files of a package import the same.
+                    continue
+                looked_for.add((folder, start, names))
                 for other in _sources(start.joinpath(*names)):
                     if other.is_relative_to(folder):
                         parts = other.relative_to(folder).with_suffix("").parts
@@ -366,7 +389,8 @@ def _import_lines(text: bytes) -> list[tuple[int, tuple[str, ...]]]:
             module = f"{node.module}." if node.module else ""
             whole += [(node.level, module + one.name) for one in node.names]
     lines = [(level, tuple(name.split("."))) for level, name in whole]
-    return [(level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1)]
+    found = ((level, p[:n]) for level, p in lines for n in range(not level, len(p) + 1))
+    return list(dict.fromkeys(found))  # Those of a module's names have its packages in common.
 
 
 def _file_of(module: str) -> Path | None:

@@ -187,6 +187,15 @@ def test_another_text_has_another_hash(file):
     assert plugins.hash_at("model", f"{file.parent / 'gone.py'}:f") == ""
 
 
+def test_a_block_takes_a_file_for_what_it_was_when_first_read(file):
+    place = f"{file}:width"
+    with plugins.unchanged():
+        first = plugins.hash_at("model", place)
+        file.write_text(file.read_text() + "# a remark\n")
+        assert plugins.hash_at("model", place) == first
+    assert plugins.hash_at("model", place) != first
+
+
 @pytest.mark.parametrize(
     "changed", ["part/__init__.py", "part/inner.py", "other.py", "bare/net.py", "both.py"]
 )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes, provenance
@@ -46,6 +47,7 @@ from coprefl_flwr.studies.tasks import DIAGNOSIS
 logger = logging.getLogger("flwr.coprefl")
 
 
+@plugins.unchanged()
 def collect(recipe: Recipe, store: ModelStore, failed: Failures, text: str = "") -> Report:
     """Return the report of the results in the store; it names the runs that are missing.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import TorchClient, client_app
 from coprefl_flwr.cores import one_thread
@@ -109,11 +110,12 @@ class Plan:
     def _add_run(self, row: Row, run: Run) -> bool:
         before = len(self.counted)
         for stage in run.study.stages:
-            if is_done(self.store.folder(stage)):
-                self.done.add(stage.key)
+            key = stage.key
+            if is_done(self.store.root / key):
+                self.done.add(key)
                 continue
-            if stage.key not in self.counted:
-                self._count(row, stage.key, computing(stage), counts_of(stage))
+            if key not in self.counted:
+                self._count(row, key, computing(stage), counts_of(stage))
             if isinstance(stage, PersonalStage):
                 of, there = f"features/{stage.features()}", self.store.shared(stage.features())
                 if of not in self.counted and not there.exists():
@@ -125,6 +127,7 @@ class Plan:
         row.add(self.computing.setdefault(computing.name, computing).name, counts)
 
 
+@plugins.unchanged()
 def plan_of(recipe: Recipe, store: ModelStore) -> Plan:
     """Return what a recipe takes that is not in the store yet.
 

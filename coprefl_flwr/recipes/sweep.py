@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr import client_app, seeds
+from coprefl_flwr import client_app, plugins, seeds
 from coprefl_flwr.cores import one_thread
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
@@ -178,6 +178,7 @@ def contests(recipe: Recipe) -> list[Contest]:
     return [Contest(recipe, combination, entrant) for combination, entrant in rows]
 
 
+@plugins.unchanged()
 def check_runs(recipe: Recipe) -> list[Run]:
     """Return every run that the recipe may need, all of them checked.
 
@@ -211,6 +212,7 @@ def mean_score(store: ModelStore, runs: Sequence[Run]) -> float:
     return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
 
 
+@plugins.unchanged()
 def choose(store: ModelStore, contest: Contest) -> Candidate | None:
     """Return the candidate with the highest mean score; None if none was run to the end."""
     left = contest.left(store)

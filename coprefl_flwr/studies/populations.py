@@ -155,7 +155,7 @@ class Populations:
             everything, _ = by_source_part(everything)
         order = seeds.generator(self.seed, PRETRAINING, "server").permutation(len(everything))
         reserved = order[: round(self.data.server_reserve * len(everything))]
-        kept = np.setdiff1d(np.arange(len(everything)), reserved)
+        kept = np.sort(order[len(reserved) :])
         return everything.take(kept), everything.take(reserved)
 
     def server_samples(self) -> Samples:

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from flwr.app import Context, Message
 from flwr.client import NumPyClient
 from torch import nn
 
+from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, other_dtype
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
@@ -146,6 +148,7 @@ class Case:
         """The run on one node, with which the others are compared."""
         return self.run("undisturbed")
 
+    @plugins.unchanged()
     def run(self, name: str, nodes: int = 1, interrupted: bool = False) -> Run:
         """Run the small study; raise Broken if it ends with an error, but for an interruption."""
         found = Run()
@@ -187,11 +190,17 @@ def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
 
 def write_images(path: Path) -> None:
     """Write 40 embedded glyphs of each of 6 classes, uint8 (240, 14, 14), into an .npz file."""
+    images, labels = _images()
+    np.savez(path, images=images, labels=labels)
+
+
+@functools.cache
+def _images() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
     drawn = glyphs()
     chosen = [label * SAMPLES_PER_CLASS + n for label in range(6) for n in range(40)]
     images = drawn.images[chosen, 0].numpy().astype(float)
     halved = images.reshape(len(images), 14, 2, 14, 2).mean(axis=(2, 4))
-    np.savez(path, images=halved.astype(np.uint8), labels=drawn.labels[chosen])
+    return halved.astype(np.uint8), drawn.labels[chosen]
 
 
 class _Backwards(LocalGrid):

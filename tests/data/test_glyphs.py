@@ -136,9 +136,9 @@ def test_a_linear_model_fails_on_it(halves):
 def test_a_small_convolutional_network_learns_it(halves):
     torch.manual_seed(0)
     model = nn.Sequential(
-        *(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 100)),
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(1568, 128), nn.ReLU(), nn.Linear(128, 100)),
     ).to(memory_format=torch.channels_last)
     optimizer = torch.optim.Adam(model.parameters())
-    assert 0.8 < accuracy(model, halves, optimizer, 2, 4e-3) < 0.98
+    assert 0.8 < accuracy(model, halves, optimizer, 2, 6e-3) < 0.98

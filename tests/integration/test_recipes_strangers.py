@@ -41,64 +41,96 @@ class Mine(FedAvg):
 """
 
 
-@pytest.fixture
-def folder(tiny_images, tmp_path, monkeypatch):
-    """Return a function that runs a recipe with parts of its author's, and gives their place."""
-    (tmp_path / "parts.py").write_text(PARTS)
-    monkeypatch.setenv("MARKS", str(tmp_path / "mark"))
+FITTING, PARTITIONED, METHOD = "fitting", "partitioned", "method"
+RECIPES = {
+    FITTING: (["fedavg"], ["accuracy", "parts.py:errors"], "iid"),
+    PARTITIONED: (["fedavg"], ["accuracy", "parts.py:errors"], "parts.py:slices"),
+    METHOD: ([{"mine": {"method": "parts.py:Mine"}}], ["accuracy"], "iid"),
+}
+"""By a name of its folder: the methods, metrics and partition of a recipe with parts of its
+author's."""
 
-    def run(methods, metrics=("accuracy",), partition="iid"):
+
+@pytest.fixture(scope="module")
+def run(tiny_images, tmp_path_factory):
+    """The folder with the recipes' folders, each recipe run."""
+    root = tmp_path_factory.mktemp("strangers")
+    for name, (methods, metrics, partition) in RECIPES.items():
+        folder = root / name
+        folder.mkdir()
+        (folder / "parts.py").write_text(PARTS)
         settings = {"model": "parts.py:network", "partition": partition, "tasks": 1}
-        keys = {"methods": methods, "metrics": list(metrics), "figures": ["landscape"]}
+        keys = {"methods": methods, "metrics": metrics, "figures": ["landscape"]}
         content = tiny_recipe(tiny_images, settings, reference=None, **keys)
-        recipe = write_recipe(tmp_path / "recipe.yaml", content)
-        assert main(["run", str(recipe), "--out", str(tmp_path / "outputs" / "out")]) == 0
-        (tmp_path / "mark").unlink()
-        return tmp_path
+        recipe = write_recipe(folder / "recipe.yaml", content)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("MARKS", str(folder / "mark"))
+            assert main(["run", str(recipe), "--out", str(folder / "outputs" / "out")]) == 0
+        (folder / "mark").unlink()
+    return root
 
-    return run
+
+PROGRAM = """
+import json, os, sys
+from coprefl_flwr.recipes.command_line import main
+for name, commands in json.loads(sys.argv[1]):
+    os.environ["MARKS"] = os.path.join(name, "mark")
+    for stream in (sys.stdout, sys.stderr):
+        print("=====", file=stream, flush=True)
+    for status, command in commands:
+        assert main(command) == status, command
+"""
 
 
-def shown(folder, *commands):
-    """Run commands in a new process, which has not read the parts yet; return what it says."""
-    program = "import sys; from coprefl_flwr.recipes.command_line import main\n"
-    program += "".join(f"assert main({command!r}) == {status}\n" for status, command in commands)
+@pytest.fixture(scope="module")
+def shown(run):
+    """By recipe what commands that show results say, and its files before.
+
+    The commands run in one new process, which has not read the parts yet.
+    """
+    commands, before = {}, {}
+    for name in RECIPES:
+        out, models = (str(run / name / "outputs" / one) for one in ("out", "models"))
+        before[name] = files(run / name / "outputs" / "out")
+        commands[name] = [(0, ["list", str(run / name / "outputs")])]
+        if name != METHOD:
+            commands[name].append((0, ["show", "fedavg", "--models", models]))
+        commands[name].append((int(name == METHOD), ["report", out]))
+    given = json.dumps([(str(run / name), each) for name, each in commands.items()])
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", PROGRAM, given],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert not (folder / "mark").exists()
-    return done
+    said, warned = (stream.split("=====\n")[1:] for stream in (done.stdout, done.stderr))
+    return {name: (*each, before[name]) for name, *each in zip(RECIPES, said, warned, strict=True)}
 
 
-@pytest.mark.parametrize("partition", ["iid", "parts.py:slices"])
-def test_list_show_and_report_run_no_code_of_a_recipe(partition, folder):
+@pytest.mark.parametrize("name", [FITTING, PARTITIONED])
+def test_list_show_and_report_run_no_code_of_a_recipe(name, run, shown):
     """A network, a partition and a metric; what these gave is in the results."""
-    there = folder(["fedavg"], ["accuracy", "parts.py:errors"], partition)
-    out, models = (str(there / "outputs" / name) for name in ("out", "models"))
-    before = files(there / "outputs" / "out")
-    commands = [["list", str(there / "outputs")], ["show", "fedavg", "--models", models]]
-    said = shown(there, *((0, one) for one in [*commands, ["report", out]]))
-    assert "A tiny comparison" in said.stdout
-    assert "Errors" in said.stdout
+    said, warned, before = shown[name]
+    assert not [*run.rglob("mark")]
+    assert "A tiny comparison" in said
+    assert "Errors" in said
     left_out = "what starts cost is left out: "
-    if partition == "iid":
-        assert files(there / "outputs" / "out") == before
-        assert left_out not in said.stderr
+    if name == FITTING:
+        assert files(run / name / "outputs" / "out") == before
+        assert left_out not in warned
     else:
-        assert f"{left_out}{there}/parts.py:slices: `coprefl report` runs no code" in said.stderr
+        assert f"{left_out}{run / name}/parts.py:slices: `coprefl report` runs no code" in warned
 
 
-def test_a_report_that_needs_code_of_a_recipe_is_refused(folder):
+def test_a_report_that_needs_code_of_a_recipe_is_refused(run, shown):
     """Its method says which options and which phases there are."""
-    there = folder([{"mine": {"method": "parts.py:Mine"}}])
-    out = there / "outputs" / "out"
-    before = files(out)
-    assert "A tiny comparison" in shown(there, (0, ["list", str(there / "outputs")])).stdout
-    said = shown(there, (1, ["report", str(out)])).stderr
-    assert len(said.splitlines()) == 1
-    assert "parts.py:Mine: `coprefl report` runs no code that a recipe names; `coprefl run`" in said
-    assert files(out) == before
+    said, warned, before = shown[METHOD]
+    assert not [*run.rglob("mark")]
+    assert "A tiny comparison" in said
+    assert len(warned.splitlines()) == 1
+    assert (
+        "parts.py:Mine: `coprefl report` runs no code that a recipe names; `coprefl run`" in warned
+    )
+    assert files(run / METHOD / "outputs" / "out") == before
 
 
 ESCAPES = "\x1b]0;title\x07\x1b[2J\u202e\r"

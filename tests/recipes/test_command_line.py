@@ -98,7 +98,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     before = (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes()
     assert main(["report", "moved/tiny"]) == 0
     assert (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes() == before
-    elsewhere = ["--out", "a/b", "--models", "c"]
+    elsewhere = ["--out", "a/b", "--models", "c", "--set", "figures=[]"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
     assert (tmp_path / "a" / "b" / "report" / "index.html").exists()
     assert {one.name for one in (tmp_path / "c").iterdir()} == {LOCKS, model.name}

@@ -1,5 +1,7 @@
 """Every built-in method keeps every property; one that is spoilt fails the check of its fault."""
 
+import re
+
 import pytest
 
 from coprefl_flwr import plugins
@@ -59,8 +61,7 @@ def test_a_method_of_ones_own_keeps_every_property_in_every_role():
 def test_a_spoilt_method_fails_the_right_check_and_no_other(name, broken, reason):
     found = {one.property: one.problem for one in findings(f"{SPOILT}:{name}") if one.problem}
     assert set(found) == broken, found
-    with pytest.raises(AssertionError, match=rf"(?s){name}:\n.*{reason}"):
-        check_method(f"{SPOILT}:{name}")
+    assert re.search(reason, "\n".join(found.values())), found
 
 
 def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
@@ -72,7 +73,9 @@ def test_a_method_that_does_not_run_is_spared_the_other_checks(monkeypatch):
             return {n: a.astype("float64") for n, a in arrays.items()}, {}
 
     monkeypatch.setattr(plugins, "REGISTERED", {})
-    with pytest.raises(AssertionError, match=r"the new global model is no good: array '1.weight'"):
+    with pytest.raises(
+        AssertionError, match=r"Mine:\nruns .* the new global model is no good: array '1.weight'"
+    ):
         check_method(Mine)
     found = {one.property: one for one in findings("Mine")}
     assert [name for name, one in found.items() if one.skipped] == ["dtypes", "hosting", "resume"]

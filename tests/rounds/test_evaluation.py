@@ -1,0 +1,84 @@
+"""In the `start` of an app clients evaluate as under Flower's strategies, unless told otherwise."""
+
+import numpy as np
+import pytest
+from flwr.client import NumPyClient
+from flwr.serverapp import strategy as flowers
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProx
+
+START = {"w": np.zeros(2, np.float32)}
+
+
+class Adds(NumPyClient):
+    """Adds its number to the weights, and weighs as much as its metric `trust` says."""
+
+    def __init__(self, client, asked):
+        self.client, self.asked = client, asked
+
+    def fit(self, parameters, config):
+        return [parameters[0] + self.client], 1, {"loss": 1.0, "trust": float(self.client + 1)}
+
+    def evaluate(self, parameters, config):
+        self.asked.append((config["server-round"], self.client))
+        return float(self.client), 1, {}
+
+
+def grid(asked, nodes=4):
+    return LocalGrid(client_app(lambda _, client: Adds(client, asked)), nodes=nodes)
+
+
+def test_all_clients_evaluate_after_every_round_as_under_flowers_fedavg():
+    ours, theirs = [], []
+    found = FedAvg(min_available_nodes=4).start(grid(ours), to_record(START), 2)
+    flower = flowers.FedAvg(min_available_nodes=4, min_train_nodes=4, min_evaluate_nodes=4)
+    expected = flower.start(grid(theirs), to_record(START), 2)
+    assert sorted(ours) == sorted(theirs) == [(n, c) for n in (1, 2) for c in range(4)]
+    assert {number: one["loss"] for number, one in found.evaluate_metrics_clientapp.items()} == {
+        number: one["eval_loss"] if "eval_loss" in one else one["loss"]
+        for number, one in expected.evaluate_metrics_clientapp.items()
+    }
+
+
+@pytest.mark.parametrize("options", [{"fraction_evaluate": 0.0}, {"evaluate_every": 0}])
+def test_none_evaluates_where_that_is_set(options):
+    asked = []
+    FedAvg(**options).start(grid(asked), to_record(START), 2)
+    assert asked == []
+
+
+def test_a_fraction_evaluates_other_clients_each_round():
+    asked = []
+    strategy = FedAvg(fraction_evaluate=0.5, min_available_nodes=4, seed=1)
+    strategy.start(grid(asked), to_record(START), 6)
+    drawn = {n: tuple(c for number, c in asked if number == n) for n in range(1, 7)}
+    assert {len(clients) for clients in drawn.values()} == {2}
+    assert len(set(drawn.values())) > 1
+
+
+@pytest.mark.parametrize("method", [FedAvg, FedProx])
+def test_models_are_weighted_by_another_metric(method):
+    """Weights 1, 2, 3, 4 of the models 0, 1, 2, 3: their mean is 2."""
+    strategy = method(weighted_by_key="trust", min_available_nodes=4)
+    result = strategy.start(grid([]), to_record(START), 1)
+    np.testing.assert_allclose(from_record(result.arrays)["w"], 2.0)
+
+
+def test_a_node_that_hosts_several_counts_as_these():
+    app = client_app(lambda _, client: Adds(client, []), clients=lambda *_: [0, 1, 2])
+    FedAvg(min_available_nodes=3).start(LocalGrid(app, nodes=1), to_record(START), 1)
+    with pytest.raises(RunFailedError, match="needed are 4 clients"):
+        FedAvg(min_available_nodes=4).start(LocalGrid(app, 1), to_record(START), 1, timeout=0.01)
+
+
+def test_overriding_a_step_of_flowers_loop_is_refused():
+    class Mine(CoPreFL):
+        def configure_train(self, server_round, arrays, config, grid):
+            raise AssertionError
+
+    with pytest.raises(SettingsError, match="Mine overrides configure_train, which start"):
+        Mine().start(grid([]), to_record(START), 1)
