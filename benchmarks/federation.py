@@ -104,9 +104,7 @@ def client_fn(context: Context, client_id: int) -> NumPyClient:
     )
 
 
-client = client_app(
-    client_fn, clients=lambda context, _: WORKLOADS[str(context.run_config["workload"])].clients
-)
+client = client_app(client_fn)
 server = ServerApp()
 
 
@@ -123,7 +121,12 @@ def run_rounds(
     """Run a method's rounds on a grid of `nodes` nodes and call `hook` after each."""
     own: dict[str, Any] = {"meta_learning_rate": workload.meta_rate} if method == "coprefl" else {}
     strategy = STRATEGIES[method](
-        participants=workload.participants, seed=SEED, population=POPULATION, min_nodes=nodes, **own
+        participants=workload.participants,
+        seed=SEED,
+        population=POPULATION,
+        min_nodes=nodes,
+        clients=workload.clients,
+        **own,
     )
     first = initial(workload, method)
     if method == "fedpcl":

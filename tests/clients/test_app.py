@@ -198,7 +198,7 @@ def test_query_reply_does_what_copreflclient_does(stochastic_federation):
     results = []
     for app in (
         app_of_functions(stochastic_federation),
-        stochastic_federation.coprefl_app(clients=None),
+        stochastic_federation.coprefl_app(),
     ):
         strategy = CoPreFL(meta_learning_rate=0.1, seed=2)
         start = to_record(stochastic_federation.arrays())

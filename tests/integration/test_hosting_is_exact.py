@@ -38,8 +38,8 @@ class InPlace(NumPyClient):
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_clients_that_change_what_they_are_given(nodes):
-    grid = LocalGrid(client_app(lambda _, i: InPlace(), clients=4), nodes=nodes)
-    result = FedAvg().start(grid, to_record(START), 2)
+    grid = LocalGrid(client_app(lambda _, i: InPlace()), nodes=nodes)
+    result = FedAvg(clients=4).start(grid, to_record(START), 2)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [2, 2, 2])
 
 
@@ -59,8 +59,8 @@ def test_clients_that_return_views_of_a_shared_model(nodes):
                 raise ArithmeticError("boom")
             return [model], 1, {}
 
-    grid = LocalGrid(client_app(lambda _, i: Shared(i), clients=2), nodes=nodes)
-    result = FedAvg().start(grid, to_record(START), 1)
+    grid = LocalGrid(client_app(lambda _, i: Shared(i)), nodes=nodes)
+    result = FedAvg(clients=2).start(grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1, 1])
 
 
@@ -75,8 +75,8 @@ def test_further_arrays_reach_the_client():
         def fit(self, parameters, config):
             return [parameters[0] + config["extra"]["variate"]["w"]], 1, {}
 
-    grid = LocalGrid(client_app(lambda _, i: Adds(), clients=3), nodes=2)
-    result = Two().start(grid, to_record(START), 2)
+    grid = LocalGrid(client_app(lambda _, i: Adds()), nodes=2)
+    result = Two(clients=3).start(grid, to_record(START), 2)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [2, 4, 6])
 
 
@@ -156,7 +156,7 @@ def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
     for nodes in (1, 4):
         caplog.clear()
         strategy = Asks()
-        grid = LocalGrid(client_app(lambda _, i: Partial(i), clients=4), nodes=nodes)
+        grid = LocalGrid(client_app(lambda _, i: Partial(i)), nodes=nodes)
         with caplog.at_level(logging.WARNING, "flwr.coprefl"):
             strategy.start(grid, to_record(start), 1)
         assert strategy.replies.clients == (0, 2)
@@ -175,8 +175,8 @@ def test_an_evaluation_of_nothing_is_left_out(caplog):
         def evaluate(self, parameters, config):
             return 0.5, 4 * self.client_id, {"correct": self.client_id}
 
-    strategy = FedAvg(evaluate_every=1)
-    grid = LocalGrid(client_app(lambda _, i: Evaluates(i), clients=3), nodes=1)
+    strategy = FedAvg(evaluate_every=1, clients=3)
+    grid = LocalGrid(client_app(lambda _, i: Evaluates(i)), nodes=1)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = strategy.start(grid, to_record(START), 1)
     assert run_of(strategy).evaluation.clients == (1, 2)

@@ -78,7 +78,7 @@ def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
 
     strategy = make(server_of(federation))
     result = strategy.start(
-        LocalGrid(client_app(client, clients=4), nodes=2),
+        LocalGrid(client_app(client), nodes=2),
         to_record(federation.arrays()),
         6,
         checkpoint=folder / "checkpoint",
