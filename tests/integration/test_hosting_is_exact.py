@@ -155,7 +155,7 @@ def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
 
     for nodes in (1, 4):
         caplog.clear()
-        strategy = Asks()
+        strategy = Asks(clients=4)
         grid = LocalGrid(client_app(lambda _, i: Partial(i)), nodes=nodes)
         with caplog.at_level(logging.WARNING, "flwr.coprefl"):
             strategy.start(grid, to_record(start), 1)
@@ -235,8 +235,8 @@ def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, meth
     client_class, strategy_class, options = METHODS[method]
     start, ends = to_record(stochastic_federation.arrays()), {}
     for hosting in HOSTINGS:
-        strategy = strategy_class(participants=3, seed=3, **options)
         grid = stochastic_federation.grid(hosting, client_class)
+        strategy = strategy_class(participants=3, seed=3, clients=grid.clients, **options)
         ends[hosting] = from_record(strategy.start(grid, start, 3).arrays)
     for hosting, arrays in ends.items():
         for name, array in ends["1"].items():

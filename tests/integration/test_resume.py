@@ -77,6 +77,7 @@ def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
         return made
 
     strategy = make(server_of(federation))
+    strategy.clients = 4
     result = strategy.start(
         LocalGrid(client_app(client), nodes=2),
         to_record(federation.arrays()),

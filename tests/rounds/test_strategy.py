@@ -484,7 +484,7 @@ class Returning(FedAvg):
     """A method that changes the global model by a function of its own."""
 
     def __init__(self, change):
-        super().__init__()
+        super().__init__(clients=6)
         self.change = change
 
     def round(self, ctx, arrays):
@@ -522,9 +522,9 @@ def test_a_round_can_only_read_the_old_one():
 
     with pytest.raises(ValueError, match="output array is read-only"):
         Returning(added_to).start(counting_grid(), kept, 1)
-    result = Returning(
-        lambda arrays: {n: a + a.dtype.type(1) for n, a in arrays.items()}, clients=6
-    ).start(counting_grid(), kept, 2, hooks=[lambda report: seen.append(report.arrays["count"])])
+    result = Returning(lambda arrays: {n: a + a.dtype.type(1) for n, a in arrays.items()}).start(
+        counting_grid(), kept, 2, hooks=[lambda report: seen.append(report.arrays["count"])]
+    )
     assert [int(one) for one in seen] == [11, 12]
     assert int(from_record(result.arrays)["count"]) == 12
     assert int(from_record(kept)["count"]) == 10

@@ -222,7 +222,7 @@ def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
             seen.append(("evaluation", config))
             return 0.5, 1, {}
 
-    strategy = Twice(evaluate_every=1)
+    strategy = Twice(evaluate_every=1, clients=2)
     start(strategy, LocalGrid(client_app(lambda _, i: Sees()), nodes=1), 2)
     assert len(seen) == 2 * 3 * 2
     for about, config in seen:
