@@ -124,7 +124,7 @@ def run_rounds(
         participants=workload.participants,
         seed=SEED,
         population=POPULATION,
-        min_nodes=nodes,
+        min_available_nodes=nodes,
         clients=workload.clients,
         **own,
     )

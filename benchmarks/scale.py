@@ -88,7 +88,7 @@ def run_rounds(
     """
     grid = LocalGrid(client_app(lambda _context, _client: Idle(), clients=own), nodes)
     strategy = CoPreFL(
-        participants=participants, min_nodes=nodes, evaluate_every=every, clients=clients
+        participants=participants, min_available_nodes=nodes, evaluate_every=every, clients=clients
     )
     strategy.start(grid, to_record({"w": np.zeros(16, np.float32)}), num_rounds=ROUNDS)
 

@@ -166,7 +166,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    CoPreFL(min_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
+    CoPreFL(min_available_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
 """
 
 

@@ -35,7 +35,7 @@ OPTIONS = {
         (QFFL, "q", -1.0),
     ],
     "at least 1": [
-        *((FedAvg, name, 0) for name in ("participants", "min_replies", "min_nodes")),
+        *((FedAvg, name, 0) for name in ("participants", "min_replies", "min_available_nodes")),
         (LocalTraining, "max_steps", 0),
         (FedMeta, "inner_steps", 0),
         (FedMeta, "local_steps", 0),

@@ -23,7 +23,15 @@ UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
 """Settings of the data that a personalised study does not heed."""
 
 OF_NO_RESULT = (
-    *("output-dir", "run-name", "resume", "data-dir", "min-nodes", "timeout", "checkpoint-every"),
+    *(
+        "output-dir",
+        "run-name",
+        "resume",
+        "data-dir",
+        "min-available-nodes",
+        "timeout",
+        "checkpoint-every",
+    ),
     *("method", "seed"),  # The rows, and a line of their own.
 )
 

@@ -165,7 +165,7 @@ def continue_from(
     for name in {**written, **kept.options}:
         value = written.get(name)
         # How many nodes are waited for, and attempts are made, does not enter the numbers.
-        free = name in ("min_nodes", "max_failed_rounds")
+        free = name in ("min_available_nodes", "max_failed_rounds")
         if not free and kept.options.get(name) != value:
             both = f"its {name} is {kept.options.get(name)!r}, here it is {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {both}")

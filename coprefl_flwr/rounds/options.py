@@ -20,7 +20,7 @@ OF_FLOWER = {
     "fraction_evaluate": "evaluate_every, the rounds between evaluations on all clients",
     "min_evaluate_nodes": "evaluate_every, the rounds between evaluations on all clients",
     "min_train_nodes": "participants, the clients of a round",
-    "min_available_nodes": "min_nodes, the nodes to wait for",
+    "min_available_nodes": "min_available_nodes, the nodes to wait for",
 }
 """What arguments of Flower's strategies are called here."""
 
@@ -50,7 +50,7 @@ class RoundOptions:
         "train",
         "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
     )
-    min_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_available_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
     min_replies: int = option(
         1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
     )

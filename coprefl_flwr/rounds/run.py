@@ -98,7 +98,7 @@ class Run:
         self.link = Transport(
             self.grid,
             self.timeout,
-            self.strategy.min_nodes,
+            self.strategy.min_available_nodes,
             self.strategy.min_replies,
             self.strategy.population,
             self.strategy.bounds,

@@ -57,7 +57,7 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_nodes` are waited for before the first exchange. `bounds` and `hosted` are the strategy's,
+    `min_available_nodes` are waited for before the first exchange. `bounds` and `hosted` are the strategy's,
     and `bound` has the nodes that clients were bound to when the run was stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
@@ -65,7 +65,7 @@ class Transport:
 
     grid: Grid
     timeout: float
-    min_nodes: int
+    min_available_nodes: int
     min_replies: int
     population: str
     bounds: Bounds = field(default_factory=Bounds)
@@ -108,7 +108,7 @@ class Transport:
         self.refused.clear()
         while True:
             nodes = self.nodes()
-            if len(nodes) >= (1 if self.begun else self.min_nodes):
+            if len(nodes) >= (1 if self.begun else self.min_available_nodes):
                 self._ask_roster(nodes)
                 self._tell_disputed()
                 clients = self.roster.clients()
@@ -126,7 +126,7 @@ class Transport:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
-            waiting = f"{there}, needed are {self.min_nodes} with {wanted or 1}"
+            waiting = f"{there}, needed are {self.min_available_nodes} with {wanted or 1}"
             if time.monotonic() > end:
                 found = (*self.refused.values(), *self._disputed.values())
                 why = next(filter(None, found), "")

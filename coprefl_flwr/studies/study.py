@@ -62,7 +62,14 @@ from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
 from coprefl_flwr.studies.stage import FOLDER, RunSettings, Stage
 
-FREE_ON_RESUME = ("resume", "output-dir", "data-dir", "min-nodes", "timeout", "checkpoint-every")
+FREE_ON_RESUME = (
+    "resume",
+    "output-dir",
+    "data-dir",
+    "min-available-nodes",
+    "timeout",
+    "checkpoint-every",
+)
 """Settings that a resumed run may change: they do not enter its numbers."""
 
 SETTINGS, TEXTS = "settings.yaml", "texts.json"

@@ -147,7 +147,7 @@ done
 
 # In the background: bash would answer a signal only after a foreground command has ended.
 setsid flwr run "$app" --stream \
-    -c "output-dir='$folder/outputs' min-nodes=$nodes participants=$nodes" "$@" < /dev/null &
+    -c "output-dir='$folder/outputs' min-available-nodes=$nodes participants=$nodes" "$@" < /dev/null &
 groups+=($!)
 wait $! || fail "flwr run failed; logs are in $folder/logs"
 status=$(flwr list --format json | python -c \

@@ -155,7 +155,7 @@ def run(strategy, kind, faults, lie=lambda *_: None):
         )
     with Heard() as heard:
         grid = Lying(app, nodes, lie)
-        made = strategy_of(strategy, min_nodes=nodes, clients=clients)
+        made = strategy_of(strategy, min_available_nodes=nodes, clients=clients)
         result = made.start(grid, to_record(START), ROUNDS)
     accuracies = [one["accuracy"] for one in result.evaluate_metrics_clientapp.values()]
     return from_record(result.arrays), accuracies, heard.lines

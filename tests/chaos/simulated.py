@@ -82,7 +82,7 @@ def check_case(grid, clients, exchange, behaviour):
     """Run a strategy of one round, and check that the hostile client is all that is missing."""
     of, hostile = (CoPreFL if exchange == QUERY else FedAvg), WHERE[exchange]
     strategy = strategy_of(
-        of, min_nodes=2 if clients else 5, participants=5, clients=clients or None
+        of, min_available_nodes=2 if clients else 5, participants=5, clients=clients or None
     )
     asked = ConfigRecord({"exchange": exchange, "behaviour": behaviour, "hostile": hostile})
     with Heard() as heard:

@@ -189,7 +189,7 @@ def test_replies(given):
         return {**reply.content, **records} if merged else records
 
     app = client_app(lambda _, i: Client(i, {}))
-    for strategy in (FedAvg(min_nodes=2), CoPreFL(min_nodes=2)):
+    for strategy in (FedAvg(min_available_nodes=2), CoPreFL(min_available_nodes=2)):
         with Heard() as heard:
             result = strategy.start(Lying(app, 3, lie), to_record(START), 1)
         arrays = from_record(result.arrays)

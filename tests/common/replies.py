@@ -20,7 +20,7 @@ KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}
 def of_kind(kind):
     """Return the options of a strategy on the `grid` of a kind."""
     nodes, clients = KINDS[kind]
-    return {"min_nodes": nodes, "clients": clients}
+    return {"min_available_nodes": nodes, "clients": clients}
 
 
 class Good(NumPyClient):

@@ -142,7 +142,7 @@ def local_weights(folder, data, monkeypatch, rounds, seed, nodes, **more):
         "config"
     ]
     config |= {"output-dir": str(folder), "rounds": rounds, "seed": seed}
-    config |= {"min-nodes": nodes, "participants": nodes}
+    config |= {"min-available-nodes": nodes, "participants": nodes}
     config |= {name.replace("_", "-"): value for name, value in more.items()}
     grid = LocalGrid(on_node, nodes=nodes, run_config=config)
     server_app(grid, Context(1, 1, {}, RecordDict(), config))

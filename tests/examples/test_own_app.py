@@ -96,7 +96,7 @@ def test_our_fedavg_in_the_unchanged_app_equals_flowers(copy, monkeypatch):
     text = server.read_text()
     text = text.replace("flwr.serverapp.strategy import", "coprefl_flwr.strategies import")
     assert "min_available_nodes=4" in text
-    server.write_text(text.replace("min_available_nodes=4", "min_nodes=4"))
+    server.write_text(text.replace("min_available_nodes=4", "min_available_nodes=4"))
     after, _ = run_app(copy, monkeypatch, **{"fraction-train": 1.0})
     for name, tensor in before.items():
         torch.testing.assert_close(after[name], tensor, rtol=0, atol=1e-6)

@@ -72,7 +72,7 @@ def test_of_two_clients_the_one_that_names_more_weights_is_right():
 
     app = client_app(lambda _, i: Good(i, fault))
     for nodes in (1, 2):
-        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_nodes=nodes, clients=2)
+        strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, min_available_nodes=nodes, clients=2)
         arrays = from_record(strategy.start(LocalGrid(app, nodes), to_record(START), 1).arrays)
         np.testing.assert_allclose(arrays["b"], np.full(3, 1 - 0.5))
 
@@ -90,7 +90,7 @@ def test_a_false_answer_to_the_roster_costs_its_node_alone(lie, liar, caplog):
         return None
 
     app = client_app(lambda _, i: Good(i, lambda *_: None))
-    strategy = FedAvg(min_nodes=5)
+    strategy = FedAvg(min_available_nodes=5)
     seen = record_samples(strategy)
     result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
@@ -124,7 +124,9 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
             raise ArithmeticError("no\x1b[2J\n" * 20_000)
         return Good(0, lambda *_: None)
 
-    FedAvg(min_nodes=2).start(LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1)
+    FedAvg(min_available_nodes=2).start(
+        LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1
+    )
     (line,) = warnings_of(caplog)
     assert line.startswith("client 3 on node 3 is left out: ArithmeticError: no\\x1b[2J\\n")
     assert line.isprintable()
@@ -134,7 +136,9 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
 @pytest.mark.parametrize("case", LIES)
 def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
     change, reason = LIES[case]
-    result = FedAvg(min_nodes=5).start(grid("own", lie=lie_of(3, change)), to_record(START), 1)
+    result = FedAvg(min_available_nodes=5).start(
+        grid("own", lie=lie_of(3, change)), to_record(START), 1
+    )
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert warnings_of(caplog) == [f"client 1 on node 3 is left out: {reason}"]
 
@@ -157,7 +161,9 @@ def test_a_reply_to_nobodys_question_is_passed_over(caplog):
             return super()._handle(message)
 
     app = client_app(lambda _, i: Good(i, lambda *_: None))
-    result = FedAvg(min_nodes=2, clients=4).start(Twice(app, nodes=2), to_record(START), 1)
+    result = FedAvg(min_available_nodes=2, clients=4).start(
+        Twice(app, nodes=2), to_record(START), 1
+    )
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert warnings_of(caplog) == [
         f"node {node} sent a reply that it was not asked for" for node in (2, 99)
@@ -260,7 +266,7 @@ def test_metrics_of_nodes_own_choosing_are_bounded_in_a_round(nodes, bounds, cap
     liars = set(range(0, 40, 2))
     most = bounds.most_metrics
     app = client_app(lambda _, i: Good(i, names_of_its_own(liars, most - 2)))
-    strategy = Measures(min_nodes=nodes, bounds=bounds, clients=40)
+    strategy = Measures(min_available_nodes=nodes, bounds=bounds, clients=40)
     strategy.start(LocalGrid(app, nodes), to_record(START), 1)
     assert {"loss", "num-examples"} <= strategy.names
     assert len(strategy.names) == 2 * most
@@ -276,7 +282,7 @@ def test_metrics_of_the_links_of_a_chain_are_bounded_too():
     """Each link is a question of its own, which only one node answers."""
     liars = set(range(0, 40, 2))
     app = client_app(lambda _, i: Good(i, names_of_its_own(liars, 100)))
-    strategy = Cyclic(min_nodes=40)
+    strategy = Cyclic(min_available_nodes=40)
     result = strategy.start(LocalGrid(app, 40), to_record(START), 1)
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}
     found = joined([Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars])

@@ -127,7 +127,7 @@ def without_bytes(message):
 def test_a_bad_reply_never_ends_the_run(reply, reason, caplog):
     grid = LocalGrid(plain_app(reply), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        result = FedAvg(min_nodes=3).start(grid, to_record(START), 1)
+        result = FedAvg(min_available_nodes=3).start(grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1, 1])
     assert (reason or "") in caplog.text
     assert len(caplog.records) == (1 if reason else 0)
@@ -204,7 +204,7 @@ def test_a_node_that_takes_another_ones_client_is_left_out_once_the_run_goes(cap
 
     grid = Growing(renamed(client_app(lambda _, i: Good()), {4: 0}), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        result = FedAvg(participants=2, min_nodes=2).start(grid, to_record(START), 3)
+        result = FedAvg(participants=2, min_available_nodes=2).start(grid, to_record(START), 3)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [3, 3, 3])
     assert "node 2 named it first and keeps it" in caplog.text
 

@@ -163,7 +163,7 @@ def test_an_app_without_the_second_exchange_is_told_at_once():
 
     line = r"round 1: train\.query: all 2 clients failed with .*No train function .* name 'query'"
     with pytest.raises(RunFailedError, match=line):
-        CoPreFL(min_nodes=2).start(LocalGrid(app, nodes=2), to_record(START), 1)
+        CoPreFL(min_available_nodes=2).start(LocalGrid(app, nodes=2), to_record(START), 1)
 
 
 def test_an_error_of_what_tells_a_nodes_clients_does_not_wait_for_better_nodes():

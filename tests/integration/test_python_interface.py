@@ -317,7 +317,7 @@ def test_a_client_app_in_the_place_of_clients(tmp_path):
     def query(message, context):
         return query_reply(message, *model_and_batch(message, context))
 
-    method = cp.CoPreFL(gamma=1.0, meta_learning_rate=0.05, min_nodes=3)
+    method = cp.CoPreFL(gamma=1.0, meta_learning_rate=0.05, min_available_nodes=3)
     kept = {"nodes": 3, "checkpoint": tmp_path / "run", "quiet": True}
     start = cp.pretrain(method, Perceptron(), app, rounds=3, **kept)
     again = cp.pretrain(method, Perceptron(), app, rounds=3, resume=True, **kept)

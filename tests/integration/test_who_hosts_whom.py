@@ -63,7 +63,7 @@ def test_a_claim_to_anothers_client_costs_that_client_alone():
     """Three claims silenced the nine clients of three nodes. Nobody came first: nobody has them."""
     grid = Grid(4, {FIRST: [3, 6, 9]}, three)
     grid.own_nodes = True  # Any number of clients a node.
-    drawn, lines = run(grid, 3, FedAvg(min_nodes=4))
+    drawn, lines = run(grid, 3, FedAvg(min_available_nodes=4))
     assert drawn == [[4, 5, 7, 8, 10, 11]] * 3
     assert [line.split(":")[0] for line in lines] == [
         f"client {client} is named by 2 nodes (2, {node})"
@@ -76,7 +76,7 @@ def test_claims_before_the_first_draw_count_as_made_at_once():
     nodes = 20
     victim = nodes - 1
     grid = Grid(nodes, {FIRST: [victim]})
-    drawn, lines = run(grid, 1, FedAvg(min_nodes=nodes))
+    drawn, lines = run(grid, 1, FedAvg(min_available_nodes=nodes))
     assert drawn == [list(range(1, victim))]
     assert len(lines) == 1
 
@@ -86,7 +86,7 @@ def test_a_later_claim_is_lost_by_itself_with_one_line():
     grid.offline, grid.own_nodes = {FIRST + 3}, True
     honest = list(range(9))
     hooks = [lambda report: grid.offline.clear()]
-    drawn, lines = run(grid, 4, FedAvg(min_nodes=3), hooks=hooks)
+    drawn, lines = run(grid, 4, FedAvg(min_available_nodes=3), hooks=hooks)
     assert drawn == [honest, *[[*honest, 50]] * 3]
     assert grid.worked == {client: FIRST + client // 3 for client in honest} | {50: FIRST + 3}
     assert [line.partition(":")[0] for line in lines] == [
@@ -98,9 +98,9 @@ def test_a_later_claim_is_lost_by_itself_with_one_line():
 @pytest.mark.parametrize("named", [range(100, 100 + 10**6), range(2), [0, 7]])
 def test_a_node_that_names_many_clients_changes_no_draw(named):
     """Of a million clients one is nearly always that node's."""
-    expected, _ = run(Grid(4, {}), 20, FedAvg(participants=1, min_nodes=4, seed=3))
+    expected, _ = run(Grid(4, {}), 20, FedAvg(participants=1, min_available_nodes=4, seed=3))
     grid = Grid(5, {FIRST + 4: named})
-    drawn, lines = run(grid, 20, FedAvg(participants=1, min_nodes=5, seed=3))
+    drawn, lines = run(grid, 20, FedAvg(participants=1, min_available_nodes=5, seed=3))
     assert drawn == expected
     assert {line.split(" as its own")[0] for line in lines} == {
         f"node 6 is left out: it names {len(named)} clients"
@@ -127,7 +127,7 @@ def test_a_node_that_comes_back_under_another_id_takes_part():
             grid.offline = {FIRST}
             grid.worked.clear()
 
-    drawn, lines = run(grid, 2, FedAvg(min_nodes=3), hooks=[restart])
+    drawn, lines = run(grid, 2, FedAvg(min_available_nodes=3), hooks=[restart])
     assert drawn == [[0, 1, 2]] * 2
     assert grid.worked[0] == FIRST + 3
     assert lines == []
@@ -137,7 +137,7 @@ def test_a_node_that_comes_back_under_another_id_takes_part():
 def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
     """Also where the node comes back later than the one that claims its client."""
     kept = {"checkpoint": tmp_path / "c", "checkpoint_every": 1}
-    run(Grid(3, {}), 1, FedAvg(min_nodes=3), **kept)
+    run(Grid(3, {}), 1, FedAvg(min_available_nodes=3), **kept)
     grid = Grid(4, {FIRST + 3: [0]})
     grid.offline = {FIRST} if late else set()
 
@@ -146,7 +146,7 @@ def test_the_first_claim_is_kept_by_a_resumed_run(tmp_path, late):
             grid.offline.clear()
             grid.worked.clear()
 
-    drawn, lines = run(grid, 3, FedAvg(min_nodes=3), resume=True, hooks=[back], **kept)
+    drawn, lines = run(grid, 3, FedAvg(min_available_nodes=3), resume=True, hooks=[back], **kept)
     assert drawn == [[0, 1, 2]] * 2
     assert grid.worked[0] == FIRST
     (line,) = lines
@@ -159,7 +159,7 @@ def test_the_operators_list_says_who_is_who(tmp_path):
     file.write_text("2 = [4]\n3 = [0, 1]\n4 = []\n")
     for given in (file, str(file), {2: [4], 3: (0, 1), 4: []}):
         grid = Grid(4, {FIRST: range(9), FIRST + 2: [0], FIRST + 3: [8]})
-        drawn, lines = run(grid, 2, FedAvg(min_nodes=4, clients=given))
+        drawn, lines = run(grid, 2, FedAvg(min_available_nodes=4, clients=given))
         assert drawn == [[0, 1, 4]] * 2
         assert grid.worked == {4: 2, 0: 3, 1: 3}
         assert grid.asked == 0
@@ -190,5 +190,5 @@ def test_a_wrong_list_is_refused_before_any_work(tmp_path, text, line):
 
 def test_the_model_is_that_of_the_clients_that_are_left():
     grid = Grid(4, {FIRST + 3: [0]})
-    arrays = FedAvg(min_nodes=4).start(grid, to_record(START), 1, timeout=5.0).arrays
+    arrays = FedAvg(min_available_nodes=4).start(grid, to_record(START), 1, timeout=5.0).arrays
     np.testing.assert_array_equal(from_record(arrays)["w"], [1, 1])

@@ -113,7 +113,7 @@ DECISIONS = {
     "noise-kind": ("gaussian", REFUSED),
     "noise-scale": (0.3, REFUSED),
     "noise-share": (0.3, REFUSED),
-    "min-nodes": (2, NONE),
+    "min-available-nodes": (2, NONE),
     "min-replies": (2, MODEL),
     "max-failed-rounds": (7, NONE),
     "timeout": (7.0, NONE),

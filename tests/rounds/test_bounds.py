@@ -53,7 +53,7 @@ def test_an_update_much_longer_than_the_median_is_left_out(method, action, caplo
 
     ends = []
     for fault in (lambda *_: None, of(1, action, long)):
-        strategy = method(min_nodes=5, bounds=Bounds(largest_update=10))
+        strategy = method(min_available_nodes=5, bounds=Bounds(largest_update=10))
         ends.append(from_record(strategy.start(grid("own", fault), to_record(START), 1).arrays))
     (line,) = warnings_of(caplog)
     assert line.startswith("client 1 on node 3 is left out: the update has length ")
@@ -140,15 +140,15 @@ def test_bounds_are_in_checkpoints_only_where_they_are_set():
     """A range of losses never is: it leaves out what is no loss."""
     assert FedAvg(bounds=LOSSES).options() == FedAvg().options()
     assert "bounds" not in FedAvg().options()
-    other = FedAvg(bounds=Bounds(largest_update=3), min_nodes=3)
+    other = FedAvg(bounds=Bounds(largest_update=3), min_available_nodes=3)
     assert other.options() == FedAvg().options() | {
         "bounds": {"largest_update": 3.0},
-        "min_nodes": 3,
+        "min_available_nodes": 3,
     }
     both = Schedule([(Cyclic(), 1), (other, 1)])
     assert "bounds" not in both.options()
-    assert both.options()["min_nodes"] == 1
-    assert Schedule([(other, 1), (Cyclic(), 1)]).options()["min_nodes"] == 3
+    assert both.options()["min_available_nodes"] == 1
+    assert Schedule([(other, 1), (Cyclic(), 1)]).options()["min_available_nodes"] == 3
 
 
 def test_phases_have_a_range_of_losses_where_each_has():
@@ -173,7 +173,7 @@ def test_the_strategy_says_who_hosts_whom(clients, questions):
         return {"roster": ConfigRecord(own)} if "roster" in message_type and own else None
 
     found = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
-    strategy = FedAvg(clients=clients, min_nodes=4)
+    strategy = FedAvg(clients=clients, min_available_nodes=4)
     seen = record_samples(strategy)
     result = strategy.start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])

@@ -177,7 +177,7 @@ def test_three_rounds_by_hand(exact_federation, name):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_flowers_fedavg_is_ours_with_the_same_clients(federation, hosting):
     """However clients are hosted, to 1e-6 in float32."""
-    options = {"participants": 3, "seed": 5, "min_nodes": HOSTINGS[hosting][0]}
+    options = {"participants": 3, "seed": 5, "min_available_nodes": HOSTINGS[hosting][0]}
     start = federation.arrays()
     ours, asked = run_on(FedAvg(**options), federation.grid(hosting, TorchClient), start, 3)
     theirs = of_flower(flowers.FedAvg(), **options)

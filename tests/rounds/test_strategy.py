@@ -351,7 +351,7 @@ def test_a_client_that_has_its_nodes_id():
     """Node 3 hosts clients 2 and 3; asked for 3 alone it must not run its partition-id, 1."""
     seen = []
     app = client_app(lambda _, i: Counter(i, seen=seen), clients=pair)
-    strategy = FedAvg(participants=1, min_nodes=2)
+    strategy = FedAvg(participants=1, min_available_nodes=2)
     record_samples(strategy, lambda drawn: [drawn, 3][1:])
     strategy.start(LocalGrid(app, nodes=2), to_record(START), 1)
     assert [client for client, _ in seen] == [3]
@@ -386,7 +386,7 @@ class Deaf(LocalGrid):
 def test_a_silent_node_is_not_asked_again(caplog):
     grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg(min_nodes=2, clients=6).start(grid, to_record(START), 3, timeout=9)
+        FedAvg(min_available_nodes=2, clients=6).start(grid, to_record(START), 3, timeout=9)
     assert grid.asked == (2, 3, 2, 2)
     assert "node 3 did not answer within 300 s and is not asked again" in caplog.text
 
@@ -448,7 +448,7 @@ def test_a_mean_needs_samples_for_its_buffers(metrics, reason, caplog):
         return Message(RecordDict(content), reply_to=message)
 
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        strategy = Unweighted(min_nodes=3)
+        strategy = Unweighted(min_available_nodes=3)
         arrays = from_record(strategy.start(LocalGrid(app, nodes=3), to_record(START), 1).arrays)
     np.testing.assert_array_equal(arrays["w"], np.float32([1.5, 1.5]))
     assert arrays["count"] == 12  # 11 once and 12 twice: 35/3 = 11.67.
@@ -460,7 +460,7 @@ def test_a_run_goes_on_with_fewer_clients_than_it_wanted(caplog):
     seen = []
     grid = Deaf(client_app(lambda _, i: Counter(i, seen=seen)), nodes=5)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg(participants=5, min_nodes=5).start(grid, to_record(START), 2, timeout=9)
+        FedAvg(participants=5, min_available_nodes=5).start(grid, to_record(START), 2, timeout=9)
     assert [c for c, config in seen if config["server-round"] == 2] == [0, 2, 3, 4]
 
 

@@ -59,13 +59,16 @@ def models(found):
 def test_table_4(tmp_path, hosting):
     """In units of X, for a model without buffers."""
     federation = Federation.exact(norm=False)
-    start, run = federation.arrays(), {"participants": K_P2, "min_nodes": HOSTINGS[hosting][0]}
+    start, run = (
+        federation.arrays(),
+        {"participants": K_P2, "min_available_nodes": HOSTINGS[hosting][0]},
+    )
 
     def sent(strategy, switch=T_TOT):
         grid = two_phase_grid(federation, tmp_path, switch, hosting)
         return models(totals(strategy, grid, start, T_TOT))
 
-    cyclic = Cyclic(participants=K_P1, min_nodes=run["min_nodes"])
+    cyclic = Cyclic(participants=K_P1, min_available_nodes=run["min_available_nodes"])
     assert sent(FedAvg(**run)) == 2 * K_P2 * T_TOT
     assert sent(SCAFFOLD(**run), switch=0) == 4 * K_P2 * T_TOT
     schedule = Schedule([(cyclic, T_CYC), (FedAvg(**run), T_RES)])
@@ -87,7 +90,7 @@ def test_coprefls_second_exchange(hosting, norm):
     """Model down, model up, model down, gradient up: the gradient has no buffers."""
     federation = Federation.exact(norm=norm)
     start, grid = federation.arrays(), federation.grid(hosting, CoPreFLClient)
-    strategy = CoPreFL(participants=3, min_nodes=HOSTINGS[hosting][0])
+    strategy = CoPreFL(participants=3, min_available_nodes=HOSTINGS[hosting][0])
     found = totals(strategy, grid, start, 2)
     x = sum(array.nbytes for array in start.values())
     # Two means and two variances of 8 float64 less, and the counter, an int64.
@@ -117,7 +120,7 @@ def assert_bytes(found, down, up, hosting):
 def test_bytes_by_hand(tmp_path, hosting, norm):
     """Two rounds of three participants: however clients are hosted, what a deployment sends."""
     federation = Federation.stochastic() if norm else Federation.exact(norm=False)
-    start, run = federation.start, {"participants": 3, "min_nodes": HOSTINGS[hosting][0]}
+    start, run = federation.start, {"participants": 3, "min_available_nodes": HOSTINGS[hosting][0]}
     weights = [array for name, array in start.items() if "running" not in name]
     weights = [array for array in weights if array.dtype.kind == "f"]
     model, gradient = saved(*start.values()), saved(*weights)
@@ -154,7 +157,7 @@ def test_bytes_of_prototypes_by_hand(tmp_path, hosting):
     federation = Federation.stochastic()
     rows, counts = no_prototypes(CLASSES, CLASSES).values()
     grid = federation.grid(hosting, FedPCLClient, states=tmp_path, initial=federation.start)
-    strategy = FedPCL(min_nodes=HOSTINGS[hosting][0])
+    strategy = FedPCL(min_available_nodes=HOSTINGS[hosting][0])
     found = totals(strategy, grid, no_prototypes(CLASSES, CLASSES), 3)
     down = 4 * (3 * saved(rows, counts) + 2 * 4 * saved(rows))
     assert_bytes(found, down, 4 * 3 * saved(rows, counts), hosting)
@@ -217,7 +220,7 @@ def adding(hosting, fault=None):
     ],
 )
 def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
-    strategy = FedAvg(min_nodes=HOSTINGS[hosting][0], evaluate_every=1)
+    strategy = FedAvg(min_available_nodes=HOSTINGS[hosting][0], evaluate_every=1)
     found = totals(strategy, adding(hosting), START, 3)
     assert found == {
         "models-down": 12.0,
@@ -234,7 +237,7 @@ def test_a_chain_in_one_message_and_link_by_link():
     one = totals(Cyclic(), adding("1"), START, 1)
     assert (one["models-down"], one["models-up"]) == (4, 4)
     assert one["wire-bytes-down"] == one["wire-bytes-up"] == HEADER + 400
-    each = totals(Cyclic(min_nodes=4), adding("own"), START, 1)
+    each = totals(Cyclic(min_available_nodes=4), adding("own"), START, 1)
     assert (each["models-down"], each["models-up"]) == (4, 4)
     assert each["wire-bytes-down"] == each["wire-bytes-up"] == 4 * (HEADER + 400)
     for found in (one, each):
@@ -264,7 +267,9 @@ def test_every_attempt_counts_and_failures_send_nothing_back(hosting):
             raise ArithmeticError("boom")
 
     nodes = HOSTINGS[hosting][0]
-    found = totals(FedAvg(min_nodes=nodes, min_replies=2), adding(hosting, fault), START, 1)
+    found = totals(
+        FedAvg(min_available_nodes=nodes, min_replies=2), adding(hosting, fault), START, 1
+    )
     assert (found["models-down"], found["models-up"]) == (8, 4)
     assert found["client-bytes-down"] == 8 * (HEADER + 400)
     assert found["client-bytes-up"] == 4 * (HEADER + 400)
@@ -289,7 +294,7 @@ def test_arrays_in_an_evaluation_are_not_looked_at():
             content["arrays"] = to_record({f"own-{node}": np.ones(7)})
         return Message(RecordDict(content), reply_to=message)
 
-    strategy = FedAvg(min_nodes=3, evaluate_every=1)
+    strategy = FedAvg(min_available_nodes=3, evaluate_every=1)
     found = totals(strategy, LocalGrid(app, nodes=3), START, 2)
     assert [metrics["loss"] for metrics in run_of(strategy).history.evaluate.values()] == [1.0, 1.0]
     assert (found["models-down"], found["models-up"]) == (6, 6)

@@ -26,20 +26,22 @@ class PlainGrid:
 @pytest.mark.parametrize(("before", "after"), [(0.1, PULL_INTERVAL), (0.001, 0.001)])
 def test_a_simulations_grid_sleeps_no_longer_than_needed(before, after):
     grid = SleepingGrid(before)
-    Transport(grid, timeout=1.0, min_nodes=1, min_replies=1, population="train")
+    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
     assert grid.pull_interval == after
 
 
 def test_a_grid_without_the_choice_is_left_alone():
     grid = PlainGrid()
-    Transport(grid, timeout=1.0, min_nodes=1, min_replies=1, population="train")
+    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
     assert not hasattr(grid, "pull_interval")
 
 
 def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
     """It hosted 100 clients: a line for each was logged."""
     app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
-    link = Transport(LocalGrid(app), timeout=1.0, min_nodes=1, min_replies=1, population="train")
+    link = Transport(
+        LocalGrid(app), timeout=1.0, min_available_nodes=1, min_replies=1, population="train"
+    )
     link.roster.hear({2: {"own": [0]}, 3: {"own": list(range(1, 101))}})
     exchange = Exchange("train", {"w": np.zeros(1)}, range(101))
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):

@@ -87,7 +87,7 @@ KINDS = [(1, "shared", 0), (2, "shared", 0), (3, "own", 0), (3, "plain", 2)]
 def test_a_failed_participation_leaves_no_state(tmp_path, fault, nodes, hosting, first):
     """Client 1 fails in round 2 after it wrote its state, and is back in round 3."""
     a_grid = grid(tmp_path, fault, nodes=nodes, hosting=hosting)
-    strategy = start(Remembering(min_nodes=nodes), a_grid, 3)
+    strategy = start(Remembering(min_available_nodes=nodes), a_grid, 3)
     assert diaries(strategy, tmp_path, first) == {0: [10, 20, 30], 1: [10, 30], 2: [10, 20, 30]}
 
 
@@ -185,7 +185,7 @@ def test_files_of_the_checkpoint_stay_until_the_next(tmp_path):
 
 @pytest.mark.parametrize(("nodes", "hosting"), [(1, "shared"), (3, "own"), (3, "plain")])
 def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
-    strategy = Remembering(min_nodes=nodes)
+    strategy = Remembering(min_available_nodes=nodes)
 
     def lose(report):
         if report.round == 1:

@@ -61,7 +61,9 @@ def by_hand(federation, chains, rates=None):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_three_rounds_by_hand(exact_federation, hosting):
     grid = exact_federation.grid(hosting, TorchClient)
-    strategy = Cyclic(participants=3, seed=1, min_nodes=nodes_of(grid), clients=grid.clients)
+    strategy = Cyclic(
+        participants=3, seed=1, min_available_nodes=nodes_of(grid), clients=grid.clients
+    )
     chains = record_chains(strategy)
     result = strategy.start(grid, to_record(exact_federation.arrays()), 3)
     first = 2 if hosting == "plain" else 0
@@ -95,7 +97,7 @@ def relay(hosting="1", fault=None, grid_class=LocalGrid):
 
 def run(grid, rounds=1, **options):
     """Return the chain that the model went through, as text, and those that were drawn."""
-    strategy = Cyclic(min_nodes=nodes_of(grid), clients=grid.clients, **options)
+    strategy = Cyclic(min_available_nodes=nodes_of(grid), clients=grid.clients, **options)
     chains = record_chains(strategy)
     w = from_record(strategy.start(grid, to_record(START), rounds, timeout=9).arrays)["w"]
     first = min(client for chain in chains for client in chain)

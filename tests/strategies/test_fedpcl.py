@@ -104,7 +104,7 @@ def by_hand(federation, rounds, norm=False):
 def test_three_rounds_by_hand(federation, tmp_path, hosting):
     """All four clients, hosted in every way; class 2 is nobody's and keeps its row of zeros."""
     grid = federation.grid(hosting, FedPCLClient, **options(tmp_path))
-    strategy = FedPCL(temperature=TAU, min_nodes=len(list(grid.get_node_ids())))
+    strategy = FedPCL(temperature=TAU, min_available_nodes=len(list(grid.get_node_ids())))
     found, _ = run_on(strategy, grid, start(), 3)
     expected, heads = by_hand(federation, [range(4)] * 3)
     assert_equal(found, expected, 1e-11)
@@ -160,7 +160,7 @@ def test_the_loss_counts(federation, tmp_path, variant):
 def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_path):
     """Node 4 is client 3; only clients 0 to 2 count afterwards."""
     nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
-    strategy = FedPCL(temperature=TAU, min_nodes=4)
+    strategy = FedPCL(temperature=TAU, min_available_nodes=4)
     found, rounds = run_on(strategy, nodes, start(), 3)
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
     assert list(run_of(strategy).state["local"]) == ["0", "1", "2"]
@@ -173,7 +173,7 @@ def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, t
     labels[:] = 2
     object.__setattr__(federation.samples[3], "labels", labels)
     nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
-    strategy = FedPCL(temperature=TAU, min_nodes=4)
+    strategy = FedPCL(temperature=TAU, min_available_nodes=4)
     counts = []
     strategy.start(
         nodes,

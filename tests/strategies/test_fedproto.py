@@ -66,7 +66,7 @@ def by_hand(federation, rounds):
 def test_three_rounds_by_hand(federation, tmp_path, hosting):
     initial = federation.arrays()
     grid = federation.grid(hosting, FedProtoClient, states=tmp_path, initial=initial)
-    strategy = FedProto(mu=MU, min_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
+    strategy = FedProto(mu=MU, min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
     found, _ = run_on(strategy, grid, start(), 3)
     models, shared, counts = by_hand(federation, 3)
     rows = np.zeros((CLASSES, SIZE))

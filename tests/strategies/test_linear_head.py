@@ -32,7 +32,7 @@ def pooled(federation, clients=range(4)):
 
 
 def after_one_round(federation, strategy, hosting):
-    strategy.min_nodes = NODES[hosting]
+    strategy.min_available_nodes = NODES[hosting]
     return run_on(strategy, federation.grid(hosting, FeaturesClient), federation.arrays(), 1)[0]
 
 

@@ -79,7 +79,9 @@ def test_the_term_counts(exact_federation, tmp_path):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, MOONClient, states=tmp_path)
-    strategy = MOON(mu=2.0, participants=3, seed=2, min_nodes=len(list(grid.get_node_ids())))
+    strategy = MOON(
+        mu=2.0, participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids()))
+    )
     found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]

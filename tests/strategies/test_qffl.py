@@ -116,12 +116,12 @@ def test_a_client_of_a_curvature_that_cannot_be_is_left_out(
             return returned, n, metrics
 
     grid = exact_federation.grid(hosting, Flat)
-    strategy = QFFL(min_nodes=HOSTINGS[hosting][0])
+    strategy = QFFL(min_available_nodes=HOSTINGS[hosting][0])
     start = exact_federation.arrays()
     found, _ = run_on(strategy, grid, start, 1)
     assert "client 1 on node" in caplog.text
     assert CURVATURES[told] in caplog.text
-    others = QFFL(min_nodes=HOSTINGS[hosting][0])
+    others = QFFL(min_available_nodes=HOSTINGS[hosting][0])
     record_samples(others, lambda _: [0, 2, 3])
     expected, _ = run_on(others, exact_federation.grid(hosting, QFFLClient), start, 1)
     assert_equal(found, expected)

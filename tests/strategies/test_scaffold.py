@@ -85,7 +85,7 @@ def test_four_rounds_by_hand(exact_federation, tmp_path, variant, eta_g):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_hosting_does_not_matter(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, SCAFFOLDClient, states=tmp_path)
-    strategy = SCAFFOLD(participants=3, seed=2, min_nodes=len(list(grid.get_node_ids())))
+    strategy = SCAFFOLD(participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids())))
     found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     first = 2 if hosting == "plain" else 0
     ours = [[client - first for client in clients] for clients in rounds]
@@ -100,7 +100,9 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
     written = []
     failing = fails_in_round_2(SCAFFOLDClient, written)
     grid = exact_federation.grid(hosting, failing, states=tmp_path)
-    strategy = SCAFFOLD(variant=variant, participants=3, seed=7, min_nodes=HOSTINGS[hosting][0])
+    strategy = SCAFFOLD(
+        variant=variant, participants=3, seed=7, min_available_nodes=HOSTINGS[hosting][0]
+    )
     found, rounds = run_on(strategy, grid, exact_federation.arrays(), 4)
     assert [1 in clients for clients in rounds] == [True, True, False, True]
     rounds[1].remove(1)
@@ -115,7 +117,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
 def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
     app = exact_federation.app(SCAFFOLDClient, states=tmp_path)
-    strategy = SCAFFOLD(min_nodes=4)
+    strategy = SCAFFOLD(min_available_nodes=4)
     found, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]
     x, c, _ = by_hand(exact_federation, rounds)

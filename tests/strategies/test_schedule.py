@@ -221,4 +221,4 @@ def test_another_schedule_is_another_run(exact_federation, tmp_path):
         with pytest.raises(SettingsError, match="is a checkpoint of another run: its "):
             run(3, **change)
     whole = run(4, resume=False, file="whole")
-    assert_equal(run(4, min_nodes=2, last=3), whole, tolerance=0)
+    assert_equal(run(4, min_available_nodes=2, last=3), whole, tolerance=0)

@@ -14,7 +14,7 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     """Client i takes i + 1 steps a round; the evaluation is of its own model."""
     start = exact_federation.arrays()
     grid = exact_federation.grid(hosting, SoloClient, states=tmp_path, initial=start)
-    strategy = Solo(min_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
+    strategy = Solo(min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3)
     found, _ = run_on(strategy, grid, {}, 3)
     models = {}
     for client in range(4):

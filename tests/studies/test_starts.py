@@ -161,12 +161,12 @@ def test_folders_are_plain_and_apart():
 
 def test_strategies_get_their_settings():
     settings = {
-        "run_name": "r", "seed": 3, "participants": 7, "min_nodes": 2, "min_replies": 4,
+        "run_name": "r", "seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4,
         "max_failed_rounds": 5,
     }  # fmt: skip
     base = {
         "participants": 7, "seed": 3, "run_name": "r", "population": clients_of.PRETRAINING,
-        "min_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
+        "min_available_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
     }  # fmt: skip
     fedavg = strategy("fedavg", **settings)
     coprefl = strategy("coprefl", **settings, gamma=0.1, meta_learning_rate=0.2)

@@ -217,7 +217,9 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
     with pytest.raises(Killed):
         run_study(Witness(tiny_settings, kill), tiny_settings)
     grid = Witness(tiny_settings)
-    settings = replace(tiny_settings, resume=True, min_nodes=2, timeout=60.0, checkpoint_every=2)
+    settings = replace(
+        tiny_settings, resume=True, min_available_nodes=2, timeout=60.0, checkpoint_every=2
+    )
     folder = run_study(grid, settings)
     assert {(population, method) for population, _, method in grid.seen} == still_to_do
     # Nor were finished rounds of the unfinished part run again.

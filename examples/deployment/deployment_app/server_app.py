@@ -48,7 +48,7 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         seed=settings.seed,
         run_name=settings.run_name,
         population="pretrain",
-        min_nodes=settings.min_nodes,
+        min_available_nodes=settings.min_available_nodes,
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
         clients=node_clients,

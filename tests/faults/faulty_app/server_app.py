@@ -14,7 +14,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    result = FedAvg(min_nodes=8).start(
+    result = FedAvg(min_available_nodes=8).start(
         grid,
         to_record({"w": np.zeros(3, np.float32)}),
         num_rounds=4,
