@@ -121,7 +121,7 @@ def measure(
                 device=CPU,
             )
 
-        grid = LocalGrid(client_app(client, clients=CLIENTS), nodes=CLIENTS)
+        grid = LocalGrid(client_app(client), nodes=CLIENTS)
         began = [time.monotonic()]
 
         def after_round(_: object) -> None:
@@ -141,10 +141,15 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     encoders = [backbone.features for backbone in backbones]
     cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
     start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
+    pcl, none = FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH)
     return {
-        "FedPCL, cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), cached, rounds),
-        "FedPCL, not cached": measure(FedPCL(), no_prototypes(CLASSES, WIDTH), uncached, rounds),
-        "FedAvg, cached": measure(FedAvg(), start, cached, rounds),
+        "FedPCL, cached": measure(
+            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), cached, rounds
+        ),
+        "FedPCL, not cached": measure(
+            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), uncached, rounds
+        ),
+        "FedAvg, cached": measure(FedAvg(clients=CLIENTS), start, cached, rounds),
     }
 
 

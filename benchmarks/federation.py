@@ -104,9 +104,7 @@ def client_fn(context: Context, client_id: int) -> NumPyClient:
     )
 
 
-client = client_app(
-    client_fn, clients=lambda context, _: WORKLOADS[str(context.run_config["workload"])].clients
-)
+client = client_app(client_fn)
 server = ServerApp()
 
 
@@ -127,6 +125,7 @@ def run_rounds(
         seed=SEED,
         population=POPULATION,
         min_available_nodes=nodes,
+        clients=workload.clients,
         **own,
     )
     first = initial(workload, method)

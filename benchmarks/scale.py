@@ -75,10 +75,21 @@ class Idle(NumPyClient):
         return 1.0, 1, {"correct": 1}
 
 
-def run_rounds(clients: Any, nodes: int, participants: int, every: int) -> None:
-    """Run CoPreFL's rounds with idle clients; all are evaluated after `every` rounds, 0: never."""
-    grid = LocalGrid(client_app(lambda _context, _client: Idle(), clients=clients), nodes)
-    strategy = CoPreFL(participants=participants, min_available_nodes=nodes, evaluate_every=every)
+def run_rounds(
+    nodes: int,
+    participants: int,
+    every: int,
+    clients: int | None = None,
+    own: Sequence[int] | None = None,
+) -> None:
+    """Run CoPreFL's rounds with idle clients; all are evaluated after `every` rounds, 0: never.
+
+    All nodes share `clients`, or each has its `own`; without both, each is one client.
+    """
+    grid = LocalGrid(client_app(lambda _context, _client: Idle(), clients=own), nodes)
+    strategy = CoPreFL(
+        participants=participants, min_available_nodes=nodes, evaluate_every=every, clients=clients
+    )
     strategy.start(grid, to_record({"w": np.zeros(16, np.float32)}), num_rounds=ROUNDS)
 
 
@@ -95,9 +106,9 @@ def train_model(
     def client(_context: Any, _client: int) -> NumPyClient:
         return kind(model, data, training=training, device=device)
 
-    grid = LocalGrid(client_app(client, clients=TRAINERS))
+    grid = LocalGrid(client_app(client))
     initial = to_record(model_arrays(model))
-    strategy(participants=TRAINERS).start(grid, initial, num_rounds=ROUNDS)
+    strategy(participants=TRAINERS, clients=TRAINERS).start(grid, initial, num_rounds=ROUNDS)
 
 
 def run_tasks(tasks: int) -> None:
@@ -142,7 +153,7 @@ def rounds(sizes: Sequence[int]) -> Iterator[Point]:
     A round takes milliseconds, and what else a machine does only adds: the least of some runs.
     """
     with _silence():
-        run_rounds(PARTICIPANTS, 1, PARTICIPANTS, 1)
+        run_rounds(1, PARTICIPANTS, 1, clients=PARTICIPANTS)
     runs = [forked("rounds", _rounds, sizes) for _ in range(RUNS)]
     yield from (min(points, key=seconds_of) for points in zip(*runs, strict=True))
 
@@ -196,8 +207,8 @@ def _rounds(sizes: Sequence[int]) -> list[Point]:
         held.append(_held("VmRSS") - before)
         began[0] = time.process_time()
 
-    app = client_app(lambda _context, _client: Idle(), clients=PARTICIPANTS)
-    strategy = CoPreFL(participants=PARTICIPANTS, evaluate_every=1)
+    app = client_app(lambda _context, _client: Idle())
+    strategy = CoPreFL(participants=PARTICIPANTS, evaluate_every=1, clients=PARTICIPANTS)
     initial = to_record({"w": np.zeros(16, np.float32)})
     with tempfile.TemporaryDirectory() as folder:
         file, last = Path(folder) / "checkpoint", sizes[-1] + 1
@@ -238,11 +249,11 @@ def _sizes(largest: int, decades: int = 2) -> tuple[int, ...]:
 
 
 WAYS: Mapping[str, Way] = {
-    "nodes": Way(totals(lambda n: run_rounds(None, n, PARTICIPANTS, 1)), _sizes(10_000)),
+    "nodes": Way(totals(lambda n: run_rounds(n, PARTICIPANTS, 1)), _sizes(10_000)),
     "clients": Way(
-        totals(lambda n: run_rounds(list(range(n)), 1, PARTICIPANTS, 1)), _sizes(100_000, 3)
+        totals(lambda n: run_rounds(1, PARTICIPANTS, 1, own=range(n))), _sizes(100_000, 3)
     ),
-    "participants": Way(totals(lambda n: run_rounds(HOSTED, 10, n, 0)), _sizes(100_000)),
+    "participants": Way(totals(lambda n: run_rounds(10, n, 0, clients=HOSTED)), _sizes(100_000)),
     "model": Way(totals(functools.partial(train_model, FedAvg, TorchClient)), _sizes(100)),
     "model-coprefl": Way(
         totals(functools.partial(train_model, CoPreFL, CoPreFLClient)), _sizes(100)

@@ -46,9 +46,4 @@ def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> Nu
     return study_of(context).client(client_id, config)
 
 
-def hosted(context: Context, population: str) -> int:
-    """Return how many clients a population has, each of which any node can run."""
-    return study_of(context).hosted(population)
-
-
-app = client_app(client_fn, clients=hosted)
+app = client_app(client_fn)

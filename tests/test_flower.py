@@ -349,12 +349,12 @@ def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
     @server.main()
     def main(grid, context):
         try:
-            FedAvg().start(grid, to_record({"w": np.zeros(1, np.float32)}), num_rounds=1)
+            FedAvg(clients=2).start(grid, to_record({"w": np.zeros(1, np.float32)}), num_rounds=1)
         except RunFailedError as error:
             ended.put(str(error))
             raise
 
-    client = client_app(lambda context, client_id: NumPyClient(), clients=2)
+    client = client_app(lambda context, client_id: NumPyClient())
     with pytest.raises(RuntimeError, match="Ending simulation"):
         run_simulation(server, client, 2, backend_config={"init_args": {"num_cpus": 1}})
     file = tmp_path / "ray" / "ray_current_cluster"

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning import LossFn
 
 ClientFn = Callable[..., NumPyClient | Client]
-Hosted = int | Sequence[int] | Callable[[Context, str], int | Sequence[int]] | None
+OwnClients = Sequence[int] | Callable[[Context, str], Sequence[int] | None] | None
 
 
 def client_app(
-    client_fn: ClientFn, clients: Hosted = None, actions: Sequence[str] = ("query",)
+    client_fn: ClientFn, clients: OwnClients = None, actions: Sequence[str] = ("query",)
 ) -> ClientApp:
     """Return the `ClientApp` that runs NumPyClients for our strategies, and for Flower's own.
 
@@ -36,9 +36,10 @@ def client_app(
     what the server app sends. It is called for every message, so it should keep in a cache what
     takes time to make.
 
-    `clients` is None where a node is one client, its `partition-id` (as in a deployment); the
-    number of all clients, any of which any node can run (a simulation); the ids of the clients this
-    node runs; or a function of (context, population) that returns a number or ids. `actions` are
+    `clients` are those of this node, where nodes are asked for theirs: None for one client, whose
+    id is the node's `partition-id`; the ids of several; or a function of (context, population) that
+    returns None or ids. Where any node can run any client, as in a simulation, the strategy is
+    given `clients=N`, their number, and `clients` here is not heeded. `actions` are
     further exchanges the clients answer: "train.NAME" calls their method NAME.
     """
     _check_hosting(client_fn, clients)
@@ -46,21 +47,20 @@ def client_app(
 
     def handle(message: Message, context: Context) -> Message:
         keep_freed_memory()
+        partition_id = context.node_config.get("partition-id")
 
         def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
-            return _call(client_fn, context, client_id, config)
+            own = clients[0] if isinstance(clients, Sequence) else partition_id
+            return _call(client_fn, context, client_id, config, own)
 
-        return hosting.answer(message, make, context.node_config.get("partition-id"))
+        return hosting.answer(message, make, partition_id)
 
     def roster(message: Message, context: Context) -> Message:
         population = str(records_of(message.content, ConfigRecord)["config"].get("population", ""))
-        hosted = clients(context, population) if callable(clients) else clients
-        if isinstance(hosted, int):
-            answer = ConfigRecord({"clients": hosted})
-        else:
-            own = [_partition_id(context)] if hosted is None else list(map(int, hosted))
-            answer = ConfigRecord({"own": own})
-        return Message(RecordDict({"roster": answer}), reply_to=message)
+        own = clients(context, population) if callable(clients) else clients
+        _refuse_number(own)
+        ids = [_partition_id(context)] if own is None else list(map(int, own))
+        return Message(RecordDict({"roster": ConfigRecord({"own": ids})}), reply_to=message)
 
     app.train()(handle)
     app.evaluate()(handle)
@@ -70,15 +70,24 @@ def client_app(
     return app
 
 
-def _check_hosting(client_fn: ClientFn, clients: Hosted) -> None:
+def _check_hosting(client_fn: ClientFn, clients: OwnClients) -> None:
     """Refuse a node without clients, and a `client_fn` that is not told which client it makes."""
-    if clients == 0 or (isinstance(clients, Sequence) and not clients):
+    _refuse_number(clients)
+    if isinstance(clients, Sequence) and not clients:
         raise SettingsError(f"clients = {clients}: a node hosts at least one client")
     several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
     if several and _arguments(client_fn) < 2:
         raise SettingsError(
             "client_fn takes the context alone, so it cannot tell the node's clients apart: "
             "client_fn(context, client_id) is needed where clients is set"
+        )
+
+
+def _refuse_number(clients: object) -> None:
+    if isinstance(clients, int):
+        raise SettingsError(
+            f"clients = {clients}: client_app takes the ids of this node's own clients; where any "
+            f"node can run any of {clients}, give clients={clients} to the strategy"
         )
 
 
@@ -91,10 +100,22 @@ def _arguments(client_fn: ClientFn) -> int:
 
 
 def _call(
-    client_fn: ClientFn, context: Context, client_id: int | None, config: Mapping[str, Any]
+    client_fn: ClientFn,
+    context: Context,
+    client_id: int | None,
+    config: Mapping[str, Any],
+    own: object,
 ) -> NumPyClient:
-    """Call `client_fn` with as many of the three arguments as it demands."""
+    """Call `client_fn` with as many of the three arguments as it demands.
+
+    One that takes the context alone makes the node's only client, whose id is `own`.
+    """
     takes = _arguments(client_fn)
+    if takes < 2 and client_id is not None and str(client_id) != str(own):
+        raise SettingsError(
+            f"client_fn takes the context alone, so it cannot make client {client_id}: "
+            "client_fn(context, client_id) is needed where nodes run other clients than their own"
+        )
     if client_id is None and takes > 1:
         client_id = _partition_id(context)
     client = client_fn(*(context, client_id, config)[:takes])

@@ -314,9 +314,6 @@ class _Study(Starts):
         made.set_submodule(self.layer, new)
         return made
 
-    def hosted(self, population: str) -> int:
-        return self.tasks.task_clients
-
     def about(self) -> dict[str, Any]:
         """Return what a resumed run must have in common with this."""
         held = [client for task in range(len(self.drawn)) for client in self.drawn[task].clients]

@@ -15,7 +15,7 @@ from torch import nn
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.front.arguments import check_module, checked_method
 from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
@@ -282,7 +282,7 @@ class _Start(Pretraining):
         if not isinstance(self.front.method, RoundStrategy):
             return super().strategy()
         made = copy.deepcopy(self.front.method)
-        made.population, made.evaluate_every = of_studies.PRETRAINING, 0
+        made.population, made.clients = of_studies.PRETRAINING, len(self.front.clients)
         return made
 
 
@@ -290,6 +290,12 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
     """Return options by key, or raise a SettingsError for one that nobody here has."""
     known = [key for key in TRAINING_KEYS if key not in OF_RUN]
     if isinstance(method, RoundStrategy):
+        if method.evaluate_every:
+            line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
+            raise SettingsError(f"{line}; compare starts with evaluate_starts")
+        if method.clients is not None:
+            line = f"clients = {short(repr(method.clients))} of the strategy"
+            raise SettingsError(f"{line}: leave it out, the clients here are those that are given")
         for strategy, _ in _parts(method, 1):
             used = method_of(strategy)
             if PRETRAINING not in used.roles:
@@ -354,10 +360,7 @@ def _of_study(study: _Study, nodes: int) -> _Job:
         "num-classes": study.num_classes,
         "classes": list(study.clients.classes),
     }
-    app = client_app(
-        lambda _, client_id, config: study.client(client_id, config),
-        clients=lambda _, population: study.hosted(population),
-    )
+    app = client_app(lambda _, client_id, config: study.client(client_id, config))
     return _Job(
         start.strategy(),
         start.weights(),

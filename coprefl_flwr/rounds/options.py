@@ -11,7 +11,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.rounds.bounds import Bounds
 from coprefl_flwr.rounds.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
-from coprefl_flwr.rounds.roster import HOSTINGS, OWN, given_clients
+from coprefl_flwr.rounds.roster import Hosted, hosted_clients
 
 DRAWN = ("participants", "fraction_train")
 """Options that say how many take part: each strategy's own, not the run's."""
@@ -19,8 +19,7 @@ DRAWN = ("participants", "fraction_train")
 OF_FLOWER = {
     "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
     "min_train_nodes": "participants, the clients of a round",
-    "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
-    "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
+    "min_available_nodes": "min_available_nodes, the nodes to wait for",
 }
 """What arguments of Flower's strategies are called here."""
 
@@ -30,9 +29,10 @@ class RoundOptions:
     """Options of the run, of who takes part, and of how clients' results become one.
 
     The last are `AGGREGATION`, for methods that average: see `RoundStrategy.averages`.
-    `node_clients` says which clients each node hosts: {node id: its clients}, or the path of a TOML
-    file of that. Nodes are not asked then, and a node that it does not name is left out. Where it
-    is not set, nodes name their clients, and the first to name a client keeps it.
+    `clients` says which clients nodes run: the number of all clients, any of which any node can run
+    (a simulation); {node id: its clients}, or the path of a TOML file of that, where a node that it
+    does not name is left out; or None: each node is asked, and is one client, or those that it
+    names. The first node to name a client keeps it.
     """
 
     participants: int | None = option(
@@ -49,11 +49,7 @@ class RoundOptions:
         "train",
         "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
     )
-    min_available_nodes: int = option(
-        1,
-        "clients to wait for before the first round; a node that hosts several counts as these",
-        minimum=1,
-    )
+    min_available_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
     min_replies: int = option(
         1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
     )
@@ -63,9 +59,6 @@ class RoundOptions:
     )
     fraction_evaluate: float = option(
         1.0, "which part of all clients evaluates; 0: none", minimum=0, maximum=1
-    )
-    hosting: str | None = option(
-        None, "how nodes host clients; not set: what most nodes say", choices=HOSTINGS
     )
     aggregation: str = option(
         MEAN,
@@ -85,7 +78,7 @@ class RoundOptions:
         above=0,
     )
     bounds: Bounds = field(default=Bounds(), metadata={"option": False})
-    node_clients: Mapping[int, Sequence[int]] | str | Path | None = field(
+    clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
         default=None, metadata={"option": False}
     )
 
@@ -108,14 +101,15 @@ class RoundOptions:
             self.enough(self.participants)
         if None not in (self.participants, self.fraction_train):
             raise SettingsError("participants and fraction_train: set one of them")
-        self.given = None if self.node_clients is None else given_clients(self.node_clients)
-        if self.given is not None and self.hosting not in (None, OWN):
-            limit = "with node_clients it must be own, or not set"
-            raise SettingsError(f"hosting = {self.hosting}: {limit}")
+        self.hosted()
         for name in ("run_name", "population"):
             if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
                 limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
                 raise SettingsError(f"{name} = {value!r}: {limit}")
+
+    def hosted(self) -> Hosted | None:
+        """Return what `clients` say; raise a SettingsError if they are no good."""
+        return hosted_clients(self.clients, self.bounds.most_clients)
 
     @property
     def robust(self) -> Robust | None:

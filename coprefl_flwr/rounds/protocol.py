@@ -14,8 +14,8 @@ Reply     hosted: ArrayRecords (one client: its arrays as they are; several: the
           arrive `unchanged` has the metric `norm-as-sent`: the l2 norm of all its arrays.
           A request without `clients` gets the reply Flower's own strategies expect: one
           ArrayRecord and a MetricRecord of scalars, as apps written for Flower alone do.
-Roster    `query.roster` is answered by a ConfigRecord "roster": `clients`, the number of clients
-          that this node and every other can host, or `own`, the ids of this node's own clients.
+Roster    `query.roster` is answered by a ConfigRecord "roster": `own`, the ids of this node's own
+          clients. Nodes are asked only where the strategy does not say who runs which client.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

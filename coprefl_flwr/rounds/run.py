@@ -101,9 +101,8 @@ class Run:
             self.strategy.min_available_nodes,
             self.strategy.min_replies,
             self.strategy.population,
-            self.strategy.hosting,
             self.strategy.bounds,
-            self.strategy.given,
+            self.strategy.hosted(),
             kept.bound,
         )
         self.evaluation: Replies | None = None
@@ -196,7 +195,7 @@ class Run:
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
-        sent = self.grid.send_and_receive(messages, timeout=self.timeout) if messages else []
+        sent = self.grid.send_and_receive(messages, timeout=self.link.patience) if messages else []
         return self.collected(exchange, sent)
 
     def messages(

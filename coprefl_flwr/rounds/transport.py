@@ -33,7 +33,7 @@ from coprefl_flwr.rounds.outliers import (
     leave_out_rare_metrics,
 )
 from coprefl_flwr.rounds.protocol import MessageConfig, NodeReply
-from coprefl_flwr.rounds.roster import NODE, OWN, Roster
+from coprefl_flwr.rounds.roster import Hosted, Roster
 from coprefl_flwr.rounds.traffic import Traffic
 from coprefl_flwr.rounds.versions import Versions
 
@@ -48,11 +48,8 @@ _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
-FIRST_ASKED = 15
-"""Nodes that are asked how clients are hosted, before all are where each has its own."""
-
 START_UP = 300.0
-"""Least time in seconds for the first answer, as workers must start and import first."""
+"""Least time in seconds for a node's first answer, as its worker must start and import first."""
 
 
 @dataclass
@@ -60,9 +57,8 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_available_nodes` clients are waited for before the first exchange. `hosting`, `bounds` and
-    `given` are the strategy's, and `bound` has the nodes that clients were bound to when the run
-    was stopped.
+    `min_available_nodes` are waited for before the first exchange. `bounds` and `hosted` are the strategy's,
+    and `bound` has the nodes that clients were bound to when the run was stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
     """
@@ -72,9 +68,8 @@ class Transport:
     min_available_nodes: int
     min_replies: int
     population: str
-    hosting: str | None = None
     bounds: Bounds = field(default_factory=Bounds)
-    given: Mapping[int, Sequence[int]] | None = None
+    hosted: Hosted | None = None
     bound: Mapping[int, int] = field(default_factory=dict)
     lines: Lines = field(default_factory=Lines)
     refused: dict[int, str] = field(default_factory=dict)
@@ -91,8 +86,8 @@ class Transport:
         """Let the grid of a simulation look for replies more often, and end when that ended."""
         ours = end_with_simulation(self.grid) or getattr(self.grid, "own_nodes", False)
         per_node = self.bounds.clients_per_node or (None if ours else 1)
-        of_nodes = (per_node, self.given, self.bound)
-        self.roster = Roster(self.hosting, self.bounds.most_clients, *of_nodes)
+        self.roster = Roster(self.hosted, self.bounds.most_clients, per_node, self.bound)
+        self._heard: set[int] = set()
         self._disputed: dict[int, str] = {}
         # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
@@ -101,7 +96,7 @@ class Transport:
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes that can be asked, ascending."""
-        return sorted(set(self.grid.get_node_ids()) - self.silent - self.roster.false)
+        return sorted(set(self.grid.get_node_ids()) - self.silent)
 
     def clients(self, wanted: int | None = None) -> Sequence[int]:
         """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
@@ -114,7 +109,7 @@ class Transport:
         self.refused.clear()
         while True:
             nodes = self.nodes()
-            if nodes:
+            if len(nodes) >= (1 if self.begun else self.min_available_nodes):
                 self._ask_roster(nodes)
                 self._tell_disputed()
                 clients = self.roster.clients()
@@ -132,9 +127,9 @@ class Transport:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
-            waiting = f"{there}, needed are {needed} clients"
+            waiting = f"{there}, needed are {self.min_available_nodes} with {wanted or 1}"
             if time.monotonic() > end:
-                found = (self.roster.undecided, *self.refused.values(), *self._disputed.values())
+                found = (*self.refused.values(), *self._disputed.values())
                 why = next(filter(None, found), "")
                 waited = f"{waiting}; waited {self.timeout:g} s"
                 raise RunFailedError(f"{waited}; {why}" if why else waited)
@@ -143,30 +138,31 @@ class Transport:
                 told = True
             time.sleep(min(1.0, self.timeout))
 
+    @property
+    def patience(self) -> float:
+        """Seconds in which the nodes last asked must answer."""
+        new = self._shares.keys() - self._heard
+        return max(self.timeout, START_UP) if new else self.timeout
+
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients into segments, each of clients that one node hosts."""
         return self.roster.segments(chain)
 
     def _ask_roster(self, nodes: Sequence[int]) -> None:
-        """Ask some nodes how clients are hosted, and all others if each names its own."""
+        """Find out which clients new nodes run, where not all share them."""
         roster = self.roster
-        roster.forget(roster.asked() - set(nodes))
         if roster.shared is not None:
             return
-        if not roster.agreed:
-            self._ask(self._unasked(nodes)[:FIRST_ASKED])
-        if roster.given is not None or roster.hosting == NODE:
-            self._refuse(roster.look_up(self._unasked(nodes)))
-        elif roster.hosting == OWN or not roster.agreed:
-            self._ask(self._unasked(nodes))
-
-    def _unasked(self, nodes: Sequence[int]) -> list[int]:
-        """Return the nodes that gave no answer yet, good or bad."""
-        asked = self.roster.asked() | set(self.refused) | self.silent
-        return [node for node in nodes if node not in asked]
+        roster.forget(roster.known() - set(nodes))
+        gave_answer = roster.known() | self.refused.keys()
+        new = [node for node in nodes if node not in gave_answer]
+        if roster.given is None:
+            self._ask(new)
+        else:
+            self._refuse(roster.look_up(new))
 
     def _ask(self, nodes: Sequence[int]) -> None:
-        """Ask these nodes for their roster; an app that knows none answers with an error."""
+        """Ask these nodes for their clients; an app that knows no roster answers with an error."""
         if not nodes:
             return
         content = RecordDict({"config": ConfigRecord({"population": self.population})})
@@ -175,12 +171,13 @@ class Transport:
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
             replies = list(self.grid.send_and_receive(messages, timeout=patience))
         of = dict(_by_node(replies, messages))
-        answers, problems = dict[int, Mapping[str, object]](), dict[int, str]()
+        answers, problems = dict[int, Mapping[str, object] | None](), dict[int, str]()
         for node in sorted(of.keys() & set(nodes)):
             try:
                 answers[node] = _answer(of[node])
             except Exception as error:  # Whatever a node sends must not end the run.
                 problems[node] = one_line(error)
+        self._heard |= of.keys()
         self._refuse(problems | self.roster.hear(answers))
         self._mark_silent(set(nodes) - set(of), patience)
 
@@ -248,7 +245,8 @@ class Transport:
             replies[node] = self._read(exchange, message, self._shares[node])
             self.traffic.count_wire_up(message)
             _empty(message)
-        self._mark_silent(set(self._shares) - set(replies), self.timeout)
+        self._mark_silent(set(self._shares) - set(replies), self.patience)
+        self._heard |= replies.keys()
         if line := leave_out_rare_metrics(replies.values(), self._limits.most_names):
             self.lines.warn(METRICS, line)
         leave_out_other_names(exchange, replies)
@@ -343,12 +341,12 @@ def _empty(message: Message) -> None:
             del message.content[name]
 
 
-def _answer(reply: Message) -> Mapping[str, object]:
-    """Return what a node said of its roster, {} if it knows none, or raise a ValueError."""
+def _answer(reply: Message) -> Mapping[str, object] | None:
+    """Return what a node said of its roster, None if it knows none, or raise a ValueError."""
     if not reply.has_error():
         return dict(records_of(reply.content, ConfigRecord)["roster"])
     if re.search(NO_ROSTER, reason(reply)):
-        return {}
+        return None
     raise ValueError(reason(reply))
 
 

@@ -116,10 +116,6 @@ class Personalised(Study):
             self.first_arrays(name)
             phase.check_aggregation("method", self.data.num_clients)
 
-    def hosted(self, population: str) -> int:
-        """Return how many clients there are, each of which any node can run."""
-        return self.data.num_clients
-
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message names."""
         name = str(config["method"])
@@ -150,6 +146,7 @@ class PersonalStage(Stage):
         run = self.run.of_strategy(
             PERSONAL,
             run_name=self.study.run_name,
+            clients=self.study.data.num_clients,
             min_replies=self.study.data.num_clients,
             evaluate_every=self.study.test_every or self.rounds,
         )

@@ -84,8 +84,11 @@ class Pretraining(Stage):
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
         """Make the strategy of each phase; `server` gives the study's own data, or others."""
-        run = self.run.of_strategy(clients_of.PRETRAINING, run_name=self.study.run_name)
-        server, made = server or self.study.server_data, []
+        study = self.study
+        run = self.run.of_strategy(
+            clients_of.PRETRAINING, run_name=study.run_name, clients=study.data.clients
+        )
+        server, made = server or study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
             strategy = phase.method.strategy(phase.options, phase.training, server, **run)

@@ -183,11 +183,6 @@ class Starts(Study):
             )
             raise SettingsError(problem, "server-share", "server-reserve")
 
-    def hosted(self, population: str) -> int:
-        """Return how many clients a population has, without loading any data."""
-        in_pretraining = population == clients_of.PRETRAINING
-        return self.data.clients if in_pretraining else self.tasks.task_clients
-
     def client(self, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message is about, wrapped if it was drawn for that."""
         client = super().client(client_id, config)

@@ -101,10 +101,6 @@ class Study(ABC):
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
 
-    @abstractmethod
-    def hosted(self, population: str) -> int:
-        """Return how many clients a population has, each of which any node can run."""
-
     def client(self, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         """Return the client that a message with this config is about."""
         client = self.client_of_method(client_id, config)

@@ -48,6 +48,7 @@ class Task(Stage):
         run = self.run.of_strategy(
             self.population,
             run_name=self.study.run_name,
+            clients=tasks.task_clients,
             # The comparison is paired: all clients answer, or the round is repeated.
             min_replies=tasks.task_clients,
             evaluate_every=tasks.task_evaluate_every or self.rounds,

@@ -232,9 +232,7 @@ def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> Loca
                 setattr(client, name, functools.partial(watched, name, answer))
         return client
 
-    return _Backwards(
-        client_app(make, clients=lambda _, population: study.hosted(population)), nodes
-    )
+    return _Backwards(client_app(make), nodes)
 
 
 def _remember_exchanges(strategy: RoundStrategy) -> dict[str, Arrays]:

@@ -148,16 +148,15 @@ def strategy_of(strategy, **options):
 def run(strategy, kind, faults, lie=lambda *_: None):
     """Return (arrays, accuracies by round, lines of warnings) of a run of a strategy."""
     nodes, clients = KINDS[kind]
-    app = client_app(lambda _, i: Client(i, faults), clients=clients)
+    app = client_app(lambda _, i: Client(i, faults))
     if kind == "plain":
         app = without_roster(
             client_app(lambda c: Client(int(c.node_config["partition-id"]), faults))
         )
     with Heard() as heard:
         grid = Lying(app, nodes, lie)
-        result = strategy_of(strategy, min_available_nodes=nodes).start(
-            grid, to_record(START), ROUNDS
-        )
+        made = strategy_of(strategy, min_available_nodes=nodes, clients=clients)
+        result = made.start(grid, to_record(START), ROUNDS)
     accuracies = [one["accuracy"] for one in result.evaluate_metrics_clientapp.values()]
     return from_record(result.arrays), accuracies, heard.lines
 

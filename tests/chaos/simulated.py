@@ -81,7 +81,9 @@ def test_what_a_client_answers_costs_it_alone(part, tmp_path):
 def check_case(grid, clients, exchange, behaviour):
     """Run a strategy of one round, and check that the hostile client is all that is missing."""
     of, hostile = (CoPreFL if exchange == QUERY else FedAvg), WHERE[exchange]
-    strategy = strategy_of(of, min_available_nodes=2 if clients else 5, participants=5)
+    strategy = strategy_of(
+        of, min_available_nodes=2 if clients else 5, participants=5, clients=clients or None
+    )
     asked = ConfigRecord({"exchange": exchange, "behaviour": behaviour, "hostile": hostile})
     with Heard() as heard:
         result = strategy.start(grid, to_record(START), 1, 60.0, asked, asked)

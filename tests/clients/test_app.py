@@ -52,8 +52,19 @@ def test_client_fn_of_one_argument():
         return Echo()
 
     ask(client_app(client_fn), "train", SENT)
-    ask(client_app(client_fn), "train", SENT, **HOSTED)
-    assert made == [5, 5, 5]
+    ask(client_app(client_fn), "train", SENT, **{**HOSTED, "clients": [5]})
+    assert made == [5, 5]
+
+
+@pytest.mark.parametrize("own", [None, [9]])
+def test_client_fn_of_one_argument_makes_no_other_client(own):
+    """As where the strategy says `clients=N`, and the node would be any of them."""
+    app = client_app(lambda context: Echo(), own)
+    failed = ask(app, "train", SENT, **HOSTED)["failed"]
+    line = "client_fn takes the context alone, so it cannot make client {}: client_fn(context, "
+    for client, why in zip(failed["clients"], failed["reasons"], strict=True):
+        assert why.startswith(line.format(client))
+    assert failed["clients"] == [1, 4]
 
 
 def test_client_fn_of_two_arguments():
@@ -98,27 +109,32 @@ def numbered(context, client_id):
     return Echo()
 
 
-@pytest.mark.parametrize("clients", [3, [4, 5], lambda context, population: 3])
+@pytest.mark.parametrize("clients", [[4, 5], lambda context, population: [3]])
 def test_clients_that_client_fn_cannot_tell_apart_are_refused(clients):
     with pytest.raises(SettingsError, match="cannot tell the node's clients apart"):
         client_app(lambda context: Echo(), clients)
     assert client_app(lambda context: Echo(), [4])
 
 
-@pytest.mark.parametrize("clients", [0, []])
-def test_a_node_hosts_at_least_one_client(clients):
+def test_a_node_hosts_at_least_one_client():
     with pytest.raises(SettingsError, match="a node hosts at least one client"):
-        client_app(numbered, clients)
+        client_app(numbered, [])
+
+
+def test_the_number_of_all_clients_is_the_strategys():
+    with pytest.raises(SettingsError, match="give clients=100 to the strategy"):
+        client_app(numbered, clients=100)
+    with pytest.raises(SettingsError, match="give clients=3 to the strategy"):
+        ask(client_app(numbered, lambda *_: 3), protocol.ROSTER, population="task-1")
 
 
 @pytest.mark.parametrize(
     ("clients", "answer"),
     [
         (None, {"own": [5]}),
-        (12, {"clients": 12}),
         ([7, 3], {"own": [7, 3]}),
         (range(2, 4), {"own": [2, 3]}),
-        (lambda context, population: len(population), {"clients": 6}),
+        (lambda context, population: range(len(population)), {"own": [0, 1, 2, 3, 4, 5]}),
         (lambda context, population: [context.node_config["partition-id"]], {"own": [5]}),
         (lambda context, population: None, {"own": [5]}),
     ],
@@ -135,7 +151,7 @@ def test_a_node_without_partition_id():
             ask(app, message_type, SENT, node_config={})
     # Neither question needs one here.
     assert ask(client_app(lambda _: Echo()), "train", SENT, node_config={})["metrics"]
-    assert ask(client_app(numbered, 3), protocol.ROSTER, node_config={})["roster"]["clients"] == 3
+    assert ask(client_app(numbered, [3]), protocol.ROSTER, node_config={})["roster"]["own"] == [3]
 
 
 def test_an_action_of_ones_own():
@@ -198,7 +214,7 @@ def test_query_reply_does_what_copreflclient_does(stochastic_federation):
     results = []
     for app in (
         app_of_functions(stochastic_federation),
-        stochastic_federation.coprefl_app(clients=None),
+        stochastic_federation.coprefl_app(),
     ):
         strategy = CoPreFL(meta_learning_rate=0.1, seed=2)
         start = to_record(stochastic_federation.arrays())
@@ -222,7 +238,7 @@ def test_an_app_is_loaded_without_torch(module):
         "class Plain(NumPyClient):\n"
         "    def fit(self, parameters, config):\n"
         "        return parameters, 1, {}\n"
-        "found = ask(client_app(lambda _, i: Plain(), clients=2), 'train', {},\n"
+        "found = ask(client_app(lambda _, i: Plain()), 'train', {},\n"
         "            clients=[0, 1], combine='mean:num-examples')\n"
         "assert found['metrics']['clients'] == [0, 1]\n"
         "assert 'torch' not in sys.modules\n"

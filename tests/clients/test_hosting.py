@@ -37,7 +37,7 @@ class Counter(NumPyClient):
 
 def host(action, clients, combine, fault=None):
     Counter.calls = ()
-    app = client_app(lambda _, i: Counter(i, fault), clients=9)
+    app = client_app(lambda _, i: Counter(i, fault))
     return ask(app, action, SENT, clients=clients, combine=combine, own=1)
 
 
@@ -167,7 +167,7 @@ def test_a_buffer_in_another_dtype_is_still_a_buffer():
 
 def test_clients_are_told_their_own_settings():
     Counter.calls = ()
-    app = client_app(lambda _, i: Counter(i), clients=9)
+    app = client_app(lambda _, i: Counter(i))
     versions = {"state-version": ["a", "b"], "state-kept": ["", "c"]}
     ask(app, "train", SENT, clients=[5, 2], combine="mean:", **versions)
     told = dict(Counter.calls)

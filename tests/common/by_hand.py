@@ -28,12 +28,17 @@ def record_samples(strategy, choose=lambda drawn: drawn):
 
 
 def run(strategy, app, start, rounds=2, nodes=1):
-    """Return the arrays that a run ends with, and each round's participants."""
+    """Return the arrays that a run ends with, and each round's participants.
+
+    One node runs all of a `Federation`'s clients; of several, each is one client.
+    """
+    strategy.clients = len(SIZES) if nodes == 1 else None
     return run_on(strategy, LocalGrid(app, nodes=nodes), start, rounds)
 
 
 def run_on(strategy, grid, start, rounds=2):
     """Return the arrays that a run ends with, and each round's participants."""
+    strategy.clients = getattr(grid, "clients", strategy.clients)
     asked = record_samples(strategy)
     result = strategy.start(grid, to_record(start), rounds)
     return from_record(result.arrays), asked

@@ -31,7 +31,21 @@ HOSTINGS = {
     "own": (4, None),
     "plain": (4, None),
 }
-"""Number of nodes, and what they say they host; "plain" ones do not know the question."""
+"""Number of nodes, and the clients: their number, which any node can run, or what each node says
+of its own; "plain" ones do not know the question."""
+
+
+def hosted(hosting, client_fn, grid_class=LocalGrid, around=lambda app: app):
+    """Return a grid of clients hosted as one of `HOSTINGS` says.
+
+    Its `clients` are what the strategy must be given; its nodes run what `around` makes of the app.
+    """
+    nodes, clients = HOSTINGS[hosting]
+    shared = clients if isinstance(clients, int) else None
+    app = client_app(client_fn, None if shared else clients)
+    grid = grid_class(around(without_roster(app) if hosting == "plain" else app), nodes=nodes)
+    grid.clients = shared
+    return grid
 
 
 def renamed(app, ids):
@@ -116,22 +130,17 @@ class Federation:
             options["state"] = ClientState(states)
         return client_class(self.model, samples, **options)
 
-    def app(self, client_class, clients=4, states=None, **more):
+    def app(self, client_class, states=None, **more):
         """Return the app whose clients are of `client_class`, their states below `states`."""
-        return client_app(
-            lambda _, client_id: self.client(client_class, client_id, states, **more),
-            clients=clients,
-        )
+        return client_app(lambda _, client_id: self.client(client_class, client_id, states, **more))
 
     def grid(self, hosting, client_class, around=lambda app: app, **more):
-        """Return a grid of the same four clients, hosted as one of `HOSTINGS` says.
+        """Return a grid of the same four clients, as `hosted` does."""
 
-        Its nodes run what `around` makes of their app.
-        """
-        nodes, clients = HOSTINGS[hosting]
-        app = self.app(client_class, clients=clients, **more)
-        app = without_roster(app) if hosting == "plain" else app
-        return LocalGrid(around(app), nodes=nodes)
+        def client_fn(_, client_id):
+            return self.client(client_class, client_id, **more)
+
+        return hosted(hosting, client_fn, around=around)
 
     def keep(self, classes_of_clients):
         """Leave every client only samples of its classes."""
@@ -143,8 +152,8 @@ class Federation:
     def arrays(self):
         return {name: array.copy() for name, array in self.start.items()}
 
-    def coprefl_app(self, clients=4):
-        return self.app(CoPreFLClient, clients)
+    def coprefl_app(self):
+        return self.app(CoPreFLClient)
 
-    def torch_app(self, clients=4):
-        return self.app(TorchClient, clients)
+    def torch_app(self):
+        return self.app(TorchClient)

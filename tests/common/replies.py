@@ -14,6 +14,13 @@ from tests.common.federation import without_roster
 
 START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}
 KINDS = {"one": (1, 5), "two": (2, 5), "own": (5, None), "plain": (5, None)}
+"""Number of nodes, and the strategy's `clients`; "plain" nodes do not know the question."""
+
+
+def of_kind(kind):
+    """Return the options of a strategy on the `grid` of a kind."""
+    nodes, clients = KINDS[kind]
+    return {"min_available_nodes": nodes, "clients": clients}
 
 
 class Good(NumPyClient):
@@ -61,8 +68,8 @@ class Lying(LocalGrid):
 
 
 def grid(kind, fault=lambda *_: None, lie=lambda *_: None):
-    nodes, clients = KINDS[kind]
-    app = client_app(lambda _, i: Good(i, fault), clients=clients)
+    nodes, _ = KINDS[kind]
+    app = client_app(lambda _, i: Good(i, fault))
     if kind == "plain":
         app = without_roster(client_app(lambda c: Good(c.node_config["partition-id"], fault)))
     return Lying(app, nodes, lie)

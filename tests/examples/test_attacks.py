@@ -145,7 +145,8 @@ def started(federation, strategy, attack):
         made = honest(federation, client_id)
         return attacker(attack, made) if client_id == 2 else made
 
-    grid = LocalGrid(client_app(client, clients=4), nodes=1)
+    grid = LocalGrid(client_app(client), nodes=1)
+    strategy.clients = 4
     result = strategy.start(grid, to_record(federation.arrays()), 1)
     return {name: array.numpy() for name, array in result.arrays.items()}
 

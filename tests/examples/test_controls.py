@@ -27,6 +27,7 @@ def test_fedavg_on_support_is_coprefl_without_its_step(stochastic_federation):
     federation, ends = stochastic_federation, []
     on_support = control("FedAvgOnSupport")
     for strategy in (on_support(participants=3), CoPreFL(participants=3, meta_learning_rate=0.0)):
+        strategy.clients = 4
         grid = LocalGrid(federation.app(on_support.client), nodes=2)
         result = strategy.start(grid, to_record(federation.arrays()), 3)
         ends.append({name: array.tobytes() for name, array in from_record(result.arrays).items()})
@@ -57,7 +58,9 @@ def step_by_hand(federation, arrays, participants, server_round, along, rate):
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_fedavg_then_step_by_hand(federation, along, nodes):
     """Two rounds: FedAvg on all samples, then the step, weighted by nothing."""
-    strategy = control("FedAvgThenStep")(step_learning_rate=0.3, step_along=along, participants=3)
+    strategy = control("FedAvgThenStep")(
+        step_learning_rate=0.3, step_along=along, participants=3, clients=4
+    )
     asked = record_samples(strategy)
     grid = LocalGrid(federation.app(strategy.client), nodes=nodes)
     result = strategy.start(grid, to_record(federation.arrays()), 2)

@@ -49,6 +49,7 @@ def test_processes_have_the_priority_of_the_one_that_starts_them(hosts):
 
 def trained(grid, strategy, federation, rounds=2):
     torch.set_num_threads(1)
+    strategy.clients = 4
     result = strategy.start(grid, to_record(federation.arrays()), rounds)
     return from_record(result.arrays)
 

@@ -38,8 +38,8 @@ class InPlace(NumPyClient):
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_clients_that_change_what_they_are_given(nodes):
-    grid = LocalGrid(client_app(lambda _, i: InPlace(), clients=4), nodes=nodes)
-    result = FedAvg().start(grid, to_record(START), 2)
+    grid = LocalGrid(client_app(lambda _, i: InPlace()), nodes=nodes)
+    result = FedAvg(clients=4).start(grid, to_record(START), 2)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [2, 2, 2])
 
 
@@ -59,8 +59,8 @@ def test_clients_that_return_views_of_a_shared_model(nodes):
                 raise ArithmeticError("boom")
             return [model], 1, {}
 
-    grid = LocalGrid(client_app(lambda _, i: Shared(i), clients=2), nodes=nodes)
-    result = FedAvg().start(grid, to_record(START), 1)
+    grid = LocalGrid(client_app(lambda _, i: Shared(i)), nodes=nodes)
+    result = FedAvg(clients=2).start(grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1, 1])
 
 
@@ -75,8 +75,8 @@ def test_further_arrays_reach_the_client():
         def fit(self, parameters, config):
             return [parameters[0] + config["extra"]["variate"]["w"]], 1, {}
 
-    grid = LocalGrid(client_app(lambda _, i: Adds(), clients=3), nodes=2)
-    result = Two().start(grid, to_record(START), 2)
+    grid = LocalGrid(client_app(lambda _, i: Adds()), nodes=2)
+    result = Two(clients=3).start(grid, to_record(START), 2)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [2, 4, 6])
 
 
@@ -127,8 +127,7 @@ def without_bytes(message):
 def test_a_bad_reply_never_ends_the_run(reply, reason, caplog):
     grid = LocalGrid(plain_app(reply), nodes=3)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        strategy = FedAvg(min_available_nodes=3, evaluate_every=0)
-        result = strategy.start(grid, to_record(START), 1)
+        result = FedAvg(min_available_nodes=3).start(grid, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1, 1])
     assert (reason or "") in caplog.text
     assert len(caplog.records) == (1 if reason else 0)
@@ -156,8 +155,8 @@ def test_gradients_of_other_parameters_than_the_first_ones_are_left_out(caplog):
 
     for nodes in (1, 4):
         caplog.clear()
-        strategy = Asks()
-        grid = LocalGrid(client_app(lambda _, i: Partial(i), clients=4), nodes=nodes)
+        strategy = Asks(clients=4)
+        grid = LocalGrid(client_app(lambda _, i: Partial(i)), nodes=nodes)
         with caplog.at_level(logging.WARNING, "flwr.coprefl"):
             strategy.start(grid, to_record(start), 1)
         assert strategy.replies.clients == (0, 2)
@@ -176,8 +175,8 @@ def test_an_evaluation_of_nothing_is_left_out(caplog):
         def evaluate(self, parameters, config):
             return 0.5, 4 * self.client_id, {"correct": self.client_id}
 
-    strategy = FedAvg(evaluate_every=1)
-    grid = LocalGrid(client_app(lambda _, i: Evaluates(i), clients=3), nodes=1)
+    strategy = FedAvg(evaluate_every=1, clients=3)
+    grid = LocalGrid(client_app(lambda _, i: Evaluates(i)), nodes=1)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         result = strategy.start(grid, to_record(START), 1)
     assert run_of(strategy).evaluation.clients == (1, 2)
@@ -236,8 +235,8 @@ def test_every_method_is_the_same_whoever_hosts_whom(stochastic_federation, meth
     client_class, strategy_class, options = METHODS[method]
     start, ends = to_record(stochastic_federation.arrays()), {}
     for hosting in HOSTINGS:
-        strategy = strategy_class(participants=3, seed=3, **options)
         grid = stochastic_federation.grid(hosting, client_class)
+        strategy = strategy_class(participants=3, seed=3, clients=grid.clients, **options)
         ends[hosting] = from_record(strategy.start(grid, start, 3).arrays)
     for hosting, arrays in ends.items():
         for name, array in ends["1"].items():

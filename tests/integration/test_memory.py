@@ -38,15 +38,14 @@ def test_a_round_holds_few_copies_of_the_model(strategy, client, most):
     training = LocalTraining(local_steps=1, batch_size=2)
     samples = Samples(data, np.arange(10), data.labels[:10])
     app = client_app(
-        lambda _, i: client(model, samples, training=training, device=torch.device("cpu")),
-        clients=4,
+        lambda _, i: client(model, samples, training=training, device=torch.device("cpu"))
     )
     start = to_record(model_arrays(model))
     size = sum(array.nbytes for array in model_arrays(model).values())
-    strategy(participants=3).start(LocalGrid(app), start, 1)  # What it imports does not count.
+    strategy(participants=3, clients=4).start(LocalGrid(app), start, 1)
     tracemalloc.start()
     try:
-        strategy(participants=3).start(LocalGrid(app), start, 2)
+        strategy(participants=3, clients=4).start(LocalGrid(app), start, 2)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

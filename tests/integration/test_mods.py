@@ -111,6 +111,7 @@ def hosted(federation, mod, hosting, client_class, **more):
 
 def refusal(strategy, grid, federation, caplog, **more):
     """Return the one line with which the run ends, at its first attempt."""
+    strategy.clients = getattr(grid, "clients", None)
     with pytest.raises(RunFailedError) as failed:
         strategy.start(grid, to_record(federation.arrays()), 1, **more)
     assert not [r for r in caplog.records if r.name.endswith("coprefl") and r.levelno > 20]
@@ -279,7 +280,7 @@ def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
 def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):
     mod = clipping_only()
     around = lambda app: lambda message, context: mod(message, context, app)  # noqa: E731
-    grid = smooth.grid("4", TorchClient, around)
+    grid = smooth.grid("own", TorchClient, around)
     line = "no node can tell its clients: a client-side mod refused: LocalDpMod expects exactly one"
     with pytest.raises(RunFailedError, match=line):
         FedAvg().start(grid, to_record(smooth.arrays()), 1, timeout=3600)

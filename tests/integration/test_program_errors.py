@@ -41,8 +41,9 @@ class Faulty(NumPyClient):
 
 def hosting(fault, seen, clients, nodes):
     """Nodes that host all clients, or one each."""
-    hosted = clients if nodes < clients else None
-    return LocalGrid(client_app(lambda _, i: Faulty(i, fault, seen), clients=hosted), nodes=nodes)
+    grid = LocalGrid(client_app(lambda _, i: Faulty(i, fault, seen)), nodes=nodes)
+    grid.clients = clients if nodes < clients else None
+    return grid
 
 
 def plain(fault, seen, clients, nodes):
@@ -65,6 +66,12 @@ def plain(fault, seen, clients, nodes):
     return LocalGrid(app, nodes=clients)
 
 
+def start(strategy, grid, rounds):
+    """Run the strategy, with what it must be given as `clients` on this grid."""
+    strategy.clients = getattr(grid, "clients", None)
+    return strategy.start(grid, to_record(START), rounds)
+
+
 def raising(kind, method="fit", clients=None):
     def fault(client, asked):
         if asked == method and (clients is None or client in clients):
@@ -82,7 +89,7 @@ def raising(kind, method="fit", clients=None):
 def test_what_all_clients_raise_ends_the_run_at_once(grid, nodes, kind, method, action, caplog):
     seen = []
     with pytest.raises(RunFailedError) as failed:
-        CoPreFL().start(grid(raising(kind, method), seen, 3, nodes), to_record(START), 2)
+        start(CoPreFL(), grid(raising(kind, method), seen, 3, nodes), 2)
     assert re.fullmatch(
         rf"round 1: {action}: all 3 clients failed with {kind.__name__}: boom "
         r"\(.*test_program_errors\.py:\d+\)",
@@ -101,14 +108,14 @@ def test_what_may_pass_is_tried_again(grid, fault):
     """So is what differs from client to client."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1 failed 3 times in a row"):
-        FedAvg().start(grid(fault, seen, 3, 2), to_record(START), 2)
+        start(FedAvg(), grid(fault, seen, 3, 2), 2)
     assert {attempt for *_, attempt in seen} == {0, 1, 2}
 
 
 @pytest.mark.parametrize("grid", [hosting, plain])
 def test_one_clients_program_error_costs_it_alone_its_place(grid, caplog):
     fault = raising(TypeError, clients={1})
-    result = FedAvg().start(grid(fault, [], 3, 2), to_record(START), 2)
+    result = start(FedAvg(), grid(fault, [], 3, 2), 2)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
     lines = re.findall(r"client \d+ on node \d+ is left out: TypeError: boom \(", caplog.text)
     assert len(lines) == 2
@@ -119,13 +126,11 @@ def test_where_one_client_a_round_takes_part_a_second_one_must_fail_alike(nodes)
     """The first one's data may be to blame."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1: train: all 2 clients failed with TypeError"):
-        FedAvg(participants=1).start(
-            hosting(raising(TypeError), seen, 4, nodes), to_record(START), 2
-        )
+        start(FedAvg(participants=1), hosting(raising(TypeError), seen, 4, nodes), 2)
     assert len({client for client, *_ in seen}) == 2
     only = {seen[0][0]}
     strategy = FedAvg(participants=1)
-    strategy.start(hosting(raising(TypeError, clients=only), [], 4, nodes), to_record(START), 1)
+    start(strategy, hosting(raising(TypeError, clients=only), [], 4, nodes), 1)
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -133,14 +138,14 @@ def test_a_chain_ends_at_once_too(nodes):
     """Its exchanges go on without any reply, as the next client may train."""
     seen = []
     with pytest.raises(RunFailedError, match="round 1: train: all 3 clients failed with TypeError"):
-        Cyclic().start(hosting(raising(TypeError), seen, 3, nodes), to_record(START), 2)
+        start(Cyclic(), hosting(raising(TypeError), seen, 3, nodes), 2)
     assert {attempt for *_, attempt in seen} == {0}
 
 
 @pytest.mark.parametrize("grid", [hosting, plain])
 def test_an_evaluation_that_fails_is_one_line_and_the_run_goes_on(grid, caplog):
     fault = raising(TypeError, "evaluate")
-    result = FedAvg(evaluate_every=2).start(grid(fault, [], 3, 2), to_record(START), 2)
+    result = start(FedAvg(evaluate_every=2), grid(fault, [], 3, 2), 2)
     np.testing.assert_array_equal(result.arrays["w"].numpy(), [2, 2])
     (line,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
     begin = "round 2, evaluation failed: evaluate: all 3 clients failed with TypeError: boom ("
@@ -178,7 +183,7 @@ def test_a_fraction_of_the_clients_takes_part(fraction, clients, drawn):
     """Rounded down as Flower's FedAvg does (where 0.29 * 100 is below 29), and one at least."""
     seen = []
     grid = hosting(raising(OSError, ""), seen, clients, 1)
-    FedAvg(fraction_train=fraction, evaluate_every=1).start(grid, to_record(START), 1)
+    start(FedAvg(fraction_train=fraction, evaluate_every=1), grid, 1)
     assert [method for _, method, _ in seen].count("fit") == drawn
     assert [method for _, method, _ in seen].count("evaluate") == clients
 

@@ -133,10 +133,12 @@ def test_clients_clip_and_noise_their_own_wherever_they_are_hosted():
     ends = {}
     for hosting in ("1", "2", "4", "pairs", "own"):
         grid = federation.grid(hosting, CoPreFLClient, **options)
-        found = CoPreFL(seed=1).start(grid, to_record(federation.arrays()), 2)
+        found = CoPreFL(seed=1, clients=grid.clients).start(grid, to_record(federation.arrays()), 2)
         ends[hosting] = from_record(found.arrays)
     plain = federation.grid("1", CoPreFLClient)
-    calm = from_record(CoPreFL(seed=1).start(plain, to_record(federation.arrays()), 2).arrays)
+    calm = from_record(
+        CoPreFL(seed=1, clients=4).start(plain, to_record(federation.arrays()), 2).arrays
+    )
     for name, array in ends["1"].items():
         for hosting, other in ends.items():
             np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-12, err_msg=hosting)
@@ -147,7 +149,7 @@ def test_the_meta_step_is_that_of_clipped_gradients():
     """The gradient of the sum is no longer than four clips, and the sum no more than four."""
     federation = Federation.exact(norm=False)
     grid = federation.grid("2", CoPreFLClient, query_clip=0.01)
-    strategy = CoPreFL(gamma=1.0)
+    strategy = CoPreFL(gamma=1.0, clients=4)
     outcome = strategy.start(grid, to_record(federation.arrays()), 1)
     metrics = outcome.train_metrics_clientapp[1]
     assert metrics["meta-sum"] == pytest.approx(0.04)

@@ -77,8 +77,9 @@ def run(method, folder, resume=False, hook=None, killed_by=None, every=2):
         return made
 
     strategy = make(server_of(federation))
+    strategy.clients = 4
     result = strategy.start(
-        LocalGrid(client_app(client, clients=4), nodes=2),
+        LocalGrid(client_app(client), nodes=2),
         to_record(federation.arrays()),
         6,
         checkpoint=folder / "checkpoint",

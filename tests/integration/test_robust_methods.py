@@ -189,8 +189,8 @@ class LeastSquares(NumPyClient):
 
 def squares(rule, attackers=(), attack=None, strategy_class=CoPreFL, rounds=1, **more):
     """Return the weights after some rounds of ten clients, some of them attackers."""
-    made = client_app(lambda _, i: LeastSquares(i, attack if i in attackers else None), clients=10)
-    strategy = strategy_class(aggregation=rule, tolerated_share=0.2, **more)
+    made = client_app(lambda _, i: LeastSquares(i, attack if i in attackers else None))
+    strategy = strategy_class(aggregation=rule, tolerated_share=0.2, clients=10, **more)
     start = {"w": np.zeros(3)}
     arrays = strategy.start(LocalGrid(made, nodes=2), to_record(start), rounds).arrays
     return from_record(arrays)["w"]
@@ -218,7 +218,7 @@ def test_a_fifth_of_attackers_hardly_moves_what_is_learnt(rule, strategy_class, 
 def test_metrics_tell_who_was_chosen_and_how_many_were_shortened():
     federation = Federation.full_batch()
     for rule, name in (("krum", "krum-client"), ("norm-clipping", "clipped")):
-        strategy = FedAvg(aggregation=rule, tolerated_share=0.0)
+        strategy = FedAvg(aggregation=rule, tolerated_share=0.0, clients=4)
         run_on(strategy, LocalGrid(federation.torch_app(), nodes=2), federation.arrays(), 1)
         assert run_of(strategy).history.train[1][name] in (
             [0, 1, 2, 3] if rule == "krum" else [0.5]
@@ -288,7 +288,7 @@ def test_an_exchange_without_a_robust_form_is_refused_before_any_work():
 def test_a_wrapper_whose_noise_is_for_a_mean_refuses():
     wrapped = DifferentialPrivacyServerSideFixedClipping(FedAvg(aggregation="median"), 0.1, 1.0, 4)
     federation = Federation.full_batch()
-    grid = LocalGrid(federation.torch_app(clients=None), nodes=4)
+    grid = LocalGrid(federation.torch_app(), nodes=4)
     with pytest.raises(SettingsError, match=r"^aggregation = median: inside a wrapper"):
         wrapped.start(grid, to_record(federation.arrays()), 1)
 

@@ -72,7 +72,7 @@ def hybrid_round_by_hand(federation, start, participants, server_round, gamma, z
 def test_a_round_is_algorithm_2(federation, gamma):
     """Two rounds of three participants; 31 server samples make parts of 11, 10 and 10."""
     strategy = HybridCoPreFL(
-        server=server_of(federation), gamma=gamma, meta_learning_rate=0.5, participants=3
+        server=server_of(federation), gamma=gamma, meta_learning_rate=0.5, participants=3, clients=4
     )
     asked = record_samples(strategy)
     grid = LocalGrid(federation.torch_app(), nodes=2)
@@ -102,10 +102,10 @@ def test_parts_are_a_partition_anew_each_round(federation, participants):
 def test_too_little_server_data_is_refused_at_the_start(federation):
     message = r"the server holds 10 samples: must be at least the 11 participants"
     with pytest.raises(SettingsError, match=message):
-        HybridCoPreFL(server=server_of(federation, client=0), participants=11)
+        HybridCoPreFL(server=server_of(federation, client=0), participants=11, clients=4)
     small = server_of(federation)
     small.samples = small.samples.take(np.arange(3))
-    everyone = HybridCoPreFL(server=small)
+    everyone = HybridCoPreFL(server=small, clients=4)
     grid = LocalGrid(federation.torch_app())
     with pytest.raises(SettingsError, match=r"holds 3 samples: must be at least the 4"):
         everyone.start(grid, to_record(federation.arrays()), 1)
@@ -121,7 +121,7 @@ def refine_by_hand(federation, arrays, steps, learning_rate):
 def test_refined_fedavg(federation):
     """FedAvg by hand, then four full-batch steps on the server's 31 samples."""
     strategy = ServerRefined(
-        FedAvg(participants=3, seed=2),
+        FedAvg(participants=3, seed=2, clients=4),
         server_of(federation),
         steps=4,
         batch_size=31,
@@ -143,7 +143,7 @@ def test_refined_fedavg(federation):
 def test_coprefl_sgd(federation):
     """Scenario I's round by hand, then the refinement, twice."""
     strategy = ServerRefined(
-        CoPreFL(gamma=0.25, meta_learning_rate=0.5, participants=3),
+        CoPreFL(gamma=0.25, meta_learning_rate=0.5, participants=3, clients=4),
         server_of(federation),
         steps=2,
         batch_size=31,
@@ -167,9 +167,9 @@ def test_the_server_refines_in_its_precision(federation):
     """A round: FedAvg's mean by its clients, in float32, and behind it the steps in bfloat16."""
     server = server_of(federation)
     server.precision = "bf16"
-    strategy = ServerRefined(FedAvg(), server, steps=3, batch_size=8, learning_rate=0.1)
+    strategy = ServerRefined(FedAvg(clients=4), server, steps=3, batch_size=8, learning_rate=0.1)
     start = to_record(federation.arrays())
-    mean = from_record(FedAvg().start(LocalGrid(federation.torch_app()), start, 1).arrays)
+    mean = from_record(FedAvg(clients=4).start(LocalGrid(federation.torch_app()), start, 1).arrays)
     found = from_record(strategy.start(LocalGrid(federation.torch_app()), start, 1).arrays)
     key = (0, "train", 1, "server-refinement")
     of = {
@@ -199,8 +199,8 @@ def test_data_that_two_phases_share_are_of_each_in_its_precision(name, federatio
 
 def test_no_refinement_steps_is_the_inner_method(federation):
     start = to_record(federation.arrays())
-    plain = FedAvg(participants=2).start(LocalGrid(federation.torch_app()), start, 2)
-    refined = ServerRefined(FedAvg(participants=2), server_of(federation), steps=0)
+    plain = FedAvg(participants=2, clients=4).start(LocalGrid(federation.torch_app()), start, 2)
+    refined = ServerRefined(FedAvg(participants=2, clients=4), server_of(federation), steps=0)
     result = refined.start(LocalGrid(federation.torch_app()), start, 2)
     for name, array in from_record(plain.arrays).items():
         assert array.tobytes() == from_record(result.arrays)[name].tobytes()
@@ -212,8 +212,10 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path, 
 
     def make():
         if method == "hybrid":
-            return HybridCoPreFL(server=server_of(federation), participants=3)
-        return ServerRefined(CoPreFL(participants=3), server_of(federation), learning_rate=0.1)
+            return HybridCoPreFL(server=server_of(federation), participants=3, clients=4)
+        return ServerRefined(
+            CoPreFL(participants=3, clients=4), server_of(federation), learning_rate=0.1
+        )
 
     app = federation.torch_app() if method == "hybrid" else federation.coprefl_app()
     start, path = to_record(federation.arrays()), tmp_path / "checkpoint"
@@ -227,8 +229,10 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path, 
 def test_another_refinement_is_another_run(federation, tmp_path):
     start, grid = to_record(federation.arrays()), LocalGrid(federation.torch_app())
     path = tmp_path / "checkpoint"
-    ServerRefined(FedAvg(), server_of(federation), steps=1).start(grid, start, 1, checkpoint=path)
+    ServerRefined(FedAvg(clients=4), server_of(federation), steps=1).start(
+        grid, start, 1, checkpoint=path
+    )
     with pytest.raises(SettingsError, match="another run: its steps is 1, here it is 2"):
-        ServerRefined(FedAvg(), server_of(federation), steps=2).start(
+        ServerRefined(FedAvg(clients=4), server_of(federation), steps=2).start(
             grid, start, 2, checkpoint=path, resume=True
         )

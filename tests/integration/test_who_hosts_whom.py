@@ -159,11 +159,11 @@ def test_the_operators_list_says_who_is_who(tmp_path):
     file.write_text("2 = [4]\n3 = [0, 1]\n4 = []\n")
     for given in (file, str(file), {2: [4], 3: (0, 1), 4: []}):
         grid = Grid(4, {FIRST: range(9), FIRST + 2: [0], FIRST + 3: [8]})
-        drawn, lines = run(grid, 2, FedAvg(min_available_nodes=4, node_clients=given))
+        drawn, lines = run(grid, 2, FedAvg(min_available_nodes=4, clients=given))
         assert drawn == [[0, 1, 4]] * 2
         assert grid.worked == {4: 2, 0: 3, 1: 3}
         assert grid.asked == 0
-        assert set(lines) == {"node 5 is left out: node_clients does not name it"}
+        assert set(lines) == {"node 5 is left out: the strategy's clients do not name it"}
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,8 @@ def test_a_wrong_list_is_refused_before_any_work(tmp_path, text, line):
     if text is not None:
         file.write_text(text)
     with pytest.raises(SettingsError) as caught:
-        FedAvg(node_clients=file)
-    assert str(caught.value).startswith(f"node_clients = '{file}': {line}")
-    with pytest.raises(SettingsError, match="hosting = shared: with node_clients it must be own"):
-        FedAvg(node_clients={2: [0]}, hosting="shared")
+        FedAvg(clients=file)
+    assert str(caught.value).startswith(f"clients = '{file}': {line}")
 
 
 def test_the_model_is_that_of_the_clients_that_are_left():

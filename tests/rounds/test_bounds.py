@@ -18,7 +18,7 @@ from coprefl_flwr.strategies import MOON, SCAFFOLD, CoPreFL, Cyclic, FedAvg, Fed
 from tests.common.by_hand import record_samples
 from tests.common.checks import warnings_of
 from tests.common.federation import without_roster
-from tests.common.replies import START, Good, Lying, grid, of
+from tests.common.replies import START, Good, Lying, grid, of, of_kind
 from tests.common.runs import run_of
 
 LOSSES = Bounds(loss_range=(0.0, math.inf))
@@ -31,7 +31,7 @@ def test_a_loss_out_of_its_range_is_left_out(kind, caplog):
     ends = {}
     for bounds in (Bounds(), LOSSES):
         caplog.clear()
-        strategy = FedAvg(min_available_nodes=2 if kind == "own" else 1, bounds=bounds)
+        strategy = FedAvg(**of_kind(kind), bounds=bounds)
         result = strategy.start(grid(kind, bad), to_record(START), 1)
         ends[bounds] = from_record(result.arrays)["w"][0], warnings_of(caplog)
     assert ends[Bounds()] == (np.float32(9 / 5), [])
@@ -76,9 +76,7 @@ def test_a_long_set_of_prototypes_is_left_out_of_those_that_one_node_hosts(caplo
     bad = of(1, "fit", lambda arrays, n, metrics: ([99 * arrays[0]], n, metrics))
     start = {"w": np.zeros(2, np.float32)}
     for kind in ("one", "two", "own"):
-        strategy = Apart(
-            bounds=Bounds(largest_update=3), min_available_nodes=1 if kind == "one" else 2
-        )
+        strategy = Apart(bounds=Bounds(largest_update=3), **of_kind(kind))
         strategy.start(grid(kind, bad), to_record(start), 1)
         assert run_of(strategy).history.train[1] == {"clients": 4.0}
     assert len(warnings_of(caplog)) == 3
@@ -98,7 +96,7 @@ def test_a_gradient_has_the_names_that_are_trainable(kind, caplog):
 
     start = START | {"more": np.zeros(1, np.float32)}
     bounds = Bounds(trainable=("w", "b"))
-    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, bounds=bounds)
+    strategy = CoPreFL(gamma=1.0, meta_learning_rate=0.5, bounds=bounds, **of_kind(kind))
     arrays = from_record(strategy.start(grid(kind, fault), to_record(start), 1).arrays)
     np.testing.assert_allclose(arrays["b"], np.full(3, 0.5))
     np.testing.assert_allclose(arrays["more"], [1.0])
@@ -142,15 +140,15 @@ def test_bounds_are_in_checkpoints_only_where_they_are_set():
     """A range of losses never is: it leaves out what is no loss."""
     assert FedAvg(bounds=LOSSES).options() == FedAvg().options()
     assert "bounds" not in FedAvg().options()
-    other = FedAvg(bounds=Bounds(largest_update=3), hosting="own")
+    other = FedAvg(bounds=Bounds(largest_update=3), min_available_nodes=3)
     assert other.options() == FedAvg().options() | {
         "bounds": {"largest_update": 3.0},
-        "hosting": "own",
+        "min_available_nodes": 3,
     }
     both = Schedule([(Cyclic(), 1), (other, 1)])
     assert "bounds" not in both.options()
-    assert both.options()["hosting"] is None
-    assert Schedule([(other, 1), (Cyclic(), 1)]).options()["hosting"] == "own"
+    assert both.options()["min_available_nodes"] == 1
+    assert Schedule([(other, 1), (Cyclic(), 1)]).options()["min_available_nodes"] == 3
 
 
 def test_phases_have_a_range_of_losses_where_each_has():
@@ -166,29 +164,27 @@ def test_limits_travel():
     assert FedPCL.loss_of == "more"
 
 
-@pytest.mark.parametrize(
-    ("hosting", "clients", "first", "questions"),
-    [("node", None, 2, 0), ("own", None, 0, 4), ("shared", 4, 0, 4)],
-)
-def test_what_hosting_sets_is_not_up_to_the_nodes(hosting, clients, first, questions, caplog):
-    """Two of four say otherwise; with "node" none is asked."""
+@pytest.mark.parametrize(("clients", "questions"), [(4, 0), (None, 4)])
+def test_the_strategy_says_who_hosts_whom(clients, questions):
+    """With a number no node is asked; else each speaks for itself, whatever the others say."""
 
     def lie(node, message_type, reply):
-        other = {"clients": 9} if hosting == "own" else {"own": [7 + node]}
-        return {"roster": ConfigRecord(other)} if "roster" in message_type and node > 3 else None
+        own = {4: {"own": [7 + node]}, 5: {"clients": 9}}.get(node)
+        return {"roster": ConfigRecord(own)} if "roster" in message_type and own else None
 
-    app = client_app(lambda c, i: Good(i, lambda *_: None), clients)
-    if hosting == "node":
-        app = client_app(lambda c: Good(0, lambda *_: None))
-    found = Lying(app, 4, lie)
-    strategy = FedAvg(hosting=hosting, min_available_nodes=2, evaluate_every=0)
+    found = Lying(client_app(lambda c, i: Good(i, lambda *_: None)), 4, lie)
+    strategy = FedAvg(clients=clients, min_available_nodes=4)
     seen = record_samples(strategy)
     result = strategy.start(found, to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
     assert found.asked == questions
-    assert seen == [[0, 1] if hosting == "own" else list(range(first, first + 4))]
-    with pytest.raises(SettingsError, match="hosting: unknown value 'mine'"):
-        FedAvg(hosting="mine")
+    assert seen == [[0, 1, 2, 3] if clients else [0, 1, 11]]
+
+
+@pytest.mark.parametrize("clients", [0, -3, 10**18, True, 2.5, "", {}])
+def test_clients_that_cannot_be_are_refused(clients):
+    with pytest.raises(SettingsError, match="clients"):
+        FedAvg(clients=clients)
 
 
 class Counted(Metadata):

@@ -26,7 +26,7 @@ from tests.common.federation import Federation
 
 
 def strategy():
-    return CoPreFL(participants=3, meta_learning_rate=0.1, seed=5, evaluate_every=2)
+    return CoPreFL(participants=3, meta_learning_rate=0.1, seed=5, evaluate_every=2, clients=4)
 
 
 def run(folder=None, kill_after=None, resume=False, rounds=6):
@@ -190,7 +190,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, federation):
 def test_a_checkpoint_of_other_options_is_refused(tmp_path, federation):
     grid = LocalGrid(federation.torch_app())
     start, path = to_record(federation.arrays()), tmp_path / "c"
-    FedAvg(seed=1).start(grid, start, 1, checkpoint=path)
+    FedAvg(seed=1, clients=4).start(grid, start, 1, checkpoint=path)
     with pytest.raises(SettingsError, match="another run: its seed is 1, here it is 2"):
         FedAvg(seed=2).start(grid, start, 2, checkpoint=path, resume=True)
 
@@ -204,7 +204,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
 def test_a_checkpoint_is_not_lost_by_oversight(tmp_path, federation):
     start, path = to_record(federation.arrays()), tmp_path / "c"
     grid = LocalGrid(federation.torch_app())
-    FedAvg().start(grid, start, 2, checkpoint=path)
+    FedAvg(clients=4).start(grid, start, 2, checkpoint=path)
     before = path.read_bytes()
     with pytest.raises(SettingsError, match="is there already: resume it, or name another"):
         FedAvg().start(grid, start, 2, checkpoint=path)

@@ -4,9 +4,7 @@ from coprefl_flwr.rounds.roster import Roster
 
 
 def shared(clients=6):
-    roster = Roster()
-    roster.hear({2: {"clients": clients}})
-    return roster
+    return Roster(clients)
 
 
 def owning():
@@ -18,7 +16,7 @@ def owning():
 
 def plain():
     roster = Roster()
-    roster.hear({2: {}, 3: {}, 4: {}})
+    roster.hear({2: None, 3: None, 4: None})
     return roster
 
 
@@ -26,13 +24,35 @@ def test_kinds():
     assert (list(shared().clients()), shared().plain) == ([0, 1, 2, 3, 4, 5], set())
     assert (owning().clients(), owning().plain) == ([0, 1, 2, 4], set())
     assert (plain().clients(), plain().plain) == ([2, 3, 4], {2, 3, 4})
-    assert (shared().hosting, owning().hosting, plain().hosting) == ("shared", "own", "node")
+
+
+def test_each_node_speaks_for_itself_alone():
+    """A node that names its clients beside one that is a client, and two that say neither."""
+    roster = Roster(most=9)
+    unread = "it must name its own clients, in a list of at most 9"
+    answers = {2: {"own": [5, 0]}, 7: None, 3: {"clients": 9}, 4: {}}
+    assert roster.hear(answers) == {3: unread, 4: unread}
+    assert (roster.clients(), roster.plain) == ([0, 5, 7], {7})
+    assert roster.assign([0, 5, 7], [2, 3, 4, 7]) == {2: [0, 5], 7: [7]}
+
+
+def test_a_node_that_is_a_client_is_nobody_elses():
+    """Also where another has named it before."""
+    roster = Roster()
+    roster.hear({2: {"own": [7, 0]}})
+    roster.keep()
+    roster.hear({7: None})
+    assert roster.lost == {
+        7: "client 7 is named by 2 nodes (2, 7): it is node 7 itself; give each node its own "
+        "partition-id"
+    }
+    assert roster.assign([0, 7], [2, 7]) == {2: [0], 7: [7]}
 
 
 def test_nodes_that_left():
     roster = plain()
     roster.forget([3])
-    assert (roster.clients(), roster.plain, roster.asked()) == ([2, 4], {2, 4}, {2, 4})
+    assert (roster.clients(), roster.plain, roster.known()) == ([2, 4], {2, 4}, {2, 4})
     roster = owning()
     roster.forget([2])
     assert roster.clients() == [2, 4]
@@ -111,6 +131,5 @@ def test_clients_are_no_more_than_the_bound():
     roster = Roster(most=3)
     assert roster.hear({2: {"own": [0, 1]}, 3: {"own": [5, 6]}, 4: {"own": [0] * 4}}) == {
         3: "with its 2 clients there would be more than 3",
-        4: "its own clients are no list of at most 3",
+        4: "it must name its own clients, in a list of at most 3",
     }
-    assert Roster(most=10**12).hear({2: {"clients": 10**12}}) == {}

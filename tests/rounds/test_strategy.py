@@ -59,13 +59,13 @@ class Counter(NumPyClient):
         return 0.5, 4, {"correct": self.client_id % 4}
 
 
-def counting_grid(clients=6, nodes=2, **options):
-    return LocalGrid(client_app(lambda _, i: Counter(i, **options), clients=clients), nodes=nodes)
+def counting_grid(nodes=2, **options):
+    return LocalGrid(client_app(lambda _, i: Counter(i, **options)), nodes=nodes)
 
 
 def test_weighted_mean_of_int64_is_rounded_once():
     """Clients 0 and 1 (weights 1 and 2) return counters 11 and 13: 37/3 = 12.33 rounds to 12."""
-    result = FedAvg().start(counting_grid(clients=2), to_record(START), 1)
+    result = FedAvg(clients=2).start(counting_grid(), to_record(START), 1)
     arrays = from_record(result.arrays)
     assert arrays["count"] == 12
     assert arrays["count"].dtype == np.int64
@@ -76,8 +76,8 @@ def test_sampling_is_a_function_of_seed_and_round_not_of_nodes():
     drawn = {}
     for seed, nodes in ((0, 1), (0, 3), (1, 1)):
         seen = []
-        grid = counting_grid(clients=20, nodes=nodes, seen=seen)
-        FedAvg(participants=5, seed=seed).start(grid, to_record(START), 3)
+        grid = counting_grid(nodes=nodes, seen=seen)
+        FedAvg(participants=5, seed=seed, clients=20).start(grid, to_record(START), 3)
         drawn[seed, nodes] = [
             sorted(client for client, config in seen if config["server-round"] == r)
             for r in (1, 2, 3)
@@ -90,8 +90,8 @@ def test_sampling_is_a_function_of_seed_and_round_not_of_nodes():
 
 def test_every_message_names_run_population_round_and_the_apps_settings():
     seen = []
-    FedAvg(run_name="r", population="pretrain", seed=4).start(
-        counting_grid(clients=2, seen=seen),
+    FedAvg(run_name="r", population="pretrain", seed=4, clients=2).start(
+        counting_grid(seen=seen),
         to_record(START),
         1,
         train_config=ConfigRecord({"x": 3}),
@@ -128,8 +128,8 @@ def for_2(bad):
 def test_a_bad_client_is_left_out_and_named_in_one_line(fault, reason, nodes, caplog):
     """Clients 0, 1 and 3 count alike: w = (1 + 2 + 4) / 3."""
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        grid = counting_grid(clients=4, nodes=nodes, fault=fault)
-        result = FedAvg().start(grid, to_record(START), 1)
+        grid = counting_grid(nodes=nodes, fault=fault)
+        result = FedAvg(clients=4).start(grid, to_record(START), 1)
     np.testing.assert_allclose(from_record(result.arrays)["w"], np.float32([7 / 3, 7 / 3]))
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 1
@@ -146,9 +146,9 @@ def test_a_round_with_too_few_replies_is_repeated_with_others(caplog):
             raise ArithmeticError("not yet")
         return returned, 1, {"loss": 0.0}
 
-    grid = counting_grid(clients=30, seen=seen, fault=first_attempt_fails)
+    grid = counting_grid(seen=seen, fault=first_attempt_fails)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        result = FedAvg(participants=3, min_replies=2).start(grid, to_record(START), 1)
+        result = FedAvg(participants=3, min_replies=2, clients=30).start(grid, to_record(START), 1)
     attempts = [{c for c, config in seen if config["attempt"] == a} for a in (0, 1)]
     assert [len(clients) for clients in attempts] == [3, 3]
     assert attempts[0] != attempts[1]
@@ -165,15 +165,15 @@ def test_one_reply_too_few_repeats_the_round():
             raise ArithmeticError("not yet")
         return returned, 1, {"loss": 0.0}
 
-    grid = counting_grid(clients=3, seen=seen, fault=first_client_fails_once)
-    FedAvg(min_replies=3).start(grid, to_record(START), 1)
+    grid = counting_grid(seen=seen, fault=first_client_fails_once)
+    FedAvg(min_replies=3, clients=3).start(grid, to_record(START), 1)
     assert {config["attempt"] for _, config in seen} == {0, 1}
 
 
 def test_a_run_fails_after_max_failed_rounds():
     seen = []
     grid = counting_grid(seen=seen, fault=lambda *_: ([], 0, {}))
-    strategy = FedAvg(participants=2, max_failed_rounds=4)
+    strategy = FedAvg(participants=2, max_failed_rounds=4, clients=6)
     with pytest.raises(RunFailedError, match="round 1 failed 4 times in a row"):
         strategy.start(grid, to_record(START), 2)
     assert {config["attempt"] for _, config in seen} == {0, 1, 2, 3}
@@ -204,14 +204,14 @@ def test_a_program_that_ends_before_its_first_exchange_sends_nothing():
             yield
 
     seen = []
-    result = Idle().start(counting_grid(seen=seen), to_record(START), 3)
+    result = Idle(clients=6).start(counting_grid(seen=seen), to_record(START), 3)
     assert seen == []
     np.testing.assert_array_equal(from_record(result.arrays)["w"], np.float32([3, 3]))
 
 
 def test_evaluation_keeps_a_row_per_client():
-    strategy = FedAvg(evaluate_every=2)
-    result = strategy.start(counting_grid(clients=3), to_record(START), 3)
+    strategy = FedAvg(evaluate_every=2, clients=3)
+    result = strategy.start(counting_grid(), to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [2, 3]
     assert run_of(strategy).evaluation.clients == (0, 1, 2)
     np.testing.assert_array_equal(run_of(strategy).evaluation.metrics["correct"], [0, 1, 2])
@@ -221,7 +221,7 @@ def test_evaluation_keeps_a_row_per_client():
 def test_more_participants_than_clients_is_refused_before_any_work():
     seen = []
     with pytest.raises(SettingsError, match="participants = 9: there are only 6 clients"):
-        FedAvg(participants=9).start(counting_grid(seen=seen), to_record(START), 1)
+        FedAvg(participants=9, clients=6).start(counting_grid(seen=seen), to_record(START), 1)
     assert seen == []
 
 
@@ -235,8 +235,8 @@ def test_an_evaluation_needs_one_good_reply(options, caplog):
                 raise ArithmeticError("boom")
             return super().evaluate(parameters, config)
 
-    strategy = FedAvg(evaluate_every=1, **options)
-    grid = LocalGrid(client_app(lambda _, i: Rarely(i), clients=4), nodes=2)
+    strategy = FedAvg(evaluate_every=1, **options, clients=4)
+    grid = LocalGrid(client_app(lambda _, i: Rarely(i)), nodes=2)
     result = strategy.start(grid, to_record(START), 3)
     assert sorted(result.evaluate_metrics_clientapp) == [1, 3]
     assert run_of(strategy).evaluation.clients == (2,)
@@ -257,9 +257,9 @@ INFINITE, LOSS = np.float32(np.inf), {"loss": 1.0}
 )
 def test_the_last_line_says_why_no_reply_was_good(fault, why):
     """It said "0 good replies of 3" alone, and warnings far above why."""
-    grid = counting_grid(clients=3, fault=fault)
+    grid = counting_grid(fault=fault)
     with pytest.raises(RunFailedError, match=f", needed are 2; {why}"):
-        FedAvg(min_replies=2, max_failed_rounds=1).start(grid, to_record(START), 1)
+        FedAvg(min_replies=2, max_failed_rounds=1, clients=3).start(grid, to_record(START), 1)
 
 
 WRAPPED = [
@@ -292,7 +292,7 @@ def test_what_may_be_wrapped():
 
 
 def test_a_wrapper_around_nodes_that_add_up_is_refused():
-    hosted = DifferentialPrivacyServerSideFixedClipping(FedAvg(), 0.1, 1.0, 2)
+    hosted = DifferentialPrivacyServerSideFixedClipping(FedAvg(clients=6), 0.1, 1.0, 2)
     with pytest.raises(SettingsError, match="every node must be one client"):
         hosted.start(counting_grid(), to_record(START), 1)
 
@@ -331,7 +331,7 @@ def test_server_evaluation_sees_absolute_rounds():
         rounds.append(server_round)
         return MetricRecord({"accuracy": float(server_round)})
 
-    result = FedAvg().start(counting_grid(), to_record(START), 2, evaluate_fn=evaluate)
+    result = FedAvg(clients=6).start(counting_grid(), to_record(START), 2, evaluate_fn=evaluate)
     assert rounds == [0, 1, 2]
     assert result.evaluate_metrics_serverapp[2]["accuracy"] == 2.0
 
@@ -342,8 +342,8 @@ def test_nodes_that_name_their_own_clients():
     app = client_app(lambda _, i: Counter(i, seen=seen))
     FedAvg(participants=2, seed=1).start(LocalGrid(app, nodes=5), to_record(START), 2)
     hosted = []
-    grid = counting_grid(clients=5, nodes=1, seen=hosted)
-    FedAvg(participants=2, seed=1).start(grid, to_record(START), 2)
+    grid = counting_grid(nodes=1, seen=hosted)
+    FedAvg(participants=2, seed=1, clients=5).start(grid, to_record(START), 2)
     assert [client for client, _ in seen] == [client for client, _ in hosted]
 
 
@@ -384,11 +384,11 @@ class Deaf(LocalGrid):
 
 
 def test_a_silent_node_is_not_asked_again(caplog):
-    grid = Deaf(client_app(lambda _, i: Counter(i), clients=6), nodes=2)
+    grid = Deaf(client_app(lambda _, i: Counter(i)), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg(min_available_nodes=2).start(grid, to_record(START), 3, timeout=9)
+        FedAvg(min_available_nodes=2, clients=6).start(grid, to_record(START), 3, timeout=9)
     assert grid.asked == (2, 3, 2, 2)
-    assert "node 3 did not answer within 9 s and is not asked again" in caplog.text
+    assert "node 3 did not answer within 300 s and is not asked again" in caplog.text
 
 
 def test_an_error_from_the_superlink_is_blamed_on_the_node_asked(caplog):
@@ -402,9 +402,9 @@ def test_an_error_from_the_superlink_is_blamed_on_the_node_asked(caplog):
                 reply.metadata.__dict__["_src_node_id"] = 1
             return reply
 
-    grid = Unavailable(client_app(lambda _, i: Counter(i), clients=2), nodes=2)
+    grid = Unavailable(client_app(lambda _, i: Counter(i)), nodes=2)
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
-        FedAvg().start(grid, to_record(START), 1)
+        FedAvg(clients=2).start(grid, to_record(START), 1)
     assert "client 1 on node 3 is left out: Node Unavailable" in caplog.text
 
 
@@ -484,7 +484,7 @@ class Returning(FedAvg):
     """A method that changes the global model by a function of its own."""
 
     def __init__(self, change):
-        super().__init__()
+        super().__init__(clients=6)
         self.change = change
 
     def round(self, ctx, arrays):
@@ -552,7 +552,7 @@ def test_settings_under_our_own_names_are_refused_before_any_work(what, key):
     seen = []
     line = f"^{what}: '{key}' is set by the strategy itself; give yours another name$"
     with pytest.raises(SettingsError, match=line):
-        FedAvg().start(
+        FedAvg(clients=6).start(
             counting_grid(seen=seen), to_record(START), 1, **{what: ConfigRecord({key: 1})}
         )
     assert seen == []

@@ -18,7 +18,6 @@ from coprefl_flwr.clients import (
     MOONClient,
     SCAFFOLDClient,
     TorchClient,
-    client_app,
 )
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.prototypes import no_prototypes
@@ -33,7 +32,7 @@ from coprefl_flwr.strategies import (
     FedPCL,
     Schedule,
 )
-from tests.common.federation import HOSTINGS, Federation
+from tests.common.federation import HOSTINGS, Federation, hosted
 from tests.common.networks import CLASSES
 from tests.common.runs import run_of
 from tests.strategies.test_schedule import two_phase_grid
@@ -44,6 +43,7 @@ T_TOT = T_CYC + T_RES
 
 def totals(strategy, grid, start, rounds):
     """Return the counts summed over all rounds."""
+    strategy.clients = getattr(grid, "clients", None)
     strategy.start(grid, to_record(start), rounds)
     traffic = run_of(strategy).history.traffic
     assert sorted(traffic) == list(range(1, rounds + 1))
@@ -169,7 +169,7 @@ def test_a_resumed_run_counts_as_one_that_was_not_interrupted(tmp_path):
 
     def rounds(hostings):
         for number, hosting in enumerate(hostings, 1):
-            strategy = CoPreFL(participants=3)
+            strategy = CoPreFL(participants=3, clients=4)
             strategy.start(
                 federation.grid(hosting, CoPreFLClient),
                 to_record(federation.start),
@@ -205,8 +205,7 @@ HEADER = 128
 
 
 def adding(hosting, fault=None):
-    nodes, clients = HOSTINGS[hosting]
-    return LocalGrid(client_app(lambda _, i: Adds(fault), clients=clients), nodes=nodes)
+    return hosted(hosting, lambda _, i: Adds(fault))
 
 
 @pytest.mark.parametrize(
@@ -304,7 +303,7 @@ def test_arrays_in_an_evaluation_are_not_looked_at():
 
 def test_a_round_reports_its_traffic():
     seen = []
-    strategy = FedAvg()
+    strategy = FedAvg(clients=4)
     strategy.start(adding("1"), to_record(START), 2, hooks=[seen.append])
     assert [report.metrics["models-up"] for report in seen] == [4, 4]
     assert run_of(strategy).history.rounds()[2]["client-bytes-down"] == 4 * (HEADER + 400)

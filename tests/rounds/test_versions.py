@@ -47,9 +47,10 @@ class Diary(NumPyClient):
 
 
 def grid(folder, fault=None, clients=3, nodes=1, grid_class=LocalGrid, hosting="shared"):
-    hosted = {"shared": clients, "own": None, "plain": None}[hosting]
-    app = client_app(lambda _, i: Diary(folder, i, fault), clients=hosted)
-    return grid_class(without_roster(app) if hosting == "plain" else app, nodes=nodes)
+    app = client_app(lambda _, i: Diary(folder, i, fault))
+    made = grid_class(without_roster(app) if hosting == "plain" else app, nodes=nodes)
+    made.clients = clients if hosting == "shared" else None
+    return made
 
 
 def diaries(strategy, folder, first=0):
@@ -63,6 +64,7 @@ def diaries(strategy, folder, first=0):
 
 
 def start(strategy, a_grid, rounds, **more):
+    strategy.clients = getattr(a_grid, "clients", strategy.clients)
     strategy.start(a_grid, to_record(START), rounds, **more)
     return strategy
 
@@ -183,7 +185,7 @@ def test_files_of_the_checkpoint_stay_until_the_next(tmp_path):
 
 @pytest.mark.parametrize(("nodes", "hosting"), [(1, "shared"), (3, "own"), (3, "plain")])
 def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
-    strategy = Remembering(min_available_nodes=nodes, evaluate_every=0)
+    strategy = Remembering(min_available_nodes=nodes)
 
     def lose(report):
         if report.round == 1:
@@ -220,8 +222,8 @@ def test_exchanges_without_a_state_say_nothing_of_versions(stateful):
             seen.append(("evaluation", config))
             return 0.5, 1, {}
 
-    strategy = Twice(evaluate_every=1)
-    start(strategy, LocalGrid(client_app(lambda _, i: Sees(), clients=2), nodes=1), 2)
+    strategy = Twice(evaluate_every=1, clients=2)
+    start(strategy, LocalGrid(client_app(lambda _, i: Sees()), nodes=1), 2)
     assert len(seen) == 2 * 3 * 2
     for about, config in seen:
         told = {"state-version", "state-kept"} & config.keys()
@@ -259,8 +261,8 @@ def test_states_of_many_clients_are_not_held_in_memory(tmp_path, monkeypatch):
                 held.append(states_in_memory())
             return parameters, 1, {}
 
-    a_grid = LocalGrid(client_app(lambda _, i: Heavy(), clients=200), nodes=2)
-    strategy = Remembering()
+    a_grid = LocalGrid(client_app(lambda _, i: Heavy()), nodes=2)
+    strategy = Remembering(clients=1000)
     tracemalloc.start()
     try:
         start(strategy, a_grid, 2)

@@ -71,7 +71,9 @@ def one_round_by_hand(
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_a_round_is_algorithm_1(federation, gamma, nodes, strategy_class, objective):
     """Two rounds agree with plain autograd to 1e-5."""
-    strategy = strategy_class(gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0)
+    strategy = strategy_class(
+        gamma=gamma, meta_learning_rate=0.5, participants=3, seed=0, clients=4
+    )
     grid = LocalGrid(federation.coprefl_app(), nodes=nodes)
     asked = record_samples(strategy)
     result = strategy.start(grid, to_record(federation.arrays()), num_rounds=2)
@@ -134,7 +136,7 @@ def test_number_of_nodes_does_not_matter(stochastic_federation, nodes):
     results = []
     for hosts in (1, nodes):
         grid = LocalGrid(stochastic_federation.coprefl_app(), nodes=hosts)
-        strategy = CoPreFL(participants=3, meta_learning_rate=0.1, seed=3)
+        strategy = CoPreFL(participants=3, meta_learning_rate=0.1, seed=3, clients=4)
         result = strategy.start(grid, to_record(stochastic_federation.arrays()), num_rounds=4)
         results.append(from_record(result.arrays))
     for name, array in results[0].items():

@@ -7,13 +7,13 @@ import pytest
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.rounds import RoundContext
 from coprefl_flwr.strategies import Cyclic
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of
-from tests.common.federation import HOSTINGS, SIZES, without_roster
+from tests.common.federation import HOSTINGS, SIZES, hosted
 
 START = {"w": np.zeros(1)}
 
@@ -61,7 +61,9 @@ def by_hand(federation, chains, rates=None):
 @pytest.mark.parametrize("hosting", HOSTINGS)
 def test_three_rounds_by_hand(exact_federation, hosting):
     grid = exact_federation.grid(hosting, TorchClient)
-    strategy = Cyclic(participants=3, seed=1, min_available_nodes=nodes_of(grid))
+    strategy = Cyclic(
+        participants=3, seed=1, min_available_nodes=nodes_of(grid), clients=grid.clients
+    )
     chains = record_chains(strategy)
     result = strategy.start(grid, to_record(exact_federation.arrays()), 3)
     first = 2 if hosting == "plain" else 0
@@ -90,15 +92,12 @@ class Relay(NumPyClient):
 
 
 def relay(hosting="1", fault=None, grid_class=LocalGrid):
-    nodes, clients = HOSTINGS[hosting]
-    app = client_app(lambda _, i: Relay(i, fault), clients=clients)
-    return grid_class(without_roster(app) if hosting == "plain" else app, nodes=nodes)
+    return hosted(hosting, lambda _, i: Relay(i, fault), grid_class)
 
 
 def run(grid, rounds=1, **options):
     """Return the chain that the model went through, as text, and those that were drawn."""
-    run = {"min_available_nodes": nodes_of(grid), "evaluate_every": 0}
-    strategy = Cyclic(**run, **options)
+    strategy = Cyclic(min_available_nodes=nodes_of(grid), clients=grid.clients, **options)
     chains = record_chains(strategy)
     w = from_record(strategy.start(grid, to_record(START), rounds, timeout=9).arrays)["w"]
     first = min(client for chain in chains for client in chain)

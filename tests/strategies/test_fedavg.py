@@ -21,7 +21,7 @@ from tests.common.networks import tiny_model
 def test_a_round_by_hand(federation, nodes):
     """Two full-batch steps at every client, then the mean weighted by 10, 14, 23 and 31."""
     grid = LocalGrid(federation.torch_app(), nodes=nodes)
-    result = FedAvg().start(grid, to_record(federation.arrays()), num_rounds=1)
+    result = FedAvg(clients=4).start(grid, to_record(federation.arrays()), num_rounds=1)
     locals_ = []
     for samples in federation.samples:
         model = tiny_model().double()
@@ -80,7 +80,7 @@ def test_equals_flowers_fedavg_in_a_plain_app():
 
 def test_flowers_fedavg_drives_our_client_app(federation):
     """One client a node, with Flower's own strategy: the reply is the one it expects."""
-    app = federation.torch_app(clients=None)
+    app = federation.torch_app()
     random.seed(0)
     flowers = FlowerFedAvg(min_train_nodes=4, min_available_nodes=4, fraction_evaluate=0.0).start(
         LocalGrid(app, nodes=4), to_record(floats_only(federation)), 1

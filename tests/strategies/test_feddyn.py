@@ -103,7 +103,7 @@ def test_a_client_that_fails_after_it_wrote_its_state(exact_federation, tmp_path
 
 def test_all_clients_are_those_that_left_too(exact_federation, tmp_path):
     """Client 3 is gone when its reply is in, in the middle of round 1: there are still four."""
-    app = exact_federation.app(FedDynClient, clients=None, states=tmp_path)
+    app = exact_federation.app(FedDynClient, states=tmp_path)
     strategy = FedDyn(alpha=0.3, min_available_nodes=4)
     found, rounds = run_on(strategy, Leaving(app, nodes=4), exact_federation.arrays(), 2)
     assert rounds == [[0, 1, 2, 3], [0, 1, 2]]

@@ -255,7 +255,9 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
     app, ends = stochastic_federation.app(FedMetaClient), []
     for stops in ([4], [2, 4]):
         for stop in stops:
-            strategy = FedMeta(variant="meta-sgd", meta_learning_rate=0.1, participants=3)
+            strategy = FedMeta(
+                variant="meta-sgd", meta_learning_rate=0.1, participants=3, clients=4
+            )
             keep = {"checkpoint": path, "resume": True} if len(stops) > 1 else {}
             result = strategy.start(LocalGrid(app), start, stop, **keep)
         ends.append(behind(from_record(result.arrays), "rates", run_of(strategy).state["rates"]))

@@ -159,7 +159,7 @@ def test_the_loss_counts(federation, tmp_path, variant):
 
 def test_a_client_that_vanishes_takes_its_prototypes_with_it(federation, tmp_path):
     """Node 4 is client 3; only clients 0 to 2 count afterwards."""
-    nodes = Leaving(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
     strategy = FedPCL(temperature=TAU, min_available_nodes=4)
     found, rounds = run_on(strategy, nodes, start(), 3)
     assert [list(clients) for clients in rounds] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2]]
@@ -172,7 +172,7 @@ def test_the_class_that_went_with_a_client_is_gone_and_shifts_none(federation, t
     labels = federation.samples[3].labels.copy()
     labels[:] = 2
     object.__setattr__(federation.samples[3], "labels", labels)
-    nodes = Leaving(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    nodes = Leaving(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
     strategy = FedPCL(temperature=TAU, min_available_nodes=4)
     counts = []
     strategy.start(
@@ -207,7 +207,7 @@ def test_a_client_that_joins_with_a_class_of_its_own(federation, tmp_path):
     labels = federation.samples[3].labels.copy()
     labels[:5] = 2
     object.__setattr__(federation.samples[3], "labels", labels)
-    nodes = Joining(federation.app(FedPCLClient, clients=None, **options(tmp_path)), nodes=4)
+    nodes = Joining(federation.app(FedPCLClient, **options(tmp_path)), nodes=4)
     strategy = FedPCL(temperature=TAU, evaluate_every=1)
     reports = []
     result = strategy.start(nodes, to_record(start()), 4, hooks=[reports.append])

@@ -66,7 +66,7 @@ def flowers(mu):
 def test_flowers_fedprox_drives_our_client():
     """On float arrays and one client a node, as Flower's strategy wants them."""
     federation = Federation.exact(norm=False)
-    app, start = federation.app(FedProxClient, clients=None), federation.arrays()
+    app, start = federation.app(FedProxClient), federation.arrays()
     result = flowers(0.5).start(LocalGrid(app, nodes=4), to_record(start), 2)
     ours, _ = run(FedProx(mu=0.5), app, start, nodes=4)
     assert_equal(ours, from_record(result.arrays))

@@ -91,7 +91,9 @@ def test_of_drawn_clients_each_counts_once_over_all_rounds(federation, kind, rou
 
     checkpoint = tmp_path / "checkpoint"
     for until in range(1, rounds + 1):
-        resumed = made().start(
+        strategy = made()
+        strategy.clients = grid.clients
+        resumed = strategy.start(
             grid, to_record(start), until, checkpoint=checkpoint, resume=until > 1
         )
     assert_equal(from_record(resumed.arrays), found, 0)

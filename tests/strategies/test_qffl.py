@@ -72,7 +72,7 @@ def test_q_0_is_the_unweighted_mean(exact_federation):
 def test_equals_flowers_qfedavg():
     """On float arrays (theirs fails on int64), one client a node, F_k reported by our client."""
     federation = Federation.exact(norm=False)
-    app, start = federation.app(QFFLClient, clients=None), federation.arrays()
+    app, start = federation.app(QFFLClient), federation.arrays()
     random.seed(0)
     theirs = QFedAvg(
         client_learning_rate=0.1,

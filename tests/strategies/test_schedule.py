@@ -6,7 +6,7 @@ import pytest
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.client_state import ClientState
-from coprefl_flwr.clients import SCAFFOLDClient, TorchClient, client_app
+from coprefl_flwr.clients import SCAFFOLDClient, TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
@@ -29,7 +29,7 @@ from tests.common.by_hand import (
     run_on,
     states_of,
 )
-from tests.common.federation import CPU, HOSTINGS
+from tests.common.federation import CPU, hosted
 from tests.common.networks import double_model
 from tests.common.runs import run_of
 from tests.strategies import test_cyclic, test_scaffold
@@ -47,7 +47,6 @@ def decaying(exact_federation):
 
 def two_phase_grid(federation, folder, switch, hosting="2"):
     """Return a grid whose clients are SCAFFOLD's after round `switch`."""
-    nodes, clients = HOSTINGS[hosting]
 
     def client(context, client_id, config):
         samples, training = federation.samples[client_id], federation.training_of(client_id)
@@ -56,7 +55,7 @@ def two_phase_grid(federation, folder, switch, hosting="2"):
             return TorchClient(federation.model, samples, **more)
         return SCAFFOLDClient(federation.model, samples, state=ClientState(folder), **more)
 
-    return LocalGrid(client_app(client, clients=clients), nodes=nodes)
+    return hosted(hosting, client)
 
 
 def fedavg_by_hand(federation, start, rounds, rates):
@@ -108,7 +107,7 @@ def test_a_phase_begins_with_a_fresh_state(exact_federation, tmp_path, wrapped):
 
 def test_the_state_of_a_phase_ends_with_it(federation):
     """FedAvgM's velocity is gone when FedAvg's turn has come."""
-    strategy = Schedule([(FedAvgM(), 1), (FedAvg(), 1)])
+    strategy = Schedule([(FedAvgM(clients=4), 1), (FedAvg(), 1)])
     grid, start = LocalGrid(federation.torch_app()), to_record(federation.arrays())
     strategy.start(grid, start, 1)
     assert run_of(strategy).state.keys() == {"velocity"}
@@ -141,7 +140,7 @@ def test_a_refined_phase(exact_federation):
     """Only the second phase is refined."""
     server = ServerData(double_model(), exact_federation.samples[3], CPU)
     refined = ServerRefined(FedAvg(), server, steps=1, batch_size=31, learning_rate=0.05)
-    strategy = Schedule([(FedAvg(participants=2), 1), (refined, 1)])
+    strategy = Schedule([(FedAvg(participants=2, clients=4), 1), (refined, 1)])
     grid, start = exact_federation.grid("1", TorchClient), to_record(exact_federation.arrays())
     result = strategy.start(grid, start, 2)
     assert ["server-loss" in result.train_metrics_clientapp[n] for n in (1, 2)] == [False, True]

@@ -301,7 +301,7 @@ def test_a_client_that_never_evaluates_fails_the_run(tiny_settings):
             client.test = None
         return client
 
-    app = client_app(client_fn, clients=3)
+    app = client_app(client_fn)
     settings = replace(tiny_settings, method="random")
     with pytest.raises(
         RunFailedError, match=r"task 1 from random: no evaluation from clients \[1\]"

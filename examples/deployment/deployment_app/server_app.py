@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
 def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
     """Pre-train, and write the model to OUTPUT-DIR/RUN-NAME.
 
-    `node_clients` is the file that says which node is which client; None asks the nodes.
+    `node_clients` is the file that says which node is which client; with None, each names itself.
 
     Raises
     ------
@@ -51,8 +51,7 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         min_available_nodes=settings.min_available_nodes,
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
-        hosting="own",  # Each node is the client that it names, or that `node_clients` names.
-        node_clients=node_clients,
+        clients=node_clients,
     )
     result = strategy.start(
         grid,

@@ -14,9 +14,4 @@ def client_fn(context, client_id, config):
     return Client(client_id, {(int(config["hostile"]), exchange): change})
 
 
-def hosted(context, population):
-    """Return how many clients every node can host, or this node's own."""
-    return int(context.run_config["clients"]) or [int(context.node_config["partition-id"])]
-
-
-app = client_app(client_fn, clients=hosted)
+app = client_app(client_fn)
