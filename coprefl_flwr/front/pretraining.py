@@ -283,6 +283,7 @@ class _Start(Pretraining):
             return super().strategy()
         made = copy.deepcopy(self.front.method)
         made.population, made.clients = of_studies.PRETRAINING, len(self.front.clients)
+        made.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
         return made
 
 
@@ -290,9 +291,6 @@ def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[st
     """Return options by key, or raise a SettingsError for one that nobody here has."""
     known = [key for key in TRAINING_KEYS if key not in OF_RUN]
     if isinstance(method, RoundStrategy):
-        if method.evaluate_every:
-            line = f"evaluate_every = {method.evaluate_every}: clients hold no test samples here"
-            raise SettingsError(f"{line}; compare starts with evaluate_starts")
         if method.clients is not None:
             line = f"clients = {short(repr(method.clients))} of the strategy"
             raise SettingsError(f"{line}: leave it out, the clients here are those that are given")

@@ -19,7 +19,8 @@ DRAWN = ("participants", "fraction_train")
 OF_FLOWER = {
     "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
     "min_train_nodes": "participants, the clients of a round",
-    "min_available_nodes": "min_available_nodes, the nodes to wait for",
+    "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
+    "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
 }
 """What arguments of Flower's strategies are called here."""
 
@@ -49,7 +50,11 @@ class RoundOptions:
         "train",
         "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
     )
-    min_available_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_available_nodes: int = option(
+        1,
+        "clients to wait for before the first round; a node that hosts several counts as these",
+        minimum=1,
+    )
     min_replies: int = option(
         1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
     )

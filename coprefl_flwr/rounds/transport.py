@@ -57,8 +57,8 @@ class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_available_nodes` are waited for before the first exchange. `bounds` and `hosted` are the strategy's,
-    and `bound` has the nodes that clients were bound to when the run was stopped.
+    `min_available_nodes` clients are waited for before the first exchange. `bounds` and `hosted`
+    are the strategy's, and `bound` has the nodes that clients were bound to when the run was stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
     """
@@ -109,7 +109,7 @@ class Transport:
         self.refused.clear()
         while True:
             nodes = self.nodes()
-            if len(nodes) >= (1 if self.begun else self.min_available_nodes):
+            if nodes:
                 self._ask_roster(nodes)
                 self._tell_disputed()
                 clients = self.roster.clients()
@@ -127,7 +127,7 @@ class Transport:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
             there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
-            waiting = f"{there}, needed are {self.min_available_nodes} with {wanted or 1}"
+            waiting = f"{there}, needed are {needed} clients"
             if time.monotonic() > end:
                 found = (*self.refused.values(), *self._disputed.values())
                 why = next(filter(None, found), "")

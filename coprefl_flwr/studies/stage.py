@@ -58,7 +58,11 @@ class RunSettings:
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
     seed: int = option(0, "every random choice is a function of it", minimum=0)
-    min_available_nodes: int = option(1, "nodes to wait for before the first round", minimum=1)
+    min_available_nodes: int = option(
+        1,
+        "clients to wait for before the first round; a node that hosts several counts as these",
+        minimum=1,
+    )
     min_replies: int = option(1, "good replies an exchange needs", minimum=1)
     max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
     timeout: float = option(3600.0, "longest wait for an exchange", unit="s", above=0)
@@ -87,7 +91,8 @@ class RunSettings:
     def of_strategy(self, population: str, **changes: Any) -> dict[str, Any]:
         """Return the options that the strategy of a population takes from these."""
         taken = ("seed", "min_available_nodes", "min_replies", "max_failed_rounds")
-        return {name: getattr(self, name) for name in taken} | {"population": population} | changes
+        own = {name: getattr(self, name) for name in taken} | {"population": population}
+        return own | {"evaluate_every": 0} | changes
 
 
 class Store(Protocol):
