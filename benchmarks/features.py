@@ -141,15 +141,11 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     encoders = [backbone.features for backbone in backbones]
     cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
     start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
-    pcl, none = FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH)
+    run, none = {"clients": CLIENTS, "evaluate_every": 0}, no_prototypes(CLASSES, WIDTH)
     return {
-        "FedPCL, cached": measure(
-            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), cached, rounds
-        ),
-        "FedPCL, not cached": measure(
-            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), uncached, rounds
-        ),
-        "FedAvg, cached": measure(FedAvg(clients=CLIENTS), start, cached, rounds),
+        "FedPCL, cached": measure(FedPCL(**run), none, cached, rounds),
+        "FedPCL, not cached": measure(FedPCL(**run), none, uncached, rounds),
+        "FedAvg, cached": measure(FedAvg(**run), start, cached, rounds),
     }
 
 

@@ -126,6 +126,7 @@ def run_rounds(
         population=POPULATION,
         min_available_nodes=nodes,
         clients=workload.clients,
+        evaluate_every=0,
         **own,
     )
     first = initial(workload, method)

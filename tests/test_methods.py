@@ -161,8 +161,7 @@ def test_samples_that_are_needed():
 @pytest.mark.parametrize(
     ("given", "line"),
     [
-        ({"fraction_evaluate": 0.5}, "Flower's fraction_evaluate is here evaluate_every, "),
-        ({"min_available_nodes": 2}, "Flower's min_available_nodes is here min_available_nodes, "),
+        ({"min_evaluate_nodes": 2}, "Flower's min_evaluate_nodes is here min_replies, "),
         ({"min_train_nodes": 2}, "Flower's min_train_nodes is here participants, "),
         ({"participant": 2}, "unknown option 'participant': did you mean 'participants'"),
     ],

@@ -58,7 +58,8 @@ class Transport:
 
     An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
     `min_available_nodes` clients are waited for before the first exchange. `bounds` and `hosted`
-    are the strategy's, and `bound` has the nodes that clients were bound to when the run was stopped.
+    are the strategy's, and `bound` has the nodes that clients were bound to when the run was
+    stopped.
     Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
     answered.
     """

@@ -185,7 +185,7 @@ def test_files_of_the_checkpoint_stay_until_the_next(tmp_path):
 
 @pytest.mark.parametrize(("nodes", "hosting"), [(1, "shared"), (3, "own"), (3, "plain")])
 def test_a_lost_folder_is_one_clear_line(tmp_path, caplog, nodes, hosting):
-    strategy = Remembering(min_available_nodes=nodes)
+    strategy = Remembering(min_available_nodes=nodes, evaluate_every=0)
 
     def lose(report):
         if report.round == 1:
@@ -262,7 +262,7 @@ def test_states_of_many_clients_are_not_held_in_memory(tmp_path, monkeypatch):
             return parameters, 1, {}
 
     a_grid = LocalGrid(client_app(lambda _, i: Heavy()), nodes=2)
-    strategy = Remembering(clients=1000)
+    strategy = Remembering(clients=200)
     tracemalloc.start()
     try:
         start(strategy, a_grid, 2)

@@ -97,7 +97,8 @@ def relay(hosting="1", fault=None, grid_class=LocalGrid):
 
 def run(grid, rounds=1, **options):
     """Return the chain that the model went through, as text, and those that were drawn."""
-    strategy = Cyclic(min_available_nodes=nodes_of(grid), clients=grid.clients, **options)
+    run = {"min_available_nodes": nodes_of(grid), "evaluate_every": 0}
+    strategy = Cyclic(clients=grid.clients, **run, **options)
     chains = record_chains(strategy)
     w = from_record(strategy.start(grid, to_record(START), rounds, timeout=9).arrays)["w"]
     first = min(client for chain in chains for client in chain)

@@ -59,7 +59,8 @@ def test_three_rounds_by_hand(exact_federation, tmp_path, hosting):
     grid = exact_federation.grid(hosting, PFedMeClient, states=tmp_path)
     strategy = PFedMe(
         mu=LAMBDA, inner_steps=K, meta_learning_rate=ETA, global_learning_rate=BETA,
-        participants=3, seed=2, min_available_nodes=len(list(grid.get_node_ids())), evaluate_every=3,
+        participants=3, seed=2, evaluate_every=3,
+        min_available_nodes=len(list(grid.get_node_ids())),
     )  # fmt: skip
     found, rounds = run_on(strategy, grid, exact_federation.arrays(), 3)
     assert len({tuple(clients) for clients in rounds}) > 1

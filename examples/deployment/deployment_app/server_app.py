@@ -52,6 +52,7 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         min_replies=settings.min_replies,
         max_failed_rounds=settings.max_failed_rounds,
         clients=node_clients,
+        evaluate_every=0,  # What a start is worth is seen in tasks of new classes.
     )
     result = strategy.start(
         grid,
