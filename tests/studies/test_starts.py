@@ -23,7 +23,8 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TrainingSettings, folder_of
+from coprefl_flwr.studies.method import Method, folder_of
+from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.starts import Starts
@@ -151,7 +152,7 @@ def test_folders_are_plain_and_apart():
         "fedavg:momentum=0.5": "fedavg-momentum-0.5",
         "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
     }
-    assert {text: folder_of(text) for text in texts} == texts
+    assert {text: folder_of(Method.parse(text).portable) for text in texts} == texts
     stages = build(Settings(method=" ".join(texts), tasks=1)).stages
     assert [stage.path for stage in stages] == [
         *(f"starts/{folder}" for folder in texts.values()),
@@ -235,7 +236,7 @@ def test_both_sides_of_a_schedule_agree_on_the_phase():
     schedule = strategy(text, rounds=4)
     for number in range(1, 9):
         one, _ = schedule.phase(number)
-        assert type(one) is start(text, rounds=4).phase_of(number).method.strategy_class
+        assert type(one) is start(text, rounds=4).phase_of(number).algorithm.strategy_class
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):
@@ -309,7 +310,7 @@ def test_clients_get_their_settings(federation, tmp_path):
         settings = Settings.of(
             method=name, local_epochs=2, momentum=0.5, batch_size=4, output_dir=str(tmp_path), **own
         )
-        about = {"population": "pretrain", "method": name, "folder": "run/starts/a"}
+        about = {"population": "pretrain", "stage": f"starts/{folder_of(name)}", "folder": "run/starts/a"}
         made = client(settings, data, **about)
         assert type(made) is METHODS[name].client_class
         assert (made.train, made.test) == (data.train, data.test)

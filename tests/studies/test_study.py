@@ -42,7 +42,7 @@ class Witness(LocalGrid):
     def _handle(self, message):
         if message.metadata.message_type == "train":
             config = message.content["config"]
-            self.seen.append((config["population"], config["server-round"], config["method"]))
+            self.seen.append((config["population"], config["server-round"], config["stage"]))
             if self.seen[-1] == self.kill:
                 raise Killed
         return super()._handle(message)
