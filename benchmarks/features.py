@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,8 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     encoders = [backbone.features for backbone in backbones]
     cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]
     start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
-    run, none = {"clients": CLIENTS, "evaluate_every": 0}, no_prototypes(CLASSES, WIDTH)
+    run: dict[str, Any] = {"clients": CLIENTS, "evaluate_every": 0}
+    none = no_prototypes(CLASSES, WIDTH)
     return {
         "FedPCL, cached": measure(FedPCL(**run), none, cached, rounds),
         "FedPCL, not cached": measure(FedPCL(**run), none, uncached, rounds),

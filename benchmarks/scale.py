@@ -54,6 +54,7 @@ from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import Settings
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -118,7 +119,7 @@ def run_tasks(tasks: int) -> None:
             run_name="scale",
             output_dir=folder,
             model="benchmarks.scale:network",
-            method="random",
+            method=Methods.read("random"),
             tasks=tasks,
             task_clients=2,
             task_partition="iid",

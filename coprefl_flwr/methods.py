@@ -38,8 +38,8 @@ ServerDataOf = Callable[[str], ServerData]
 
 
 @dataclass(frozen=True)
-class Method:
-    """A strategy and the client that belongs to it.
+class Algorithm:
+    """A strategy and the client that belongs to it: what a method's phase runs.
 
     Parameters
     ----------
@@ -204,16 +204,16 @@ VERSIONS = {"fedpcl": 2}
 That of fedpcl: its head has Table 7's BatchNorm by default."""
 
 
-def _built_in() -> dict[str, Method]:
+def _built_in() -> dict[str, Algorithm]:
     """Return the methods of the table in `coprefl_flwr.strategies`, then their refined forms."""
     classes = [
         one
         for one in vars(strategies).values()
         if isinstance(one, type) and issubclass(one, RoundStrategy) and one.name
     ]
-    plain = {one.name: Method(one.name, one) for one in classes}
+    plain = {one.name: Algorithm(one.name, one) for one in classes}
     refined = {
-        name: Method(name, one, refined=True)
+        name: Algorithm(name, one, refined=True)
         for one in classes
         if PRETRAINING in one.roles and not one.server_data
         for name in [REFINED.get(one.name, f"{one.name}-refined")]
@@ -221,11 +221,11 @@ def _built_in() -> dict[str, Method]:
     return plain | refined
 
 
-METHODS: Mapping[str, Method] = _built_in()
+METHODS: Mapping[str, Algorithm] = _built_in()
 """Every built-in method by its name."""
 
 
-def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Method:
+def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Algorithm:
     """Return a built-in method by its name, or a user's own by its place.
 
     Raises a SettingsError if there is none (`known` are the names that it may suggest), it cannot
@@ -233,10 +233,14 @@ def find_method(name: str, role: str = "", known: Sequence[str] = ()) -> Method:
     """
     if name in METHODS and (not role or role in METHODS[name].roles):
         return METHODS[name]
+    before, _, written = name.partition(":")
+    if written and before in METHODS:
+        key = written.partition(",")[0]
+        raise SettingsError(f"{name}: '{key}' has no value; write {key}=VALUE")
     if name in METHODS or not plugins.is_place("method", name):
         names = [*(known or METHODS), *plugins.brought("method")]
         raise SettingsError(unknown("method", name, names))
-    method = Method(name, _checked(name, adapted(plugins.find("method", name))))
+    method = Algorithm(name, _checked(name, adapted(plugins.find("method", name))))
     if role and role not in method.roles:
         raise SettingsError(f"{name}: its roles are {', '.join(method.roles)}, and not {role}")
     return method
@@ -256,7 +260,7 @@ def _checked(place: str, found: Any) -> type[RoundStrategy]:
             raise SettingsError(f"{place}: roles: {unknown('role', role, ROLES)}")
     if HEAD in found.roles and "head" not in found.__dataclass_fields__:
         raise SettingsError(f"{place}: a head needs a field `head`, as LinearHead has one")
-    client = Method(place, found).client_class
+    client = Algorithm(place, found).client_class
     if not (isinstance(client, type) and issubclass(client, TorchClient)):
         raise SettingsError(
             f"{place}: client must be a subclass of coprefl_flwr.clients.TorchClient"
@@ -264,7 +268,7 @@ def _checked(place: str, found: Any) -> type[RoundStrategy]:
     return found
 
 
-def with_role(role: str) -> dict[str, Method]:
+def with_role(role: str) -> dict[str, Algorithm]:
     """Return the methods that can be a kind of stage."""
     return {name: method for name, method in METHODS.items() if role in method.roles}
 

@@ -26,7 +26,7 @@ COUNT, NUMBERS, WORDS = "count", "numbers", "words"
 
 
 def option(
-    default: Value | None,
+    default: Any,
     meaning: str,
     *,
     unit: str = "",
@@ -69,7 +69,7 @@ class Option:
 
     name: str
     key: str
-    default: Value | None
+    default: Any
     kinds: tuple[type, ...]
     meaning: str
     unit: str = ""
@@ -96,10 +96,10 @@ class Option:
         """Return a value with its right type, or raise a SettingsError that calls it `name`."""
         if value is None and type(None) in self.kinds:
             return None
+        if isinstance(value, str) and "\0" in value:
+            raise SettingsError(f"{name} = {short(value)!r}: holds a NUL character", self.key)
         value = self._typed(value, name)
         shown = short(value)
-        if isinstance(value, str) and "\0" in value:
-            raise SettingsError(f"{name} = {shown!r}: holds a NUL character", self.key)
         if self.choices and value not in self.choices and not self._is_own(str(value)):
             raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
         if isinstance(value, float) and not math.isfinite(value):
@@ -121,6 +121,13 @@ class Option:
         return True
 
     def _typed(self, value: Any, name: str) -> Any:
+        for kind in self.kinds:
+            if hasattr(kind, "read"):  # A structure, whose text settings may give.
+                try:
+                    return kind.read(value)
+                except TypeError as error:
+                    shown = short(repr(value))
+                    raise SettingsError(f"{name} = {shown}: {error}", self.key) from error
         if isinstance(value, bool | str):
             if type(value) in self.kinds:
                 return value

@@ -30,6 +30,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,14 +85,71 @@ def split_options(text: str) -> tuple[str, str]:
     return place, "".join(options)
 
 
-def options_of(text: str) -> dict[str, Value]:
-    """Return the options that follow a place, by key."""
-    _, written = split_options(text)
-    pairs = [pair.partition("=") for pair in written.split(",")] if written else []
-    for key, equals, _ in pairs:
-        if not equals:
-            raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
-    return {key: parsed(value) for key, _, value in pairs}
+@dataclass(frozen=True)
+class Named:
+    """What is named by a word or a place, and the options that are set for it.
+
+    The value of an option may be such a thing itself: a wrapper of Flower's wraps a strategy.
+    """
+
+    name: str
+    options: tuple[tuple[str, "Value | Named"], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, between: str = ",") -> "Named":
+        """Read NAME or NAME:key=value,key=value."""
+        name, options = split_options(text)
+        pairs = [pair.partition("=") for pair in options.split(between)] if options else []
+        for key, equals, _ in pairs:
+            if not equals:
+                raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
+        return cls(name).having({key: parsed(value) for key, _, value in pairs})
+
+    @classmethod
+    def read(cls, value: object) -> "Named":
+        """Return an option's value of this type, which may be a text with `&` for the comma.
+
+        Raises a TypeError for any other value.
+        """
+        if isinstance(value, str):
+            return cls.parse(value, "&")
+        if isinstance(value, Named):
+            return value
+        raise TypeError("must be a text")
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        return f"{self.name}:{written(self.options)}" if self.options else self.name
+
+    def having(self, options: Mapping[str, "Value | Named"]) -> "Named":
+        """Return the same with these options, which take the place of others of their keys."""
+        return replace(self, options=tuple({**dict(self.options), **options}.items()))
+
+    def changed(self, change: Callable[[str], str]) -> "Named":
+        """Return the same with its name, and every text among its options, changed."""
+        texts = {key: change(one) for key, one in self.options if isinstance(one, str)}
+        inner = {key: one.changed(change) for key, one in self.options if isinstance(one, Named)}
+        return replace(self, name=change(self.name)).having({**texts, **inner})
+
+    def texts(self) -> Iterator[str]:
+        """Yield its name, and every text among its options."""
+        yield self.name
+        for _, one in self.options:
+            if isinstance(one, Named):
+                yield from one.texts()
+            elif isinstance(one, str):
+                yield one
+
+
+def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:
+    """Return options as texts have them: key=value,key=value."""
+
+    def text(value: Value | Named) -> str:
+        if isinstance(value, Named) and value.options:
+            return f"{value.name}:{written(value.options, '&')}"
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return between.join(f"{key}={text(value)}" for key, value in options)
 
 
 def parsed(text: str) -> Value:
@@ -149,20 +207,21 @@ def check(kind: str, text: str) -> None:
         find(kind, text)
 
 
-def call(text: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    """Call what is at a place, with the options of `text` as keyword arguments.
+def call(what: str | Named, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call what is at a place, with the options behind it as keyword arguments.
 
     Raises a SettingsError for an option that the function does not have, and for any exception that
     the function raises.
     """
-    options = {key.replace("-", "_"): value for key, value in options_of(text).items()}
+    named = Named.parse(what) if isinstance(what, str) else what
+    options = {key.replace("-", "_"): value for key, value in named.options}
     taken = list(inspect.signature(function).parameters.values())
-    named = [one.name for one in taken[len(arguments) :] if one.kind is not one.VAR_KEYWORD]
+    known = [one.name for one in taken[len(arguments) :] if one.kind is not one.VAR_KEYWORD]
     if not any(one.kind is one.VAR_KEYWORD for one in taken):
         for key in options:
-            if key not in named:
-                raise SettingsError(f"{text}: {unknown('option', key, named)}")
-    return _run(text, functools.partial(function, *arguments, **options), "failed")
+            if key not in known:
+                raise SettingsError(f"{what}: {unknown('option', key, known)}")
+    return _run(str(what), functools.partial(function, *arguments, **options), "failed")
 
 
 def resolved(text: str, folder: Path) -> str:

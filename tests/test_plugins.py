@@ -71,7 +71,7 @@ def allow(monkeypatch):
 )
 def test_options_begin_after_the_last_colon_before_a_key(text, place, options):
     assert plugins.split_options(text)[0] == place
-    assert plugins.options_of(text) == options
+    assert dict(plugins.Named.parse(text).options) == options
 
 
 def test_a_file_a_module_and_an_entry_point(file, monkeypatch, entry_point):

@@ -21,13 +21,13 @@ def load_hugging_face(name: str, relabel: bool) -> Dataset:
     Raises a SettingsError in one line if it is not there, offline, or not as `as_dataset` takes it.
     """
     what = f"dataset '{name}'"
-    where, _ = plugins.split_options(name.removeprefix(PREFIX))
-    options = {key: str(value) for key, value in plugins.options_of(name).items()}
+    named = plugins.Named.parse(name.removeprefix(PREFIX))
+    options = {key: str(value) for key, value in named.options}
     for key in options:
         if key not in _OPTIONS:
             raise SettingsError(f"{what}: {unknown('option', key, _OPTIONS)}")
     configuration = options.pop("name", None)
-    given = _given(what, where, configuration)
+    given = _given(what, named.name, configuration)
     with without_ghostscript():
         return as_dataset(what, given, relabel, columns=Columns(**options))
 

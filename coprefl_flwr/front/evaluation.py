@@ -44,14 +44,8 @@ from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.phases import (
-    FRESH,
-    KEEP,
-    Phase,
-    TrainingSettings,
-    check_precisions,
-    folder_of,
-)
+from coprefl_flwr.studies.method import FRESH, KEEP, START, Methods, folder_of
+from coprefl_flwr.studies.phases import Phase, TrainingSettings, check_precisions
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.settings import Settings
@@ -129,7 +123,7 @@ def evaluate_starts(
     rounds: int = 50,
     *,
     method: str | RoundStrategy | type[RoundStrategy] = "fedavg",
-    head: str = FRESH,
+    head: str = str(FRESH),
     network: Callable[[int], nn.Module] | None = None,
     client_metrics: Given | Sequence[Given] = (),
     checkpoint: str | Path | None = None,
@@ -257,7 +251,7 @@ class _Study(Starts):
     def made_populations(self) -> of_studies.Populations:
         return self.drawn.populations
 
-    def made_starts(self, method: str) -> Mapping[str, Pretraining]:
+    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
         return {name: _Start(self, name, given) for name, given in self.given.items()}
 
     @property
@@ -335,8 +329,9 @@ class _Start(Pretraining):
 
     def __init__(self, study: _Study, name: str, given: nn.Module | str | Path) -> None:
         self.front, self.given = study, given
-        super().__init__(study, RANDOM)
-        self.start, self.title = name, f"starting model {name}"
+        super().__init__(study, START)
+        self.name = self.start = name
+        self.title = f"starting model {name}"
         self.path = f"starts/{folder_of(name)}"
 
     @functools.cached_property

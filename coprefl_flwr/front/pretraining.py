@@ -26,7 +26,7 @@ from coprefl_flwr.front.running import (
     outputs_of,
     shown,
 )
-from coprefl_flwr.methods import PRETRAINING, Method
+from coprefl_flwr.methods import PRETRAINING, Algorithm
 from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
 from coprefl_flwr.options import declared
 from coprefl_flwr.rounds.checkpoint import History
@@ -34,10 +34,11 @@ from coprefl_flwr.rounds.progress import PRETRAINING_KIND
 from coprefl_flwr.rounds.strategy import ROUNDS
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
+from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FOLDER
+from coprefl_flwr.studies.stage import FOLDER, STAGE
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import versions
 
@@ -210,7 +211,7 @@ class _Study(Starts):
     def made_populations(self) -> of_studies.Populations:
         return self.clients.populations
 
-    def made_starts(self, method: str) -> Mapping[str, Pretraining]:
+    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
         start = _Start(self)
         return {start.start: start}
 
@@ -256,9 +257,10 @@ class _Start(Pretraining):
 
     def __init__(self, study: _Study) -> None:
         self.front, given = study, study.method
-        super().__init__(study, _name(given) if isinstance(given, RoundStrategy) else given)
+        text = _name(given) if isinstance(given, RoundStrategy) else given
+        super().__init__(study, Method.parse(text))
 
-    def made_phases(self, study: Starts, name: str) -> Sequence[Phase]:
+    def made_phases(self, study: Starts, method: Method) -> Sequence[Phase]:
         given, front = self.front.method, self.front
         if isinstance(given, RoundStrategy):
             return [
@@ -272,9 +274,11 @@ class _Start(Pretraining):
                 )
                 for one, rounds in _parts(given, study.training.rounds)
             ]
-        phases = super().made_phases(study, name)
+        phases = super().made_phases(study, method)
         if not phases:
-            raise SettingsError(f"method = {name!r}: it trains nothing; use the module as it is")
+            raise SettingsError(
+                f"method = {str(method)!r}: it trains nothing; use the module as it is"
+            )
         return phases
 
     def strategy(self) -> RoundStrategy:
@@ -317,10 +321,10 @@ def _parts(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, in
     return [(one, number) for one, number in strategy.phases]
 
 
-def method_of(strategy: RoundStrategy) -> Method:
+def method_of(strategy: RoundStrategy) -> Algorithm:
     """Return a strategy's class as a method, whose client is asked for."""
     inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
-    return Method(inner.name or type(inner).__name__, type(inner))
+    return Algorithm(inner.name or type(inner).__name__, type(inner))
 
 
 def _name(strategy: RoundStrategy) -> str:
@@ -369,7 +373,7 @@ def _of_study(study: _Study, nodes: int) -> _Job:
         made,
         start.title,
         start.switch,
-        {"method": start.method, FOLDER: "clients"},
+        {STAGE: start.path, FOLDER: "clients"},
     )
 
 

@@ -39,6 +39,7 @@ from coprefl_flwr.report.results import accuracies, frame, one_task
 from coprefl_flwr.report.searching import Tried
 from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.studies.budgets import cost
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -288,7 +289,7 @@ class _Table:
             ]
         )
 
-    def _values(self, runs: Sequence[Run], start: str) -> dict[str, list[float]]:
+    def _values(self, runs: Sequence[Run], start: Method) -> dict[str, list[float]]:
         """Return metric -> a value per unit: per task of a seed, or per seed."""
         units: list[dict[str, Any]] = []
         for run, of_starts in zip(runs, self._pretraining, strict=True):
@@ -325,13 +326,15 @@ class _Table:
             # Two rows may be the same start under two labels.
             starts = {one.start: runs[position] for _, one, runs in self._rows if one}
             rounds = [
-                {**row, "start": start}
+                {**row, "start": str(start)}
                 for start, run in starts.items()
                 for row in self.store.result(run.main)["rounds"]
             ]
             entries = pretraining_summary(frame(rounds)).set_index("start").astype(float)
             summed = entries.to_dict("index")
-            found.append({s: summed.get(s, {}) | self._of_start(run) for s, run in starts.items()})
+            found.append(
+                {s: summed.get(str(s), {}) | self._of_start(run) for s, run in starts.items()}
+            )
         return found
 
     def _of_start(self, run: Run) -> dict[str, float]:

@@ -11,11 +11,12 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json
 from coprefl_flwr.options import Option, Value
-from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.plugins import METRIC, Named, is_without_code
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Heading, is_column
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.client_metrics import own_metric
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import STARTS, checked
 
 OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
@@ -42,7 +43,7 @@ def values_of(
     found: list[Value] = []
     if len(entry.listed(key)) > MOST_VALUES:
         raise entry.error(f"{key}: more than {MOST_VALUES} values")
-    for value in map(_as_one_text, entry.listed(key)):
+    for value in map(_structured, entry.listed(key)):
         if isinstance(value.value, dict | list) or value.value is None:
             raise value.error(f"{key}: must be a plain value")
         try:
@@ -55,14 +56,12 @@ def values_of(
     return tuple(found)
 
 
-def _as_one_text(entry: Located) -> Located:
-    """Return a method within a method, {method: NAME, OPTION: VALUE}, as the text of an option."""
+def _structured(entry: Located) -> Located:
+    """Return a method within a method, {method: NAME, OPTION: VALUE}, as one value."""
     if not isinstance(entry.value, dict) or "method" not in entry.value:
         return entry
     options = {key: one.plain() for key, one in entry.value.items()}
-    name = options.pop("method")
-    written = "&".join(f"{key}={value}" for key, value in options.items())
-    return entry.holding(f"{name}:{written}" if written else name)
+    return entry.holding(Named(str(options.pop("method"))).having(options))
 
 
 def metric_of(entry: Located, what: str) -> str:
@@ -97,15 +96,27 @@ def known_columns(file: Path) -> None:
 
 
 def named_method(entry: Located) -> tuple[str, Located, dict[str, Located]]:
-    """Return the label, the method and the settings of "NAME" or {LABEL: {method: NAME, ...}}."""
-    if isinstance(entry.value, str):
-        return entry.value, entry, {}
+    """Return the label, the method and the settings of NAME or {LABEL: {method: NAME, ...}}.
+
+    The method's entry holds a `Method`, however it is written.
+    """
+    if isinstance(entry.value, str | Method):
+        return str(entry.value), _method(entry), {}
     given = entry.mapping("a method")
     if len(given) > 1:
         raise entry.error("a method is one LABEL: {settings}")
     label, inner = next(iter(given.items()))
     options = {} if inner.value in ({}, None) else dict(inner.mapping(label))
-    return label, options.pop("method", Located(label, entry.place)), options
+    return label, _method(options.pop("method", Located(label, entry.place))), options
+
+
+def _method(entry: Located) -> Located:
+    if isinstance(entry.value, Method):
+        return entry
+    try:
+        return entry.holding(Method.parse(entry.text("method").replace(" ", "")))
+    except SettingsError as error:
+        raise entry.error(str(error)) from error
 
 
 def study_of(tree: Mapping[str, Located]) -> str:

@@ -8,12 +8,13 @@ every value to the end, for the values that both run to the end.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.studies.method import Methods
 
 PART = 4
 """One of so many rounds is run in a trial, and one of so many values goes on."""
@@ -28,7 +29,12 @@ def quarter(rounds: int) -> int:
 
 def shortened(run: Run) -> Run:
     """Return the trial of a run: rounds that a method has for itself are cut like the others."""
-    own = re.sub(r"(?<=[:,]rounds=)\d+", lambda n: str(quarter(int(n[0]))), run.settings.method)
+
+    def cut_own(phase: Named) -> Named:
+        own = dict(phase.options).get("rounds")
+        return phase.having({"rounds": quarter(own)}) if isinstance(own, int) else phase
+
+    own = Methods(one.changed(cut_own) for one in run.settings.method)
     rounds, of_tasks = run.settings.rounds, run.settings.task_rounds
     cut = replace(run.settings, method=own, rounds=quarter(rounds), task_rounds=quarter(of_tasks))
     return replace(run, settings=cut)

@@ -13,7 +13,7 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
-from coprefl_flwr.studies.phases import shown
+from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.study import read_settings
 
@@ -174,7 +174,7 @@ def _runs(models: Path, users: Mapping[str, list[str]]) -> list[list[str]]:
         found.append(
             [
                 folder.name,
-                shown(settings["method"]),
+                Methods.read(settings["method"]).portable,
                 str(settings["seed"]),
                 str(tasks) if settings["study"] == STARTS else "personalised",
                 # Of a recipe whose folder is gone, or was written before it said which are its own.
@@ -189,7 +189,7 @@ def _studies(outputs: Path) -> list[list[str]]:
     for file in sorted(outputs.glob("*/settings.yaml")):
         try:
             settings = read_settings(file)
-            about = [str(settings["seed"]), shown(str(settings["method"]))]
+            about = [str(settings["seed"]), Methods.read(str(settings["method"])).portable]
         except (ValueError, KeyError):
             about = ["?", "its settings.yaml cannot be read"]
         state = "finished" if (file.parent / "rounds.jsonl").exists() else "not finished"

@@ -36,7 +36,10 @@ def _method(entry: Located, folder: Path) -> Located:
     if not isinstance(entry.value, str | dict):
         return entry
     label, named, options = named_method(entry)
-    path = resolved(named, folder)
+    try:
+        path = named.holding(named.value.resolved(folder))
+    except SettingsError as error:
+        raise named.error(str(error)) from error
     own = {key: resolved(one, folder) for key, one in options.items()}
     if path.value == named.value and own == options:
         return entry

@@ -31,6 +31,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import HEAD, PERSONALISED, TASK, find_method
 from coprefl_flwr.options import declared
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.entries import named_method, study_of
 from coprefl_flwr.recipes.own import resolved
 from coprefl_flwr.recipes.runs import ROLES, Run
@@ -38,7 +39,7 @@ from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import START_LOSS, STEP_SIZE
 from coprefl_flwr.studies.budgets import cost, rounds_for
 from coprefl_flwr.studies.identity import texts_of
-from coprefl_flwr.studies.phases import is_made_elsewhere, name_and_options, with_rounds
+from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
 
@@ -165,7 +166,7 @@ def _with_rates(tree: Tree, factor: float) -> dict[str, Located]:
     }
     for key, of in (("task-method", TASK), ("head", HEAD)):
         if key in settings:
-            own = functools.partial(_text, role=of, times=times, given=settings)
+            own = functools.partial(_rated, role=of, times=times, given=settings)
             rated[key] = _each(settings[key], own)
     changed = {**tree, "settings": place.holding({**settings, **rated})}
     if search:
@@ -195,44 +196,30 @@ def _method(
         return entry
     label, named, options = named_method(entry)
     given = {*options, *(key for key in RATES if key in set_for_all)}
-    text = named.holding(_text(str(named.value), role, times, given))
+    method = named.holding(_rated(named.value, role, times, given))
     options = {key: _each(one, times) if key in RATES else one for key, one in options.items()}
-    if text == named and not options:
+    if method == named and not options:
         return entry
-    return entry.holding({label: entry.holding({"method": text, **options})})
+    return entry.holding({label: entry.holding({"method": method, **options})})
 
 
-def _text(text: str, role: str, times: Callable[[Any], Any], given: Container[str]) -> str:
-    """Return a method such as "cyclic+coprefl:gamma=1" with its rates changed."""
-    if role not in (TASK, HEAD) and is_made_elsewhere(text):
-        return text
-    return "+".join(_phase(one, role, times, given) for one in text.split("+"))
+def _rated(value: Any, role: str, times: Callable[[Any], Any], given: Container[str]) -> Method:
+    """Return a method with the rates of its phases changed, defaults that nobody set included."""
+    method = Method.read(value)
 
+    def rated(phase: Named) -> Named:
+        own = dict(phase.options)
+        try:
+            found = find_method(phase.name, role)
+        except SettingsError:  # It is reported where the recipe is checked.
+            return phase.having({key: times(one) for key, one in own.items() if key in RATES})
+        every = {k: v for k, v in found.defaults(role).items() if k in found.options} | own
+        changes = {k: one for k, one in every.items() if k in own or k not in given}
+        return phase.having({key: times(one) for key, one in changes.items() if key in RATES})
 
-def _phase(text: str, role: str, times: Callable[[Any], Any], given: Container[str]) -> str:
-    name, written = name_and_options(text)
-    pairs = dict(pair.partition("=")[::2] for pair in written.split(",") if pair)
-    try:
-        found = find_method(name.strip(), role)
-        defaults = {k: v for k, v in found.defaults(role).items() if k in found.options}
-    except SettingsError:  # It is told where the recipe is checked.
-        defaults = {}
-    own = {key: str(times(_number(pairs[key]))) for key in pairs if key in RATES}
-    rest = {
-        key: str(times(default))
-        for key, default in defaults.items()
-        if key in RATES and key not in pairs and key not in given
-    }
-    if not own and not rest:
-        return text
-    return f"{name}:" + ",".join(f"{k}={v}" for k, v in {**pairs, **own, **rest}.items())
-
-
-def _number(text: str) -> Any:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    return (
+        method if role not in (TASK, HEAD) and method.is_made_elsewhere else method.changed(rated)
+    )
 
 
 def _times(factor: float, value: Any) -> Any:
@@ -258,8 +245,8 @@ def with_step_size(run: Run, reference: Run) -> Run:
     """
     if run == reference or not _pretraining(run).phases:
         return run
-    rounds = _rounds(run, reference, texts_of(run.settings.to_config()))
-    method = with_rounds(run.settings.method, rounds)
+    rounds = _rounds(run, reference, texts_of(run.settings))
+    method = Methods(one.with_rounds(rounds) for one in run.settings.method)
     return replace(run, settings=replace(run.settings, method=method))
 
 

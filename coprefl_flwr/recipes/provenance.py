@@ -11,9 +11,11 @@ from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import Value, declared
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.personalised import HEEDED
 from coprefl_flwr.studies.populations import TaskSettings
@@ -122,6 +124,8 @@ def _phase(about: dict[str, Any]) -> str:
 
 def portable(value: Value) -> Value:
     """Return a value without the folders of a user's own files: they are nobody else's."""
+    if isinstance(value, Method | Named):
+        value = str(value)
     if not isinstance(value, str):
         return value
     return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)

@@ -1,5 +1,6 @@
 """Reading a recipe's file into a checked `Recipe`, with the line of whatever is wrong."""
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,12 +21,10 @@ from coprefl_flwr.recipes.yaml_file import Located, entries_of, parse_yaml, part
 from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STEP_SIZE, STOPPED
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import (
     heeded_by,
-    is_made_elsewhere,
     keys_of,
-    methods_of,
-    name_and_options,
 )
 from coprefl_flwr.studies.settings import STARTS, Settings
 
@@ -167,8 +166,8 @@ def _recipe(tree: dict[str, Located], name: str, changed: bool) -> Recipe:
 def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
     """Read the list of methods."""
     methods = tree["methods"].listed("methods")
-    named = [str(entries.named_method(one)[1].value) for one in methods]
-    own = {key: one for name in named for key, one in _own_options(name).items()}
+    chosen = [entries.named_method(one)[1].value for one in methods]
+    own = {key: one for method in chosen for key, one in _own_options(method).items()}
     search = choices_of(tree, "search", own)
     found = [_entrant(one, search, role) for one in methods]
     labels = [one.label for one in found]
@@ -184,11 +183,11 @@ def _entrants(tree: Mapping[str, Located], role: str) -> tuple[Entrant, ...]:
 def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     """Read one method: "NAME", or {LABEL: {method: NAME, SETTING: value or list}}."""
     label, named, options = entries.named_method(entry)
-    method = named.text("method").replace(" ", "")
+    method: Method = named.value
     known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
     try:
-        made = role == PRETRAINING and is_made_elsewhere(method)
-        for name in [] if made else [name_and_options(one)[0] for one in method.split("+")]:
+        made = role == PRETRAINING and method.is_made_elsewhere
+        for name in [] if made else [phase.name for phase in method.phases]:
             if name != RANDOM or RANDOM not in known:
                 find_method(name, role, known)
     except SettingsError as error:
@@ -203,10 +202,12 @@ def _entrant(entry: Located, search: Choices, role: str) -> Entrant:
     return Entrant(label, method, own | searched, entry.place, role)
 
 
-def _own_options(method: str) -> dict[str, Option]:
-    """Return the options of a user's own methods among those of an entry, by key."""
-    own = [one for one in methods_of(method.replace(" ", "")) if one.text]
-    return {key: option for one in own for key, option in one.options.items()}
+def _own_options(method: Method) -> dict[str, Option]:
+    """Return the options of a user's own among the algorithms of a method, by key."""
+    with contextlib.suppress(SettingsError):  # Which is reported where the method is read.
+        own = [one for one in method.algorithms if one.text]
+        return {key: option for one in own for key, option in one.options.items()}
+    return {}
 
 
 def _names(rows: Sequence[Entrant], select: str) -> list[str]:
@@ -249,9 +250,8 @@ def _columns(
 
 
 def _has_own_rounds(row: Entrant) -> bool:
-    return "rounds" in row.options or any(
-        part in row.method for part in ("+", ":rounds=", ",rounds=")
-    )
+    phases = row.method.phases
+    return len(phases) > 1 or "rounds" in (*row.options, *dict(phases[0].options))
 
 
 def _default_metrics(settings: Choices) -> tuple[str, ...]:

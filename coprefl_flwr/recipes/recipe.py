@@ -43,8 +43,10 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
+from coprefl_flwr.plugins import Named, written
 from coprefl_flwr.recipes.entries import Choices, PaperTable
-from coprefl_flwr.studies.phases import keys_of, name_and_options
+from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
 
 VALIDATION, TEST, ALL = "validation", "test", "all"
@@ -59,7 +61,7 @@ those that Optuna asks for."""
 class Candidate:
     """A method of a recipe with one value of everything that is searched."""
 
-    start: str  # as the setting `method` takes it: "coprefl:gamma=0.5"
+    start: Method
     chosen: str  # the values of what is searched, "gamma=0.5,learning-rate=0.1"; "" if nothing is
 
 
@@ -68,7 +70,7 @@ class Entrant:
     """A method of a recipe with settings of its own: a row of each table."""
 
     label: str  # the row's name
-    method: str  # as the setting `method` takes it
+    method: Method
     options: Choices  # settings of its own; several values are searched
     place: str  # where it stands
     role: str  # of the methods that the recipe compares
@@ -77,8 +79,8 @@ class Entrant:
         """Return it with each combination of the values that are searched."""
         found = []
         for given in _combinations(self.options):
-            searched = [f"{k}={_shown(v)}" for k, v in given.items() if len(self.options[k]) > 1]
-            found.append(Candidate(self._start(given), ",".join(searched)))
+            searched = [pair for pair in given.items() if len(self.options[pair[0]]) > 1]
+            found.append(Candidate(self._start(given), written(searched)))
         return found
 
     @property
@@ -86,18 +88,14 @@ class Entrant:
         """How many candidates it has."""
         return math.prod(map(len, self.options.values()))
 
-    def _start(self, given: Mapping[str, Value]) -> str:
+    def _start(self, given: Mapping[str, Value]) -> Method:
         """Return the method with the settings given to each of its phases that has them."""
-        phases = []
-        if not given:
-            return self.method
-        for phase in self.method.split("+"):
-            name, own = name_and_options(phase)
-            has = keys_of(name, self.role)
-            added = [f"{key}={_shown(value)}" for key, value in given.items() if key in has]
-            options = ",".join(filter(None, [own, *added]))
-            phases.append(f"{name}:{options}" if options else name)
-        return "+".join(phases)
+
+        def added(phase: Named) -> Named:
+            has = keys_of(Method((phase,)), self.role)
+            return phase.having({key: value for key, value in given.items() if key in has})
+
+        return self.method.changed(added) if given else self.method
 
 
 @dataclass(frozen=True)
@@ -131,8 +129,8 @@ class Recipe:
         return str(self.settings.get("study", (STARTS,))[0])
 
     @property
-    def reference_start(self) -> str | None:
-        """The reference as the setting `method` takes it; None if it is yet to be chosen."""
+    def reference_start(self) -> Method | None:
+        """The reference's method; None if it is yet to be chosen."""
         for one in self.entrants:
             candidates = one.candidates()
             names = {f"{one.label}:{found.chosen}": found.start for found in candidates}
@@ -177,7 +175,3 @@ class Recipe:
 def _combinations(choices: Choices) -> list[dict[str, Value]]:
     values = itertools.product(*choices.values())
     return [dict(zip(choices, chosen, strict=True)) for chosen in values]
-
-
-def _shown(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

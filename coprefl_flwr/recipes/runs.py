@@ -27,10 +27,10 @@ import filelock
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import LOCKS, check_links, read_json, remove_unfinished
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
-from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import SECONDS, is_done, read_result
-from coprefl_flwr.studies.phases import heeded_by, keys_of, shown
+from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.phases import heeded_by, keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage, settle
 from coprefl_flwr.studies.study import Study
@@ -48,15 +48,16 @@ class Run:
     settings: Settings
 
     @classmethod
-    def of(cls, config: Mapping[str, Value], entry: str, seed: int) -> "Run":
-        """Return the run of an entry with a seed.
+    def of(cls, config: Mapping[str, Any], method: Method | str, seed: int) -> "Run":
+        """Return the run of a method with a seed.
 
         Settings that only other methods of the comparison have are left out.
         """
         role = ROLES[str(config.get("study", STARTS))]
-        has = keys_of(entry, role) | heeded_by(config)
+        method = Method.read(method)
+        has = keys_of(method, role) | heeded_by(config)
         heeded = {k: v for k, v in config.items() if k in has or k not in short_forms()}
-        return cls(Settings.from_config(heeded | {"method": entry, "seed": seed}))
+        return cls(Settings.from_config(heeded | {"method": method, "seed": seed}))
 
     @functools.cached_property
     def shared(self) -> Settings:
@@ -71,7 +72,7 @@ class Run:
     @property
     def name(self) -> str:
         """The entry, as people are told of it."""
-        return shown(self.settings.method)
+        return self.settings.method.portable
 
     @property
     def main(self) -> Stage:

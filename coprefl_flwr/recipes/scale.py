@@ -7,12 +7,12 @@ own part `small:` comes last.
 
 import functools
 import math
-import re
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Value
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.entries import named_method, study_of, with_tables
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
@@ -62,16 +62,20 @@ def cut(tree: Mapping[str, Located], name: str) -> dict[str, Located]:
         if kind == STARTS or key in settings or key == "rounds":
             settings[key] = _each(known[key], change)
     methods = [named_method(entry)[1].value for entry in entries_of(tree, "methods")]
-    has = {key for method in methods for key in keys_of(str(method), ROLES[kind])}
+    has = {key for method in methods for key in keys_of(method, ROLES[kind])}
     for key, value in overlay.items():
         if key in has or key not in short_forms():
             settings[key] = Located(value, place)
     parts["settings"] = tree.get("settings", Located({}, name)).holding(settings | dict(own))
     if "seeds" in parts:
         parts["seeds"] = parts["seeds"].holding(parts["seeds"].listed("seeds")[:1])
-    for key in ("methods", "search"):
-        if key in parts:
-            parts[key] = _cut_methods(parts[key], changes, overlay)
+    if "methods" in parts:
+        found = [_cut_method(one, changes, overlay) for one in entries_of(parts, "methods")]
+        parts["methods"] = parts["methods"].holding(found)
+    if "search" in parts:
+        parts["search"] = parts["search"].holding(
+            _cut_options(part_of(parts, "search"), changes, overlay)
+        )
     if "search" in parts and parts["search"].value == {}:
         del parts["search"]
     if "reference" in parts and ":" in str(parts["reference"].value):
@@ -165,34 +169,32 @@ def _each(entry: Located, change: Change) -> Located:
     return entry.holding(values) if isinstance(entry.value, list) else values[0]
 
 
-def _cut_methods(
-    entry: Located, changes: Mapping[str, Change], replaced: Container[str]
-) -> Located:
-    """Cut rounds and participants within methods, and each searched list to its first two."""
-    value: Any = entry.value
-    if isinstance(value, str):
-        value = _cut_options(value, changes)
-    elif isinstance(value, list):
-        value = [_cut_methods(one, changes, replaced) for one in value]
-    elif isinstance(value, dict):
-        value = {}
-        for key, one in entry.value.items():
-            if key in changes:
-                value[key] = _each(one, changes[key])
-            elif key not in replaced:
-                two = one.value[:2] if isinstance(one.value, list) else one.value
-                value[key] = _cut_methods(one.holding(two), changes, replaced)
-    return entry.holding(value)
+def _cut_method(entry: Located, changes: Mapping[str, Change], replaced: Container[str]) -> Located:
+    """Cut rounds and participants of a method's phases and options."""
+    label, named, options = named_method(entry)
+
+    def cut_phase(phase: Named) -> Named:
+        own = {k: one for k, one in phase.options if k in changes and type(one) is int}
+        return phase.having({key: changes[key](one) for key, one in own.items()})
+
+    method = named.holding(named.value.changed(cut_phase))
+    cut_options = _cut_options(options, changes, replaced)
+    if method == named and cut_options == options:
+        return entry
+    return entry.holding({label: entry.holding({"method": method, **cut_options})})
 
 
-def _cut_options(method: str, changes: Mapping[str, Change]) -> str:
-    """Cut the numbers within a method such as "cyclic:rounds=100+fedavg" like the settings."""
-
-    def changed(pair: re.Match[str]) -> str:
-        key, value = pair.groups()
-        return f"{key}={changes[key](int(value)) if key in changes else value}"
-
-    return re.sub(r"(?<=[:,])([^:,+=]+)=(\d+)(?=[,+]|$)", changed, method)
+def _cut_options(
+    options: Mapping[str, Located], changes: Mapping[str, Change], replaced: Container[str]
+) -> dict[str, Located]:
+    """Cut options like the settings, and each other list that is searched to its first two."""
+    return {
+        key: _each(one, changes[key])
+        if key in changes
+        else one.holding(one.value[:2] if isinstance(one.value, list) else one.value)
+        for key, one in options.items()
+        if key in changes or key not in replaced
+    }
 
 
 def _cut_paper(entry: Located, changes: Mapping[str, Change], replaced: Container[str]) -> Located:

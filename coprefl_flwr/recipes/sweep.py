@@ -19,7 +19,6 @@ from coprefl_flwr.cores import one_thread
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.grids import LocalGrid, RayGrid
-from coprefl_flwr.methods import RANDOM
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.halving import best, shortened
 from coprefl_flwr.recipes.protocols import with_step_size
@@ -38,6 +37,7 @@ from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.rounds.progress import Progress, quiet_flower
+from coprefl_flwr.studies.method import START
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import Track
 
@@ -150,7 +150,7 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
 
     Raises a SettingsError if fewer than a task needs are left.
     """
-    runs = [Run.of(dict(config), RANDOM, seed).settings for seed in recipe.seeds]
+    runs = [Run.of(dict(config), START, seed).settings for seed in recipe.seeds]
     datasets = [Datasets(one.part(DataSettings), one.seed) for one in runs]
     splits = [one.classes for one in datasets]
     taken = {number for _, downstream in splits for number in downstream}

@@ -12,6 +12,7 @@ import yaml
 
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import read_text
+from coprefl_flwr.studies.method import Method
 
 PLAIN = ("null", "bool", "int", "float", "str", "map", "seq")
 """Kinds of values that a file may hold; a tag such as !!python/object names another."""
@@ -95,7 +96,7 @@ class Located:
             return {key: entry.plain() for key, entry in self.value.items()}
         if isinstance(self.value, list):
             return [entry.plain() for entry in self.value]
-        return self.value
+        return str(self.value) if isinstance(self.value, Method) else self.value
 
 
 def part_of(tree: Mapping[str, Located], key: str) -> Mapping[str, Located]:

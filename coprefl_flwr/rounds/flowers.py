@@ -28,6 +28,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
 from coprefl_flwr.options import option
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds.budget import Budget, Work
 from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.combine import Apart
@@ -96,6 +97,11 @@ class FlowerStrategy(RoundStrategy):
             return cls.of(**found)
         except Exception as error:  # Whatever Flower's class raises.
             raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
+
+    def options(self) -> dict[str, Any]:
+        """Return the method and its options, what is wrapped as a text."""
+        values = super().options()
+        return {k: str(one) if isinstance(one, Named) else one for k, one in values.items()}
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return what Flower's strategy makes of the participants' models.
@@ -228,7 +234,8 @@ def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
     for argument, kind in _arguments(flower_class).items():
         default, meaning = argument.default, f"`{argument.name}` of Flower's {name}"
         if kind is Strategy:
-            kind, default, meaning = str, f"{PLACE}:FedAvg", "the strategy that is wrapped"
+            kind, default = Named, Named(f"{PLACE}:FedAvg")
+            meaning = "the strategy that is wrapped"
         if default is argument.empty:
             kind, default = kind | None, None
             needed.append(argument.name)
@@ -258,7 +265,7 @@ def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:
 
 
 def _values(strategy: Strategy) -> dict[str, Any]:
-    """Return the options that a strategy of Flower's was made with, a wrapped one as a text.
+    """Return the options that a strategy of Flower's was made with.
 
     Raises a SettingsError if it was given what is no option, such as a function of the user's own.
     """
@@ -275,19 +282,18 @@ def _values(strategy: Strategy) -> dict[str, Any]:
                 f"{kind.__name__}: {name} cannot be kept with results; leave it out"
             )
     if isinstance(inner := values.get("strategy"), Strategy):
-        own = "&".join(f"{name}={value}" for name, value in _values(inner).items())
-        values["strategy"] = f"{PLACE}:{type(inner).__name__}:{own}"
+        values["strategy"] = Named(f"{PLACE}:{type(inner).__name__}").having(_values(inner))
     return values
 
 
-def _inner(text: str) -> Strategy:
-    """Return what a wrapper wraps, named as PLACE or PLACE:key=value&key=value."""
-    kind = method_class(plugins.find("method", text))
+def _inner(wrapped: Named) -> Strategy:
+    """Return what a wrapper wraps."""
+    kind = method_class(plugins.find("method", wrapped.name))
     if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
         raise SettingsError(
-            f"strategy = {text}: its clients do more than train, or it wraps itself"
+            f"strategy = {wrapped}: its clients do more than train, or it wraps itself"
         )
-    made: Strategy = plugins.call(text.replace("&", ","), kind.of, ())
+    made: Strategy = plugins.call(wrapped, kind.of, ())
     return made
 
 

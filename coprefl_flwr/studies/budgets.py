@@ -14,7 +14,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.rounds import Work
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.phases import Phase, shown
+from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.pretraining import Pretraining
 
@@ -75,7 +75,7 @@ def rounds_for(made: Pretraining, step_size: float) -> int:
     up to as much.
     """
     before = made.rounds - made.phases[-1].training.rounds
-    reached, problem = 0.0, f"the summed step size of {shown(made.start)}"
+    reached, problem = 0.0, f"the summed step size of {made.name}"
     for number, one in enumerate(itertools.islice(by_round(made), MOST_ROUNDS), 1):
         if number > 1 and one.step_size == 0:
             break  # Of a rate that has decayed.

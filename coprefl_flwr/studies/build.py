@@ -31,7 +31,7 @@ def build(settings: Settings) -> Study:
     Raises a SettingsError for what can be seen without loading data: an unknown method or option,
     an entry of `method` named twice, an option that no method has, a setting that is not heeded.
     """
-    return _built(settings, texts_of(settings.to_config()), Path.cwd())
+    return _built(settings, texts_of(settings), Path.cwd())
 
 
 @functools.lru_cache(maxsize=8)

@@ -110,11 +110,11 @@ def _(stage: StartLoss) -> Counts:
 @counts_of.register
 def _(stage: PersonalStage) -> Counts:
     study, clients = stage.study, stage.study.data.images
-    size = serialised(study.first_arrays(stage.method))
+    size = serialised(study.first_arrays(stage.start))
     evaluated = _times(stage.rounds, study.test_every or stage.rounds) * _tested(clients)
     trained = _of_all(stage.of, adam(stage.of.training), clients, size, stage.rounds)
-    own = serialised(study.network(stage.method).arrays) * len(clients)
-    stateful = issubclass(stage.of.method.client_class, StatefulClient)
+    own = serialised(study.network(stage.start).arrays) * len(clients)
+    stateful = issubclass(stage.of.algorithm.client_class, StatefulClient)
     return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
 
 
@@ -148,7 +148,7 @@ def _of_all(
     """Return what rounds take in which all clients take part, evaluations left out."""
     sizes = [len(client.train) for client in clients]
     work = Work(len(clients), sizes, training, phase.options)
-    return _rounds(phase.method.strategy(phase.options, training), work, size, rounds)
+    return _rounds(phase.algorithm.strategy(phase.options, training), work, size, rounds)
 
 
 def _model_size(made: Pretraining, classes: int) -> int:
@@ -204,10 +204,10 @@ def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
         study, own, shape = stage.study, adam(stage.of.training), stage.study.data.input_shape
-        head = f"a {stage.of.method.client_class.network} head"
+        head = f"a {stage.of.algorithm.client_class.network} head"
         model = study.model.model if study.personal.from_scratch else head
         name = _named(model, study.personal.head_norm or "batch", shape, own)
-        return Computing(name, lambda: study.network(stage.method).module, shape, own)
+        return Computing(name, lambda: study.network(stage.start).module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartLoss)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made

@@ -3,8 +3,8 @@
 import functools
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.data.hugging_face import files_of
 from coprefl_flwr.options import declared
+from coprefl_flwr.plugins import Named
+from coprefl_flwr.studies.method import Method
 
 OWN = ("model", "dataset", "partition", "metric")
 """The kinds of things whose text `contents` looks for."""
@@ -59,17 +61,30 @@ def _free(name: str, found: Mapping[str, str]) -> str:
     return name if name not in found else _free(f"{name}, another", found)
 
 
-def texts_of(config: Mapping[str, Any]) -> tuple[str, ...]:
+def texts_of(settings: Any) -> tuple[str, ...]:
     """Return the hashes of all that settings name and that can change in a running program.
 
     These are files of a user's own and registered names; a module is imported once.
     """
-    named = " ".join(value for value in config.values() if isinstance(value, str))
-    words = re.split(r"[\s+]+", named) + re.findall(r"client-wrapper=([^\s+,]+)", named)
-    words = [plugins.split_options(word)[0] for word in words]
+    named = [word for text in _texts(settings) for word in text.split()]
+    words = list(dict.fromkeys(plugins.split_options(word)[0] for word in named))
     files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
     known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
     return (*files, *known)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """Yield every text in settings and in the parts of them."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Named):
+        yield from content.texts()
+    elif isinstance(content, Mapping | list | tuple):
+        parts = content.values() if isinstance(content, Mapping) else content
+        for part in parts:
+            yield from _texts(part)
+    elif is_dataclass(content):
+        yield from _texts(vars(content))
 
 
 def _portable(content: Any) -> Any:
@@ -78,6 +93,8 @@ def _portable(content: Any) -> Any:
         return {key: _portable(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [_portable(value) for value in content]
+    if isinstance(content, Method):
+        return content.portable
     return plugins.portable(content) if isinstance(content, str) else content
 
 

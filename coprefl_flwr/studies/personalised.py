@@ -28,6 +28,7 @@ from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.kept import ABOUT
+from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import (
     PERSONAL,
     PersonalSettings,
@@ -39,7 +40,7 @@ from coprefl_flwr.studies.phases import (
     Phase,
     check_all_used,
     check_precisions,
-    entries,
+    one_phase,
     read_phase,
 )
 from coprefl_flwr.studies.settings import Settings
@@ -75,16 +76,18 @@ class Personalised(Study):
         precision = self.training.precision
         self.data = personal_data(self.personal, data, self.run.seed, precision)
         self.test_every = data.test_every
-        names = entries(settings.method, list(with_role(PERSONALISED)))
-        self.phases = {name: self._phase(name) for name in names}
+        settings.method.check(list(with_role(PERSONALISED)))
+        self.phases = {str(one): self._phase(one) for one in settings.method}
         check_all_used(self.short, list(self.phases.values()))
         self.network = functools.cache(self._network)
-        self.stages = [PersonalStage(self, name) for name in self.phases]
+        self.stages = [PersonalStage(self, one) for one in settings.method]
 
-    def _phase(self, name: str) -> Phase:
-        """Read one entry of `method`."""
-        phase = read_phase("method", name, PERSONALISED, self.training, self.short)
-        if self.personal.from_scratch and phase.method.client_class.network != "classifier":
+    def _phase(self, method: Method) -> Phase:
+        """Return the phase of a method, which has no other."""
+        phase = read_phase(
+            "method", one_phase("method", method), PERSONALISED, self.training, self.short
+        )
+        if self.personal.from_scratch and phase.algorithm.client_class.network != "classifier":
             problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
             raise SettingsError(problem, "backbones")
         return phase
@@ -96,7 +99,7 @@ class Personalised(Study):
         if self.personal.from_scratch:
             head = head_names(model, classes, shape, self.model.norm)
             module = build_model(model, classes, shape, self.model.norm, key)
-        elif self.phases[name].method.client_class.network == "projection":
+        elif self.phases[name].algorithm.client_class.network == "projection":
             head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
             head = frozenset({"classifier.weight", "classifier.bias"})
@@ -105,7 +108,7 @@ class Personalised(Study):
 
     def first_arrays(self, name: str) -> Arrays:
         """Return the global arrays that a method begins with: what travels, and no more."""
-        return self.phases[name].method.strategy_class.initial(self.network(name))
+        return self.phases[name].algorithm.strategy_class.initial(self.network(name))
 
     def check(self) -> None:
         """Raise a SettingsError if something cannot be had as set; loads the data."""
@@ -118,8 +121,8 @@ class Personalised(Study):
 
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message names."""
-        name = str(config["method"])
-        phase, network = self.phases[name], self.network(name)
+        stage = self.stage_of(config)
+        phase, network = stage.phase_of(int(config["server-round"])), self.network(stage.start)
         held = client_data(self.data, client_id, self.folder_of(config, FEATURES))
         offered = {
             "state": ClientState(self.folder_of(config) / STATES),
@@ -127,7 +130,7 @@ class Personalised(Study):
             "noise": self.personal.noise("prototypes"),
         }
         own, training = phase.options, adam(phase.training)
-        return phase.method.client(
+        return phase.algorithm.client(
             own, network.module, held.train, offered, test=held.test, training=training
         )
 
@@ -137,9 +140,14 @@ class PersonalStage(Stage):
 
     kind, phase, timed = PERSONAL_KIND, "personalised", True
 
-    def __init__(self, study: Personalised, name: str) -> None:
+    def __init__(self, study: Personalised, method: Method) -> None:
+        name, path = str(method), f"methods/{folder_of(method.portable)}"
         self.study, self.of = study, study.phases[name]
-        super().__init__(study.run, name, "methods", name, name, self.of.training.rounds)
+        super().__init__(study.run, name, path, name, self.of.training.rounds)
+
+    def phase_of(self, server_round: int) -> Phase:
+        """Return its one phase."""
+        return self.of
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy: every client takes part in every round, or it is repeated."""
@@ -150,11 +158,11 @@ class PersonalStage(Stage):
             min_replies=self.study.data.num_clients,
             evaluate_every=self.study.test_every or self.rounds,
         )
-        return self.of.method.strategy(self.of.options, adam(self.of.training), **run)
+        return self.of.algorithm.strategy(self.of.options, adam(self.of.training), **run)
 
     def initial(self, store: Store) -> Arrays:
         """Return what the method begins with."""
-        return self.study.first_arrays(self.method)
+        return self.study.first_arrays(self.start)
 
     def at_once(self) -> int:
         """Return its clients, all of which take part in every round."""

@@ -3,8 +3,7 @@
 import contextlib
 import difflib
 import functools
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,16 +20,16 @@ from coprefl_flwr.methods import (
     PRETRAINING,
     RANDOM,
     TASK,
-    Method,
+    Algorithm,
     find_method,
     with_role,
 )
-from coprefl_flwr.models.origin import comes_from_elsewhere
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.options import Value, declared, option
-from coprefl_flwr.plugins import parsed
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +112,6 @@ def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
 TRAINING_KEYS = tuple(declared(TrainingSettings))
 """Settings of the training that a method may set for itself too."""
 
-FRESH, KEEP = NO_METHODS = ("fresh", "keep")
-"""Heads that a task begins with as they are, without a round that computes them."""
-
 PRECISION, WRAPPER = "precision", "client-wrapper"
 WRAPPER_KEYS = (WRAPPER, f"{WRAPPER}-share")
 
@@ -124,12 +120,12 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 
 @dataclass(frozen=True)
 class Phase:
-    """One method with its options and its training: the user's, and the method's defaults.
+    """A phase to be run: its algorithm, with all options and the training, defaults included.
 
-    `options` has a value for each of the method's own options, by key.
+    `options` has a value for each of the algorithm's own options, by key.
     """
 
-    method: Method
+    algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
     training: TrainingSettings
@@ -137,11 +133,11 @@ class Phase:
     @property
     def name(self) -> str:
         """The method's name; of a user's own, its last part."""
-        return self.method.label
+        return self.algorithm.label
 
     def check_aggregation(self, what: str, clients: int) -> None:
         """Raise a SettingsError if so many clients a round are too few for its aggregation."""
-        own = {one.name: self.options[key] for key, one in self.method.options.items()}
+        own = {one.name: self.options[key] for key, one in self.algorithm.options.items()}
         if own.get(AGGREGATION[0], MEAN) == MEAN:
             return
         try:
@@ -159,129 +155,93 @@ class Phase:
             values["learning-rate"] = ADAM_RATE if self.role == PERSONALISED else SGD_RATE
         unheeded = set() if self.training.client_wrapper_share else set(WRAPPER_KEYS)
         if self.options.get(AGGREGATION[0], MEAN) == MEAN:
-            unheeded |= {key for key, one in self.method.options.items() if one.name in AGGREGATION}
-        keys = training_keys(self.method, self.role)
+            unheeded |= {
+                key for key, one in self.algorithm.options.items() if one.name in AGGREGATION
+            }
+        keys = training_keys(self.algorithm, self.role)
         of_training = {key: "" if values[key] is None else values[key] for key in keys}
         own = {**self.options, **of_training}
-        return {"method": self.method.name} | {k: own[k] for k in own if k not in unheeded}
+        own = {key: str(one) if isinstance(one, Named) else one for key, one in own.items()}
+        return {"method": self.algorithm.name} | {k: own[k] for k in own if k not in unheeded}
 
     def identity(self) -> dict[str, Any]:
         """Return what its results depend on: `about`, and the version of the method's results."""
-        texts = {"text": self.method.text} if self.method.text else {}
+        texts = {"text": self.algorithm.text} if self.algorithm.text else {}
         about = self.about()
         if place := about.get(WRAPPER):
             texts["wrapper"] = plugins.hash_at(WRAPPER, place)
-        return about | {"version": self.method.version} | texts
+        return about | {"version": self.algorithm.version} | texts
 
 
-def training_keys(method: Method, role: str) -> tuple[str, ...]:
-    """Return the settings of the training that a method heeds, and may set for itself."""
+def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
+    """Return the settings of the training that an algorithm heeds, and may set for itself."""
     if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
         unheeded = ("participants", "momentum", *WRAPPER_KEYS)
         return tuple(key for key in TRAINING_KEYS if key not in unheeded)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
-    drawn = method.samples_clients
-    if not method.trains_locally:
+    drawn = algorithm.samples_clients
+    if not algorithm.trains_locally:
         return ("rounds", "participants", PRECISION, *(WRAPPER_KEYS if drawn else ()))
     of_clients = ("participants", *WRAPPER_KEYS)
     return tuple(key for key in TRAINING_KEYS if drawn or key not in of_clients)
 
 
-def entries(text: str, allowed: Sequence[str]) -> list[str]:
-    """Return the entries of the setting `method`: at least one, none twice, a folder for each."""
-    names = text.replace(";", " ").split()
-    if not names:
-        raise SettingsError(f"method is empty: name some of {', '.join(allowed)}")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise SettingsError(f"method names '{twice[0]}' twice")
-    folders = [folder_of(name) for name in names]
-    for name, folder in zip(names, folders, strict=True):
-        if folders.count(folder) > 1:
-            raise SettingsError(f"method: '{name}' and another would share {folder}/")
-    return names
-
-
-def folder_of(name: str) -> str:
-    """Return an entry of `method` as part of a path, without the folders of a user's own file."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", shown(name))
-
-
-def shown(name: str) -> str:
-    """Return an entry of `method` as people are told of it: files without their folders."""
-    found = "+".join(plugins.portable(phase) for phase in name.split("+"))
-    return re.sub(rf"({WRAPPER}=)[^,+]*[/\\]", r"\1", found)
-
-
 def read_phase(
-    what: str, text: str, role: str, training: TrainingSettings, short: Mapping[str, Value]
+    what: str, chosen: Named, role: str, training: TrainingSettings, short: Mapping[str, Value]
 ) -> Phase:
-    """Read METHOD or METHOD:key=value,key=value, a value of the setting `what`.
+    """Return a phase of the setting `what` as it is chosen.
 
-    METHOD may be the place of a user's own.
-
-    `training` holds where the method does not set its own, and `short` are options set for every
+    `training` holds where the phase does not set its own, and `short` are options set for every
     method that has them, by key.
 
     Raises a SettingsError for an unknown method or option, or a value that cannot be.
     """
-    name, written = name_and_options(text)
-    method = _method(what, text, name, role)
-    where = f"{what}, {text}: "
-    keys = training_keys(method, role)
-    given = _given(where, method.label, written, [*method.options, *keys])
+    algorithm = _algorithm(what, chosen, role)
+    where, given = f"{what}, {chosen}: ", dict(chosen.options)
+    _check_known(
+        where, algorithm.label, given, [*algorithm.options, *training_keys(algorithm, role)]
+    )
     try:
-        return made_phase(method, role, given, training, short)
+        return made_phase(algorithm, role, given, training, short)
     except SettingsError as error:
         elsewhere = [key for key in error.keys if key not in given]
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
+def one_phase(what: str, method: Method) -> Named:
+    """Return the one phase of the method of a setting that takes no other."""
+    first, *others = method.phases
+    if others:
+        raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
+    return first
+
+
 def made_phase(
-    method: Method,
+    algorithm: Algorithm,
     role: str,
     given: Mapping[str, Any],
     training: TrainingSettings,
     short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
-    chosen, keys = {**short, **given}, training_keys(method, role)
-    own = {key: one.read(chosen[key]) for key, one in method.options.items() if key in chosen}
-    options = {key: method.defaults(role).get(key) for key in method.options} | own
+    chosen, keys = {**short, **given}, training_keys(algorithm, role)
+    own = {key: one.read(chosen[key]) for key, one in algorithm.options.items() if key in chosen}
+    options = {key: algorithm.defaults(role).get(key) for key in algorithm.options} | own
     if keys:
         own_training = {key: given[key] for key in keys if key in given}
-        training = _training(training, own_training, method)
-    method.strategy_class.check_training(options, training.clip_norm)
-    return Phase(method, role, options, training)
+        training = _training(training, own_training, algorithm)
+    algorithm.strategy_class.check_training(options, training.clip_norm)
+    return Phase(algorithm, role, options, training)
 
 
-def name_and_options(text: str) -> tuple[str, str]:
-    """Return a method's name, or its place, and the options written behind it."""
-    name, _, written = text.partition(":")
-    return (name, written) if name in (RANDOM, *METHODS) else plugins.split_options(text)
-
-
-def with_rounds(name: str, rounds: int) -> str:
-    """Return an entry of `method` whose last phase has so many rounds."""
-    before, plus, last = name.rpartition("+")
-    method, written = name_and_options(last)
-    others = [pair for pair in written.split(",") if pair and not pair.startswith("rounds=")]
-    return f"{before}{plus}{method}:{','.join([*others, f'rounds={rounds}'])}"
-
-
-def is_made_elsewhere(name: str) -> bool:
-    """Return whether an entry of `method` is no method but weights that were made elsewhere."""
-    built_in = name.partition(":")[0] in (RANDOM, *METHODS)
-    return not built_in and "+" not in name and comes_from_elsewhere(name)
-
-
-def _method(what: str, text: str, name: str, role: str) -> Method:
-    """Return the method that is named, which must have the role."""
+def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
+    """Return the algorithm that a phase names, which must have the role."""
+    name = chosen.name
     if name == RANDOM:
-        problem = f"{what}: '{text}': random is not trained and has no settings"
+        problem = f"{what}: '{chosen}': random is not trained and has no settings"
         raise SettingsError(problem, what)
-    besides = {PRETRAINING: [RANDOM], HEAD: list(NO_METHODS)}
+    besides = {PRETRAINING: [RANDOM], HEAD: list(map(str, NO_METHODS))}
     known = [*besides.get(role, []), *with_role(role)]
     if role == PRETRAINING and name not in known and name in with_role(PERSONALISED):
         raise SettingsError(
@@ -296,7 +256,7 @@ def _method(what: str, text: str, name: str, role: str) -> Method:
 
 
 def _training(
-    training: TrainingSettings, given: Mapping[str, Value], method: Method
+    training: TrainingSettings, given: Mapping[str, Value], algorithm: Algorithm
 ) -> TrainingSettings:
     """Return the study's training with what a method sets, and its defaults for what nobody set."""
     found = declared(TrainingSettings)
@@ -306,18 +266,16 @@ def _training(
         if changes.get(one) is not None and other not in changes:
             changes[other] = None
     values = vars(training) | changes
-    for key, default in method.strategy_class.training_defaults.items():
+    for key, default in algorithm.strategy_class.training_defaults.items():
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
         if values[found[key].name] is None and not by_steps:
             values[found[key].name] = default
     return TrainingSettings(**values)
 
 
-def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str, Value]:
-    """Read key=value,key=value of the method `name`, which has these keys."""
-    given = {}
-    for pair in written.split(",") if written else []:
-        key, equals, value = pair.partition("=")
+def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]) -> None:
+    """Raise a SettingsError if a key is none of those that the method `name` has."""
+    for key in given:
         if key not in has:
             near = difflib.get_close_matches(key, has, n=1)
             hint = f", did you mean '{near[0]}'?" if near else ""
@@ -325,10 +283,6 @@ def _given(where: str, name: str, written: str, has: Sequence[str]) -> dict[str,
             others = [n for n, one in METHODS.items() if key in one.options and not one.refined]
             who = f"; methods that have it: {', '.join(others)}" if others else ""
             raise SettingsError(f"{where}{name} has no '{key}' here{hint}; it has {own}{who}")
-        if not equals:
-            raise SettingsError(f"{where}'{key}' has no value; write {key}=VALUE")
-        given[key] = parsed(value)
-    return given
 
 
 def check_precisions(phases: Sequence[Phase]) -> None:
@@ -346,25 +300,19 @@ def check_all_used(short: Mapping[str, Value], phases: Sequence[Phase]) -> None:
             raise SettingsError(f"{key} = {value}: no method here has this setting; {own}", key)
 
 
-def heeded_by(config: Mapping[str, Value]) -> set[str]:
+def heeded_by(config: Mapping[str, Any]) -> set[str]:
     """Return the keys that the tasks' method and head have, whatever trained the model before."""
-    head = str(config.get("head", FRESH))
-    return keys_of(str(config.get("task-method", "fedavg")), TASK) | keys_of(head, HEAD)
+    of_tasks = Method.read(config.get("task-method", "fedavg"))
+    return keys_of(of_tasks, TASK) | keys_of(Method.read(config.get("head", FRESH)), HEAD)
 
 
-def keys_of(names: str, role: str) -> set[str]:
-    """Return the keys that any phase of an entry such as "cyclic:rounds=5+fedavg" has."""
-    methods = methods_of(names)
-    return {key for one in methods for key in (*one.options, *training_keys(one, role))}
+def keys_of(method: Method, role: str) -> set[str]:
+    """Return the keys that any phase of a method has; none where one cannot be found.
 
-
-def methods_of(names: str) -> list[Method]:
-    """Return the methods of an entry; those that there are not are told where it is read."""
-    found: list[Method] = []
+    That there is no such method is reported where the method is to be used.
+    """
     with contextlib.suppress(SettingsError):
-        if names in NO_METHODS or is_made_elsewhere(names):
-            return []
-        for phase in names.split("+"):
-            if phase != RANDOM:
-                found.append(find_method(name_and_options(phase)[0]))
-    return found
+        return {
+            key for one in method.algorithms for key in (*one.options, *training_keys(one, role))
+        }
+    return set()

@@ -12,7 +12,7 @@ from coprefl_flwr.data.sizes import StandIn
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.identity import texts_of, values_of
-from coprefl_flwr.studies.phases import FRESH, KEEP
+from coprefl_flwr.studies.method import FRESH, KEEP, Method
 
 PRETRAINING = "pretrain"
 """The population of the pre-training."""
@@ -24,8 +24,8 @@ class TaskSettings:
 
     tasks: int = option(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = option(5, "classes a task draws", minimum=2)
-    head: str = option(
-        "fresh",
+    head: Method = option(  # noqa: RUF009
+        FRESH,
         "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
         "classes are the pre-training's, or one computed from the clients' features in round 0, "
         "before the others: `ncm`, `ridge` or module:NAME, with settings of its own",
@@ -56,8 +56,9 @@ class TaskSettings:
         above=0,
         maximum=0.99,
     )
-    task_method: str = option(
-        "fedavg", "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`"
+    task_method: Method = option(  # noqa: RUF009
+        Method.parse("fedavg"),
+        "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`",
     )
     task_rounds: int = option(
         50, "rounds R of a task; 0: none but that of its head", unit="rounds", minimum=0

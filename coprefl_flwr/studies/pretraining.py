@@ -26,7 +26,8 @@ from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
 from coprefl_flwr.studies.kept import read_about
-from coprefl_flwr.studies.phases import KEEP, Phase, folder_of, is_made_elsewhere, read_phase, shown
+from coprefl_flwr.studies.method import KEEP, START, Method, folder_of
+from coprefl_flwr.studies.phases import Phase, read_phase
 from coprefl_flwr.studies.stage import Stage, Store, read_result
 from coprefl_flwr.studies.study import made_by
 
@@ -37,37 +38,36 @@ if TYPE_CHECKING:
 class Pretraining(Stage):
     """The pre-training of a starting model, which it leaves.
 
-    Its name is as the user wrote it: METHOD:key=value,..., several joined by "+", "random", or
-    where weights that were made elsewhere come from (see `models.origin`).
+    Its rows have the text of its method, or the place of weights that were made elsewhere (see
+    `models.origin`).
     """
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-    def __init__(self, study: "Starts", name: str) -> None:
-        self.from_elsewhere = is_made_elsewhere(name)
-        self.study, self.phases = study, self.made_phases(study, name)
+    def __init__(self, study: "Starts", method: Method) -> None:
+        self.from_elsewhere, self.name = method.is_made_elsewhere, method.portable
+        self.study, self.phases = study, self.made_phases(study, method)
         for phase in self.phases:
             wanted, most = phase.training.participants, study.data.clients
             if wanted > most:
                 raise SettingsError(
-                    f"method, {name}: participants = {wanted}: must be at most clients = {most}"
+                    f"method, {method}: participants = {wanted}: must be at most clients = {most}"
                 )
             phase.check_aggregation("method", wanted)
             try:
                 phase.training.wrapped_clients(study.run.seed, most)
             except SettingsError as error:
-                raise SettingsError(f"method, {name}: {error}", *error.keys) from error
+                raise SettingsError(f"method, {method}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
-        super().__init__(
-            study.run, f"pre-training {shown(name)}", "starts", name, name, sum(rounds)
-        )
+        title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
+        super().__init__(study.run, title, path, str(method), sum(rounds))
         self.switch = rounds[0] if len(rounds) > 1 else 0
 
-    def made_phases(self, study: "Starts", name: str) -> Sequence[Phase]:
-        """Return the phases that a name says, none for a start that is not trained here."""
-        methods = [] if name == RANDOM or self.from_elsewhere else name.split("+")
+    def made_phases(self, study: "Starts", method: Method) -> Sequence[Phase]:
+        """Return the phases of a method, none for a start that is not trained here."""
+        chosen = () if method == START or self.from_elsewhere else method.phases
         training, short = study.training, study.short
-        return [read_phase("method", one, PRETRAINING, training, short) for one in methods]
+        return [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to."""
@@ -91,7 +91,7 @@ class Pretraining(Stage):
         server, made = server or study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
-            strategy = phase.method.strategy(phase.options, phase.training, server, **run)
+            strategy = phase.algorithm.strategy(phase.options, phase.training, server, **run)
             made.append(strategy)
         return made
 
@@ -111,7 +111,7 @@ class Pretraining(Stage):
         if self.from_elsewhere:
             keep = study.tasks.head == KEEP
             return arrays_from(self.start, network, self.run.seed, needs_head=keep)
-        first = self.phases[0].method.strategy_class if self.phases else RoundStrategy
+        first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
     def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Pretraining(Stage):
         self, losses: Mapping[int, float | None], classes: int, start_loss: float | None = None
     ) -> Trouble | None:
         """Return whether it diverged or did not learn, from the losses of its rounds."""
-        last = self.phases[-1].method.strategy_class
+        last = self.phases[-1].algorithm.strategy_class
         before = self.rounds - self.phases[-1].training.rounds
         return trouble_of(
             [loss for number, loss in losses.items() if number > before],
@@ -186,12 +186,12 @@ class Pretraining(Stage):
 
     def at_once(self) -> int:
         """Return the participants of a round; in a chain they follow each other."""
-        wide = [one for one in self.phases if one.method.strategy_class.loss_of != "chain"]
+        wide = [one for one in self.phases if one.algorithm.strategy_class.loss_of != "chain"]
         return max([1, *(phase.training.participants for phase in wide)])
 
     def chained(self, server_round: int) -> bool:
         """Tell whether the model learns from client to client in a round."""
-        return self.phase_of(server_round).method.strategy_class.loss_of == "chain"
+        return self.phase_of(server_round).algorithm.strategy_class.loss_of == "chain"
 
     def loss(self, arrays: Arrays) -> float:
         """Return the mean loss over all training samples of all clients, in eval mode."""

@@ -16,6 +16,7 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import TaskSettings
@@ -41,8 +42,8 @@ class FolderSettings:
         "give every client a model of its own, over frozen features",
         choices=(STARTS, PERSONALISED),
     )
-    method: str = option(
-        "random fedavg coprefl",
+    method: Methods = option(  # noqa: RUF009
+        Methods.read("random fedavg coprefl"),
         "methods to compare, separated by spaces; each may have settings of its own as in "
         "`coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",
     )
@@ -97,7 +98,10 @@ class Settings(
     short: tuple[tuple[str, Value], ...] = ()
 
     def __post_init__(self) -> None:
-        """Check each group, then what must hold between them."""
+        """Read methods that are given as texts; check each group, and what holds between them."""
+        for name in ("method", "task_method", "head"):
+            one = declared(Settings)[name.replace("_", "-")]
+            object.__setattr__(self, name, one.checked(getattr(self, name), one.key))
         for group in GROUPS:
             self.part(group)
         for key, one in declared(Settings).items():
@@ -135,16 +139,23 @@ class Settings(
         return cls.from_config(given)
 
     def to_config(self) -> dict[str, Value]:
-        """Return the settings under hyphenated keys; what is not set is the empty string."""
-        config = {k: "" if value is None else value for k, value in values_of(self).items()}
+        """Return the settings as run-config has them: methods as texts, "" for what is not set."""
+        config = {key: _written(value) for key, value in values_of(self).items()}
         return config | dict.fromkeys(short_forms(), "") | dict(self.short)
+
+
+def _written(value: Any) -> Value:
+    """Return a setting's value as run-config has it."""
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, Method | Methods) else value
 
 
 GROUPS = tuple(reversed(Settings.__bases__))
 """The groups of the settings, in their order."""
 
 
-def checked(key: str, value: object) -> Value:
+def checked(key: str, value: object) -> Any:
     """Return one setting's value with its right type; "" is "not set".
 
     Raises a SettingsError for an unknown key, a wrong type or a value out of its range, in one

@@ -40,14 +40,15 @@ from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT
 from coprefl_flwr.studies.kept import read_result as read_result
 from coprefl_flwr.studies.kept import write_result as write_result
-from coprefl_flwr.studies.phases import folder_of
+from coprefl_flwr.studies.phases import Phase
 
 logger = logging.getLogger("flwr.coprefl")
 
 STATES = "client-state"
 
-FOLDER, FEATURES = "folder", "features"
-"""Settings of a message: names below the client's own folder, of its stage's files and features."""
+STAGE, FOLDER, FEATURES = "stage", "folder", "features"
+"""Settings of a message: its stage's path, and names below the client's own folder, of its stage's
+files and features."""
 
 CLIENT_ACCURACY = "client-accuracy"
 """The plain mean of the clients' accuracies in percent, in a round's evaluation."""
@@ -116,10 +117,8 @@ class Stage(ABC):
     ----------
     title : str
         As progress shows it.
-    place : str
-        Where stages of its kind lie in a study of its own: its `path` is that and its start.
-    method : str
-        The entry of `method` or `task-method`, by which clients know what to do.
+    path : str
+        Where it lies in a study of its own. Messages name it, so that clients know what to do.
     start : str
         What its rows and rounds call it: the starting model, or the personalised method.
     rounds : int
@@ -140,11 +139,9 @@ class Stage(ABC):
     switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
 
-    def __init__(
-        self, run: RunSettings, title: str, place: str, method: str, start: str, rounds: int
-    ) -> None:
-        self.run, self.title, self.path = run, title, f"{place}/{folder_of(start)}"
-        self.method, self.start, self.rounds = method, start, rounds
+    def __init__(self, run: RunSettings, title: str, path: str, start: str, rounds: int) -> None:
+        self.run, self.title, self.path = run, title, path
+        self.start, self.rounds = start, rounds
 
     @property
     @abstractmethod
@@ -158,6 +155,10 @@ class Stage(ABC):
     @abstractmethod
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
+
+    def phase_of(self, server_round: int) -> Phase:
+        """Return the phase that a round belongs to."""
+        raise AssertionError(f"{self.title} has no rounds")
 
     def at_once(self) -> int:
         """Return how many clients work at the same time, at most: of more nodes it has no use."""
@@ -267,7 +268,7 @@ def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> Non
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    told = {"method": stage.method, FOLDER: _name(folder, store)}
+    told = {STAGE: stage.path, FOLDER: _name(folder, store)}
     if stage.features():
         told[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(

@@ -9,7 +9,7 @@ from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.phases import shown
+from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
 
@@ -25,8 +25,8 @@ class StartLoss(Stage):
     kind, phase, measures = TASK_KIND, START_LOSS, False
 
     def __init__(self, made: Pretraining) -> None:
-        title = f"pre-training loss of {shown(made.start)}"
-        super().__init__(made.run, title, "start-losses", made.method, made.start, rounds=0)
+        title, path = f"pre-training loss of {made.name}", f"start-losses/{folder_of(made.name)}"
+        super().__init__(made.run, title, path, made.start, rounds=0)
         self.made = made
 
     def strategy(self) -> RoundStrategy:

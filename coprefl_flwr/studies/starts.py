@@ -22,21 +22,20 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.rounds import HeadLayer, RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.method import KEEP, NO_METHODS, Methods
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import (
-    FRESH,
-    KEEP,
     Phase,
     TrainingSettings,
     check_all_used,
     check_precisions,
-    entries,
+    one_phase,
     read_phase,
 )
 from coprefl_flwr.studies.populations import TaskSettings, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FOLDER, STATES, Stage
+from coprefl_flwr.studies.stage import FOLDER, STAGE, STATES, Stage
 from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study, not_set
 from coprefl_flwr.studies.tasks import Diagnosis, Task
@@ -64,12 +63,14 @@ class Starts(Study):
             learning_rate=self.tasks.task_learning_rate,
             precision=self.training.precision,
         )
-        self.task_phase, head = self.made_task_phase(of_tasks), self.tasks.head.strip()
+        self.task_phase, head = self.made_task_phase(of_tasks), self.tasks.head
         if self.tasks.tasks:
             self.task_phase.check_aggregation("task-method", self.tasks.task_clients)
         self.head_phase: Phase | None = None
-        if head not in (FRESH, KEEP):
-            self.head_phase = read_phase("head", head, HEAD, of_tasks, self.short)
+        if head not in NO_METHODS:
+            self.head_phase = read_phase(
+                "head", one_phase("head", head), HEAD, of_tasks, self.short
+            )
         made = self.starts.values()
         phases = [phase for start in made for phase in start.phases]
         of_tasks_too = [phase for phase in (self.task_phase, self.head_phase) if phase]
@@ -84,19 +85,20 @@ class Starts(Study):
         """Return the clients of all phases."""
         return clients_of.populations(self.data, self.tasks, self.run.seed)
 
-    def made_starts(self, method: str) -> Mapping[str, Pretraining]:
+    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
         """Return the stages that make the starting models, by name."""
-        names = entries(method, [RANDOM, *with_role(PRETRAINING)])
-        return {name: Pretraining(self, name) for name in names}
+        methods.check([RANDOM, *with_role(PRETRAINING)])
+        return {str(one): Pretraining(self, one) for one in methods}
 
     def made_task_phase(self, training: TrainingSettings) -> Phase:
         """Return the method of the tasks, with its options."""
-        return read_phase("task-method", self.tasks.task_method.strip(), TASK, training, self.short)
+        chosen = one_phase("task-method", self.tasks.task_method)
+        return read_phase("task-method", chosen, TASK, training, self.short)
 
     def task_strategy(self, **run: Any) -> RoundStrategy:
         """Make the strategy of a task, with these options of the run."""
         phase = self.task_phase
-        return phase.method.strategy(phase.options, phase.training, **run)
+        return phase.algorithm.strategy(phase.options, phase.training, **run)
 
     @property
     def num_classes(self) -> int:
@@ -156,15 +158,15 @@ class Starts(Study):
         if self.head_phase or self.tasks.diagnostics:
             self.head_layer(self.tasks.task_classes)
         fewest = min(len(client.train) for client in pretraining.clients)
-        for name, start in self.starts.items():
+        for start in self.starts.values():
             if start.from_elsewhere:
                 start.weights()
-            about = {"population": clients_of.PRETRAINING, "method": name, FOLDER: start.path}
+            about = {"population": clients_of.PRETRAINING, STAGE: start.path, FOLDER: start.path}
             first = 1
             for phase in start.phases:
                 self._check_server_data(start.start, phase)
                 # Better now than in a round.
-                phase.method.check_samples(fewest, phase.options)
+                phase.algorithm.check_samples(fewest, phase.options)
                 if drawn := phase.training.wrapped_clients(self.run.seed, self.data.clients):
                     self.client(min(drawn), {**about, "server-round": first})
                 first += phase.training.rounds
@@ -172,8 +174,8 @@ class Starts(Study):
     def _check_server_data(self, start: str, phase: Phase) -> None:
         """Raise a SettingsError if a method would find less data at the server than it needs."""
         held, participants = len(self.populations.server_samples()), phase.training.participants
-        needed = phase.method.strategy_class.server_samples_needed(participants)
-        if phase.method.uses_server_data and held < needed:
+        needed = phase.algorithm.strategy_class.server_samples_needed(participants)
+        if phase.algorithm.uses_server_data and held < needed:
             parts = needed == participants > 1
             why = f" ({needed} participants, a part for each)" if parts else ""
             share, reserve = self.data.server_share, self.data.server_reserve
@@ -188,25 +190,20 @@ class Starts(Study):
         client = super().client(client_id, config)
         if str(config["population"]) != clients_of.PRETRAINING:
             return client
-        start = self.starts[str(config["method"])]
-        training = start.phase_of(int(config["server-round"])).training
+        training = self.stage_of(config).phase_of(int(config["server-round"])).training
         drawn = training.wrapped_clients(self.run.seed, self.data.clients)
         return training.wrapped(client) if client_id in drawn else client
 
     def client_of_method(self, client_id: int, config: Mapping[str, Any]) -> TorchClient:
         """Return a client of the method that a message is about: a start's phase, or a task's."""
-        group, phase = self.populations.population(str(config["population"])), self.task_phase
-        server_round = int(config["server-round"])
-        if group.name == clients_of.PRETRAINING:
-            phase = self.starts[str(config["method"])].phase_of(server_round)
-        elif self.head_phase and server_round == 1:
-            phase = self.head_phase
+        group = self.populations.population(str(config["population"]))
+        phase = self.stage_of(config).phase_of(int(config["server-round"]))
         held = group.clients[client_id]
         # In the run's folder: any node may run any client, so they share a file system.
         offered = {"state": ClientState(self.folder_of(config) / STATES)}
         # Weights are loaded into it, so all clients of a process share it.
         module = self._shared_network(len(group.classes))
-        return phase.method.client(
+        return phase.algorithm.client(
             phase.options, module, held.train, offered, test=held.test, training=phase.training
         )
 

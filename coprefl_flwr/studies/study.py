@@ -60,7 +60,7 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.settings import ModelSettings, Settings
-from coprefl_flwr.studies.stage import FOLDER, RunSettings, Stage
+from coprefl_flwr.studies.stage import FOLDER, STAGE, RunSettings, Stage
 
 FREE_ON_RESUME = (
     "resume",
@@ -106,6 +106,14 @@ class Study(ABC):
         client = self.client_of_method(client_id, config)
         client.metrics = self.metrics.functions
         return client
+
+    def stage_of(self, config: Mapping[str, Any]) -> Stage:
+        """Return the stage that a message with this config is about."""
+        return self._by_path[str(config[STAGE])]
+
+    @functools.cached_property
+    def _by_path(self) -> Mapping[str, Stage]:
+        return {stage.path: stage for stage in self.stages}
 
     def folder_of(self, config: Mapping[str, Any], key: str = FOLDER) -> Path:
         """Return a folder that a message names, below the one of this process."""
@@ -156,7 +164,7 @@ def make_folder(settings: Settings) -> Path:
     """Make the run's folder with its settings in it, or raise a SettingsError before that."""
     folder = _folder(settings)
     _check_folder(settings, folder)
-    texts = texts_of(settings.to_config())
+    texts = texts_of(settings)
     own(folder, _option(settings))
     remove_unfinished(folder)
     if texts:
@@ -193,7 +201,7 @@ def _check_folder(settings: Settings, folder: Path) -> None:
     check_own(folder, _option(settings))
     if settings.resume:
         _check_resumed(kept, config)
-        if texts.exists() and read_json(texts) != list(texts_of(config)):
+        if texts.exists() and read_json(texts) != list(texts_of(settings)):
             raise SettingsError("resume = true: files of your own have changed since the run began")
     elif kept.exists():
         raise SettingsError(

@@ -11,7 +11,8 @@ from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.phases import KEEP, PRECISION, shown
+from coprefl_flwr.studies.method import KEEP, folder_of
+from coprefl_flwr.studies.phases import PRECISION, Phase
 from coprefl_flwr.studies.populations import task_name
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage, Store
@@ -35,12 +36,16 @@ class Task(Stage):
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(self, study: "Starts", number: int, made: Pretraining) -> None:
-        title, place = f"task {number} from {shown(made.start)}", f"tasks/{number}"
+        title, path = f"task {number} from {made.name}", f"tasks/{number}/{folder_of(made.name)}"
         self.before = 1 if study.head_phase else 0
-        method, rounds = study.tasks.task_method, self.before + study.tasks.task_rounds
-        super().__init__(study.run, title, place, method, made.start, rounds)
+        super().__init__(study.run, title, path, made.start, self.before + study.tasks.task_rounds)
         self.study, self.task, self.made = study, number, made
         self.population = task_name(number)
+
+    def phase_of(self, server_round: int) -> Phase:
+        """Return the phase that a round belongs to: the head's is round 1."""
+        head = self.study.head_phase
+        return head if head and server_round == 1 else self.study.task_phase
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
@@ -58,7 +63,7 @@ class Task(Stage):
             return trained
         phase = self.study.head_phase
         of_head = self.study.head_layer(self.study.tasks.task_classes)
-        head = phase.method.strategy(phase.options, phase.training, head=of_head, **run)
+        head = phase.algorithm.strategy(phase.options, phase.training, head=of_head, **run)
         return Schedule([(head, 1), (trained, tasks.task_rounds)]) if tasks.task_rounds else head
 
     def initial(self, store: Store) -> Arrays:
@@ -110,9 +115,9 @@ class Diagnosis(Stage):
     kind, phase, measures = TASK_KIND, DIAGNOSIS, False
 
     def __init__(self, task: Task) -> None:
-        title = f"diagnosis of {shown(task.start)} in task {task.task}"
+        title = f"diagnosis of {task.made.name} in task {task.task}"
         super().__init__(
-            task.run, title, f"diagnoses/{task.task}", task.method, task.start, rounds=0
+            task.run, title, task.path.replace("tasks", "diagnoses", 1), task.start, rounds=0
         )
         self.of, self.task = task, task.task
 

@@ -30,8 +30,8 @@ from pathlib import Path
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import say
 from coprefl_flwr.methods import find_method
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds import RoundStrategy
-from coprefl_flwr.studies.phases import name_and_options
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
 from coprefl_flwr.testing.small_study import Broken, Case, write_images
 
@@ -69,7 +69,7 @@ def check_method(method: str | type[RoundStrategy], *, flower: bool = False) -> 
 def check_methods(given: Sequence[str], flower: bool = True) -> int:
     """Print every finding about the methods at these places; return 1 if any fails, else 0."""
     for place in given:
-        find_method(name_and_options(place)[0])
+        find_method(Named.parse(place).name)
     failed = False
     for place in given:
         say(place)
@@ -82,7 +82,7 @@ def check_methods(given: Sequence[str], flower: bool = True) -> int:
 def findings(place: str, *, flower: bool = False) -> Iterator[Finding]:
     """Yield the result of each check of a method, once it is known."""
     place = plugins.resolved(place, Path.cwd())  # Other processes run in other folders.
-    method = find_method(name_and_options(place)[0])
+    method = find_method(Named.parse(place).name)
     with tempfile.TemporaryDirectory() as folder, _quiet():
         data = Path(folder) / "glyphs.npz"
         write_images(data)

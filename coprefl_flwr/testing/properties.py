@@ -35,9 +35,11 @@ def options_are_declared(case: Case) -> str:
         if not option.meaning:
             problems.append(f"{key} has no meaning; say it in option(default, meaning)")
         for value in bad_values(option):
-            problems += _accepted(key, value, functools.partial(_build, case, f"{key}={value}"))
+            problems += _accepted(
+                key, value, functools.partial(_build, case, {key: plugins.parsed(value)})
+            )
     problems += _accepted(
-        "no-such-option", "1", functools.partial(_build, case, "no-such-option=1")
+        "no-such-option", "1", functools.partial(_build, case, {"no-such-option": 1})
     )
     if case.role == case.method.roles[0]:
         problems += _accepted_by_the_class(case)
@@ -139,6 +141,7 @@ _WRITTEN = {str: "many", bool: "true", int: "7", float: "0.5"}
 def bad_values(option: Option) -> list[str]:
     """Return texts of values that an option must refuse: of wrong types, then beyond its limits."""
     kinds = {*option.kinds} | ({int} if float in option.kinds else set())
+    kinds |= {str} if plugins.Named in kinds else set()
     bad = [text for kind, text in _WRITTEN.items() if kind not in kinds]
     if option.choices:
         bad.append("no-such-choice")
@@ -164,7 +167,7 @@ def _undeclared(strategy_class: type[RoundStrategy]) -> Iterator[str]:
             yield f"{one.name} is not declared; write {one.name}: ... = option(default, meaning)"
 
 
-def _build(case: Case, options: str) -> object:
+def _build(case: Case, options: Mapping[str, Any]) -> object:
     return build(case.settings("built", options))
 
 

@@ -23,13 +23,14 @@ from coprefl_flwr.clients.hosting import named
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Method
+from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Algorithm
 from coprefl_flwr.options import Value
+from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds import Round, RoundContext, RoundStrategy
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.run import RoundReport
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import name_and_options
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import STATES, read_result, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder
@@ -117,15 +118,13 @@ class Case:
     """A method, at its place and with its options, in one of its roles; runs go into `folder`."""
 
     place: str
-    method: Method
+    method: Algorithm
     role: str
     data: Path
     folder: Path
 
-    def settings(self, name: str, options: str = "") -> Settings:
+    def settings(self, name: str, options: Mapping[str, Value] | None = None) -> Settings:
         """Return the settings of the small study, whose results go into the folder of this name."""
-        place, given = name_and_options(self.place)
-        given = ",".join(filter(None, [given, options]))
         config: dict[str, Any] = {
             "run-name": RUN_NAME,
             "checkpoint-every": CHECKPOINT_EVERY,
@@ -137,8 +136,8 @@ class Case:
             "dataset": str(self.data),
             "model": "coprefl_flwr.testing.small_study:small_network",
             "output-dir": str(self.folder / name),
-            {TASK: "task-method", HEAD: "head"}.get(self.role, "method"): (
-                f"{place}:{given}" if given else place
+            {TASK: "task-method", HEAD: "head"}.get(self.role, "method"): Method(
+                (Named.parse(self.place).having(options or {}),)
             ),
         }
         return Settings.from_config(config)

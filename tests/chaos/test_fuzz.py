@@ -282,7 +282,7 @@ def test_places(given):
     plugins.is_place(kind, text)
     plugins.hash_at(kind, text)
     plugins.portable(text)
-    refused(lambda: plugins.options_of(text))
+    refused(lambda: plugins.Named.parse(text))
     refused(lambda: plugins.resolved(text, Path.cwd()))
     refused(lambda: plugins.find(kind, text))
     with mock.patch.dict(os.environ, {"COPREFL_ALLOW": allowed}):

@@ -31,7 +31,11 @@ ATTACKED = f"client-wrapper={NOISE},client-wrapper-share=0.4"
 
 def client(study, name, client_id, population="pretrain", server_round=1):
     """Return a client as a message asks for it."""
-    config = {"population": population, "method": name, "server-round": server_round}
+    config = {"population": population, "server-round": server_round}
+    paths = (one.path for one in study.stages if one.start == name and one.rounds)
+    config["stage"] = next(
+        one for one in paths if one.startswith("tasks") == (population != "pretrain")
+    )
     return study.client(client_id, config | {"folder": "f"})
 
 

@@ -52,12 +52,13 @@ def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
     )
     context = Context(1, 1, {}, None, settings.to_config())
     config = {"population": "task-1", "server-round": 2, "folder": "tiny/tasks/1/fedavg"}
-    client = client_fn(context, 1, config | {"method": "moon:mu=3"})
+    client = client_fn(context, 1, config | {"stage": "tasks/1/fedavg"})
     assert type(client) is MOONClient
     assert client.training == TrainingSettings(
         rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
     )
-    pretraining = {"population": "pretrain", "server-round": 2, "method": starts.split()[1]}
+    pretraining = {"population": "pretrain", "server-round": 2}
+    pretraining["stage"] = "starts/cyclic-rounds-1-scaffold"
     pretraining["folder"] = "tiny/starts/scaffold"
     assert type(client_fn(context, 1, pretraining)) is SCAFFOLDClient
     assert type(client_fn(context, 1, pretraining | {"server-round": 1})) is TorchClient

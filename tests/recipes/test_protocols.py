@@ -47,7 +47,7 @@ def recipe_of(tiny_images, tmp_path):
 
 
 def starts(recipe):
-    return {one.label: [found.start for found in one.candidates()] for one in recipe.entrants}
+    return {one.label: [str(found.start) for found in one.candidates()] for one in recipe.entrants}
 
 
 # ---- what they change ----------------------------------------------------------------------------

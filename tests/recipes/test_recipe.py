@@ -66,7 +66,9 @@ def test_a_recipe_comes_to(read):
 
 
 def test_rows_and_their_candidates(read):
-    found = {row.label: [(c.start, c.chosen) for c in row.candidates()] for row in read().entrants}
+    found = {
+        row.label: [(str(c.start), c.chosen) for c in row.candidates()] for row in read().entrants
+    }
     assert list(found) == ["random", "fedavg", "q-FFL", "Cyclic+FedAvg", "coprefl"]
     assert found["random"] == [("random", "")]
     assert found["fedavg"] == [

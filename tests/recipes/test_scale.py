@@ -93,7 +93,7 @@ def test_what_is_cut(cut):
 
 
 def test_methods_are_cut_alike(cut):
-    starts = {row.label: [one.start for one in row.candidates()] for row in cut().entrants}
+    starts = {row.label: [str(one.start) for one in row.candidates()] for row in cut().entrants}
     assert starts["random"] == ["random"]
     assert starts["fedavg"] == ["fedavg"]
     # 20 and 30 of 50 rounds are 2.4 and 3.6 of 6; 35 of 100 clients are 7 of 20, not 7.000000001.

@@ -224,7 +224,7 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
         ("starts", "scaffold", "client-state")
     }
     study = build(settings)
-    config = {"population": "pretrain", "method": "scaffold", "server-round": 1}
+    config = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
     for wrong in ("/tmp/x", "../x", "tiny/../../x", ""):
         with pytest.raises(SettingsError, match="cannot name a folder of this node"):
             study.client(0, config | {"folder": wrong})
@@ -233,7 +233,7 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
 def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):
     """In a deployment by its node-config; a run-config of the server's does not count there."""
     config = replace(tiny_settings, method="scaffold").to_config()
-    asked = {"population": "pretrain", "method": "scaffold", "server-round": 1}
+    asked = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
     asked["folder"] = "tiny/starts/scaffold"
     found = {}
     for node in ({}, {"state-dir": str(tmp_path / "mine")}):

@@ -58,7 +58,7 @@ def run(settings, nodes=2):
 
 def first_arrays(settings, name):
     """Return the global arrays that a method of the study begins with."""
-    (stage,) = (one for one in build(settings).stages if one.method == name)
+    (stage,) = (one for one in build(settings).stages if one.start == name)
     return stage.initial(None)
 
 
@@ -206,7 +206,11 @@ def test_noise_enters_the_numbers(settings, tmp_path, noise_on):
 
 def test_the_papers_training_is_the_default(settings, tmp_path):
     def training(**changes):
-        about = {"population": "personal", "method": "fedpcl", "folder": "run/methods/fedpcl"}
+        about = {
+            "population": "personal",
+            "stage": "methods/fedpcl",
+            "folder": "run/methods/fedpcl",
+        }
         config = about | {"server-round": 1, "features": "run/features"}
         chosen = Settings(
             study="personalised", method="fedpcl", train_per_class=2, output_dir=str(tmp_path),

@@ -23,7 +23,8 @@ from coprefl_flwr.strategies import (
 )
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TrainingSettings, folder_of
+from coprefl_flwr.studies.method import Method, folder_of
+from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.starts import Starts
@@ -151,7 +152,7 @@ def test_folders_are_plain_and_apart():
         "fedavg:momentum=0.5": "fedavg-momentum-0.5",
         "cyclic:rounds=3,participants=2+fedprox": "cyclic-rounds-3-participants-2-fedprox",
     }
-    assert {text: folder_of(text) for text in texts} == texts
+    assert {text: folder_of(Method.parse(text).portable) for text in texts} == texts
     stages = build(Settings(method=" ".join(texts), tasks=1)).stages
     assert [stage.path for stage in stages] == [
         *(f"starts/{folder}" for folder in texts.values()),
@@ -235,7 +236,7 @@ def test_both_sides_of_a_schedule_agree_on_the_phase():
     schedule = strategy(text, rounds=4)
     for number in range(1, 9):
         one, _ = schedule.phase(number)
-        assert type(one) is start(text, rounds=4).phase_of(number).method.strategy_class
+        assert type(one) is start(text, rounds=4).phase_of(number).algorithm.strategy_class
 
 
 def test_scenario_two_gets_the_server_and_its_settings(federation):
@@ -280,7 +281,7 @@ def test_a_task_is_run_by_its_own_method():
         task_method="fedprox:mu=1", method="random",
     ))  # fmt: skip
     stage = study.stages[3]
-    assert (stage.title, stage.method, stage.rounds) == ("task 2 from random", "fedprox:mu=1", 7)
+    assert (stage.title, stage.rounds) == ("task 2 from random", 7)
     made = stage.strategy()
     assert (type(made), made.mu) == (FedProx, 1)
     assert (made.participants, made.min_replies, made.evaluate_every) == (None, 3, 7)
@@ -309,7 +310,11 @@ def test_clients_get_their_settings(federation, tmp_path):
         settings = Settings.of(
             method=name, local_epochs=2, momentum=0.5, batch_size=4, output_dir=str(tmp_path), **own
         )
-        about = {"population": "pretrain", "method": name, "folder": "run/starts/a"}
+        about = {
+            "population": "pretrain",
+            "stage": f"starts/{folder_of(name)}",
+            "folder": "run/starts/a",
+        }
         made = client(settings, data, **about)
         assert type(made) is METHODS[name].client_class
         assert (made.train, made.test) == (data.train, data.test)
@@ -327,12 +332,12 @@ def test_local_training(federation):
         method="fedavg",
     )  # fmt: skip
     data = ClientData(federation.samples[0], federation.samples[1])
-    of_pretraining = client(settings, data, population="pretrain", method="fedavg")
+    of_pretraining = client(settings, data, population="pretrain", stage="starts/fedavg")
     assert of_pretraining.training == TrainingSettings(
         local_epochs=2, max_steps=9, batch_size=4, learning_rate=0.3, learning_rate_decay=0.9,
         momentum=0.5, weight_decay=0.1, clip_norm=3.0,
     )  # fmt: skip
-    of_task = client(settings, data, population="task-0", method="fedavg")
+    of_task = client(settings, data, population="task-0", stage="tasks/0/fedavg")
     assert of_task.training == TrainingSettings(
         rounds=50, participants=10, local_steps=8, batch_size=4, learning_rate=0.7
     )

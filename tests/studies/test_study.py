@@ -28,8 +28,9 @@ from tests.common.networks import network
 from tests.common.studies import tiny_study
 
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
-TASKS = (("task-0", "fedavg"), ("task-1", "fedavg"))
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
+LAST = "starts/coprefl-gamma-0.25"
+TASKS = tuple((f"task-{n}", f"tasks/{n}/{one}") for n in (0, 1) for one in FOLDERS)
 
 
 class Witness(LocalGrid):
@@ -42,7 +43,7 @@ class Witness(LocalGrid):
     def _handle(self, message):
         if message.metadata.message_type == "train":
             config = message.content["config"]
-            self.seen.append((config["population"], config["server-round"], config["method"]))
+            self.seen.append((config["population"], config["server-round"], config["stage"]))
             if self.seen[-1] == self.kill:
                 raise Killed
         return super()._handle(message)
@@ -207,8 +208,8 @@ def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
 @pytest.mark.parametrize(
     ("kill", "still_to_do"),
     [
-        (("pretrain", 2, STARTS[2]), {("pretrain", STARTS[2]), *TASKS}),
-        (("task-1", 1, "fedavg"), {("task-1", "fedavg")}),
+        (("pretrain", 2, LAST), {("pretrain", LAST), *TASKS}),
+        (("task-1", 1, TASKS[3][1]), set(TASKS[3:])),
     ],
     ids=["in the second pre-training", "after the first task"],
 )
@@ -221,7 +222,7 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
         tiny_settings, resume=True, min_available_nodes=2, timeout=60.0, checkpoint_every=2
     )
     folder = run_study(grid, settings)
-    assert {(population, method) for population, _, method in grid.seen} == still_to_do
+    assert {(population, stage) for population, _, stage in grid.seen} == still_to_do
     # Nor were finished rounds of the unfinished part run again.
     assert grid.seen[0] == kill
     assert results(folder) == results(whole)
