@@ -20,7 +20,7 @@ from coprefl_flwr.methods import (
     PERSONALISED,
     PRETRAINING,
     TASK,
-    Method,
+    Algorithm,
     short_forms,
 )
 from coprefl_flwr.options import Option, Value, declared
@@ -110,17 +110,17 @@ def _linked(name: str) -> str:
     return f"`{name}`"
 
 
-def _sums(method: Method) -> str:
+def _sums(method: Algorithm) -> str:
     """Return "yes" for a method whose server needs only sums of clients' arrays."""
     return "yes" if needs_only_sums(method) else ""
 
 
-def needs_only_sums(method: Method) -> bool:
+def needs_only_sums(method: Algorithm) -> bool:
     """Return whether sums of clients' arrays are all that a method's server needs."""
     return method.strategy_class.averages or method.strategy_class.name in ONLY_SUMS
 
 
-def _own(method: Method, role: str) -> str:
+def _own(method: Algorithm, role: str) -> str:
     """Return a method's own settings with their defaults, but for those of `aggregation`."""
     defaults = method.defaults(role)
     shown = []
@@ -256,14 +256,14 @@ def _client(client: type) -> str:
     return f"[`{client.__name__}`]({_source(client)}){keeps}"
 
 
-def _exchanges(method: Method) -> str:
+def _exchanges(method: Algorithm) -> str:
     actions = ", then ".join(f"`{one}`" for one in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
         return "`train`, one after the other: as many as clients, fewer where a node hosts several"
     return actions or "none"
 
 
-def _needs(method: Method) -> str:
+def _needs(method: Algorithm) -> str:
     """Return what the server must have and see."""
     sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
@@ -273,7 +273,7 @@ def _needs(method: Method) -> str:
     return f"{sums}, and data of its own" if method.uses_server_data else sums
 
 
-def _cost(method: Method) -> str:
+def _cost(method: Algorithm) -> str:
     """Return what a round costs, and FedAvg's."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
@@ -296,7 +296,7 @@ class _Held:
         return self.samples
 
 
-def _budget(method: Method) -> Budget:
+def _budget(method: Algorithm) -> Budget:
     """Return the cost of a round of the example."""
     own = {"clients": CLIENTS * SAMPLES, "both": CLIENTS * SAMPLES, "server": AT_SERVER, "": 0}
     held = own[method.strategy_class.server_data]
@@ -310,7 +310,7 @@ def _budget(method: Method) -> Budget:
     return strategy.budget(Work(PARTICIPANTS, [SAMPLES] * CLIENTS, TRAINING, options))
 
 
-def _options_of(method: Method, role: str) -> str:
+def _options_of(method: Algorithm, role: str) -> str:
     """Return the table of a method's own options."""
     defaults = method.defaults(role)
     lines = _heads("option", "default", "limits", "meaning")
@@ -350,7 +350,7 @@ def run_config() -> str:
 def _toml(one: Option | None) -> str:
     """Return a default in TOML; "" is "not set"."""
     default: Value = "" if one is None or one.default is None else one.default
-    return f'"{default}"' if isinstance(default, str) else _text(default)
+    return _text(default) if isinstance(default, bool | int | float) else f'"{default}"'
 
 
 def _text(value: Value | None) -> str:
