@@ -144,7 +144,9 @@ def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_o
 def reported(recipe):
     """Return {name of a row: its runs' entries of `method`}."""
     return {
-        f"{one.entrant.label}:{c.chosen}".rstrip(":"): [r.settings.method for r in one.reported(c)]
+        f"{one.entrant.label}:{c.chosen}".rstrip(":"): [
+            str(*r.settings.method) for r in one.reported(c)
+        ]
         for one in contests(recipe)
         for c in one.entrant.candidates()
     }
