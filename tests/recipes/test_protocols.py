@@ -176,7 +176,7 @@ def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
         # 0.06 a round: 5 rounds are 0.3.
         "slow": ["fedavg:learning-rate=0.03,rounds=5"],
         # A chain of three is 0.3 at once; of the last phase there must be a round.
-        "after": ["cyclic:rounds=1+fedavg:learning-rate=0.01,rounds=1"],
+        "after": ["cyclic:rounds=1+fedavg:rounds=1,learning-rate=0.01"],
         # 0.1, 0.15, 0.175: 0.25 is nearer than 0.425.
         "momentum": ["fedavgm:server-momentum=0.5,rounds=2"],
     }
