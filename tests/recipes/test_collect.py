@@ -413,5 +413,5 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
         found = told(run.study, store)
-    assert found == {run.settings.method: "did not learn: loss 1.790, guessing is 1.792"}
-    assert caplog.messages == [f"{run.main.title}: {found[run.settings.method]}"]
+    assert found == {str(run.settings.method): "did not learn: loss 1.790, guessing is 1.792"}
+    assert caplog.messages == [f"{run.main.title}: {found[str(run.settings.method)]}"]

@@ -144,7 +144,9 @@ def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_o
 def reported(recipe):
     """Return {name of a row: its runs' entries of `method`}."""
     return {
-        f"{one.entrant.label}:{c.chosen}".rstrip(":"): [r.settings.method for r in one.reported(c)]
+        f"{one.entrant.label}:{c.chosen}".rstrip(":"): [
+            str(*r.settings.method) for r in one.reported(c)
+        ]
         for one in contests(recipe)
         for c in one.entrant.candidates()
     }
@@ -174,7 +176,7 @@ def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
         # 0.06 a round: 5 rounds are 0.3.
         "slow": ["fedavg:learning-rate=0.03,rounds=5"],
         # A chain of three is 0.3 at once; of the last phase there must be a round.
-        "after": ["cyclic:rounds=1+fedavg:learning-rate=0.01,rounds=1"],
+        "after": ["cyclic:rounds=1+fedavg:rounds=1,learning-rate=0.01"],
         # 0.1, 0.15, 0.175: 0.25 is nearer than 0.425.
         "momentum": ["fedavgm:server-momentum=0.5,rounds=2"],
     }

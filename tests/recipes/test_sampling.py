@@ -37,7 +37,7 @@ def maker(store, made, fails=()):
         for one in runs:
             if store.done(one):
                 continue
-            given = options(one.settings.method)
+            given = options(str(one.settings.method))
             made.append((one.settings.seed, given))
             if given["gamma"] in fails:
                 failed[one.key] = "it broke"
