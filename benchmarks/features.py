@@ -143,12 +143,8 @@ def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     start = model_arrays(lightweight_model(cached[0].dataset.shape[0], CLASSES))
     pcl, none = FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH)
     return {
-        "FedPCL, cached": measure(
-            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), cached, rounds
-        ),
-        "FedPCL, not cached": measure(
-            FedPCL(clients=CLIENTS), no_prototypes(CLASSES, WIDTH), uncached, rounds
-        ),
+        "FedPCL, cached": measure(pcl, none, cached, rounds),
+        "FedPCL, not cached": measure(pcl, none, uncached, rounds),
         "FedAvg, cached": measure(FedAvg(clients=CLIENTS), start, cached, rounds),
     }
 

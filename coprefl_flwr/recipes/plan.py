@@ -180,8 +180,8 @@ def pace(of: Computing) -> tuple[float, float]:
 
     def train(n: int) -> float:
         one, ends = client(n), list[float]()
-        strategy = FedAvg(participants=1)
-        grid = LocalGrid(client_app(lambda _, __: one, clients=1))
+        strategy = FedAvg(participants=1, clients=1)
+        grid = LocalGrid(client_app(lambda _, __: one))
         strategy.start(grid, to_record(arrays), 4, hooks=[lambda _: ends.append(clock())])
         return min(np.diff(ends))
 

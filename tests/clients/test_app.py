@@ -101,7 +101,7 @@ def test_the_client_that_to_client_returns_is_taken():
 def test_something_else_is_refused():
     with pytest.raises(SettingsError, match="client_fn returned a str, not a NumPyClient"):
         ask(client_app(lambda _: "client"), "train", SENT)
-    failed = ask(client_app(lambda _: "client"), "train", SENT, **HOSTED)["failed"]
+    failed = ask(client_app(lambda _, i: "client"), "train", SENT, **HOSTED)["failed"]
     assert failed["reasons"] == ["client_fn returned a str, not a NumPyClient"] * 2
 
 
@@ -167,7 +167,7 @@ def test_a_missing_method_is_named():
     app = client_app(lambda _: Echo())
     with pytest.raises(ValueError, match="Echo has no method 'query'"):
         ask(app, "train.query", SENT)
-    failed = ask(app, "train.query", SENT, **HOSTED)["failed"]
+    failed = ask(client_app(numbered), "train.query", SENT, **HOSTED)["failed"]
     assert dict(failed) == {"clients": [1, 4], "reasons": ["Echo has no method 'query'"] * 2}
 
 
