@@ -73,6 +73,10 @@ MISTAKES = {
     "a class of a network": (lambda: pretrain(model=Perceptron), r"model .*Perceptron\(\)"),
     "swapped": (lambda: cp.pretrain(cp.FedAvg(), CLIENTS, Perceptron()), f"model is .*: {ORDER}"),
     "begun wrongly": (lambda: cp.pretrain(Perceptron(), cp.FedAvg(), CLIENTS), f"method.*{ORDER}"),
+    "clients of the strategy": (
+        lambda: pretrain(cp.FedAvg(clients=4)),
+        "clients = 4 of the strategy: leave it out",
+    ),
     "tasks for clients": (lambda: pretrain(clients=TASKS), "clients are Tasks"),
     "a dataset for clients": (lambda: pretrain(clients=DATA), r"TensorDataset; .*cp\.partition\("),
     "a state_dict": (lambda: pretrain(model=Perceptron().state_dict()), "model is of type Ordered"),

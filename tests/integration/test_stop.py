@@ -14,7 +14,7 @@ from tests.common.federation import Federation
 def run(folder, rounds=6, resume=False, **more):
     """Run CoPreFL; return the final arrays, its result and the reports of the hooks."""
     federation, seen = Federation.stochastic(), []
-    strategy = CoPreFL(participants=2, seed=5)
+    strategy = CoPreFL(participants=2, seed=5, clients=4)
     grid = LocalGrid(federation.coprefl_app(), nodes=2)
     result = strategy.start(
         grid, to_record(federation.arrays()), rounds, checkpoint=folder / "checkpoint",
