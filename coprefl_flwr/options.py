@@ -17,7 +17,7 @@ from typing import Any
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import LARGEST_INTEGER
-from coprefl_flwr.plugins import Value as Value
+from coprefl_flwr.named import Value as Value
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 

@@ -30,15 +30,13 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
-
-Value = bool | int | float | str
+from coprefl_flwr.named import Named, split_options
 
 GROUP = "coprefl_flwr"
 """The group of entry points that are searched."""
@@ -60,9 +58,8 @@ Registered = dict[tuple[str, str], tuple[Any, bytes]]
 REGISTERED: Registered = {}
 """By kind and name, what was registered and its source; Ray workers are given the same."""
 
-_OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
-_showing = ContextVar("showing", default="")
 _hashes: ContextVar[dict[tuple[str, str], str] | None] = ContextVar("hashes", default=None)
+_showing = ContextVar("showing", default="")
 """The command that only shows results, "" where code may be run."""
 
 
@@ -77,91 +74,6 @@ def register(kind: str, name: str, what: Any) -> None:
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise SettingsError(f"name {name!r}: must be letters, digits, '_' and '-'")
     REGISTERED[kind, name] = what, _source(name, what)
-
-
-def split_options(text: str) -> tuple[str, str]:
-    """Return a place, and the options behind the first `:` that is followed by `key=`."""
-    place, *options = _OPTIONS.split(text, maxsplit=1)
-    return place, "".join(options)
-
-
-@dataclass(frozen=True)
-class Named:
-    """What is named by a word or a place, and the options that are set for it.
-
-    The value of an option may be such a thing itself: a wrapper of Flower's wraps a strategy.
-    """
-
-    name: str
-    options: tuple[tuple[str, "Value | Named"], ...] = ()
-
-    @classmethod
-    def parse(cls, text: str, between: str = ",") -> "Named":
-        """Read NAME or NAME:key=value,key=value."""
-        name, options = split_options(text)
-        pairs = [pair.partition("=") for pair in options.split(between)] if options else []
-        for key, equals, _ in pairs:
-            if not equals:
-                raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
-        return cls(name).having({key: parsed(value) for key, _, value in pairs})
-
-    @classmethod
-    def read(cls, value: object) -> "Named":
-        """Return an option's value of this type, which may be a text with `&` for the comma.
-
-        Raises a TypeError for any other value.
-        """
-        if isinstance(value, str):
-            return cls.parse(value, "&")
-        if isinstance(value, Named):
-            return value
-        raise TypeError("must be a text")
-
-    def __str__(self) -> str:
-        """Return the text that `parse` reads."""
-        return f"{self.name}:{written(self.options)}" if self.options else self.name
-
-    def having(self, options: Mapping[str, "Value | Named"]) -> "Named":
-        """Return the same with these options, which take the place of others of their keys."""
-        return replace(self, options=tuple({**dict(self.options), **options}.items()))
-
-    def changed(self, change: Callable[[str], str]) -> "Named":
-        """Return the same with its name, and every text among its options, changed."""
-        texts = {key: change(one) for key, one in self.options if isinstance(one, str)}
-        inner = {key: one.changed(change) for key, one in self.options if isinstance(one, Named)}
-        return replace(self, name=change(self.name)).having({**texts, **inner})
-
-    def texts(self) -> Iterator[str]:
-        """Yield its name, and every text among its options."""
-        yield self.name
-        for _, one in self.options:
-            if isinstance(one, Named):
-                yield from one.texts()
-            elif isinstance(one, str):
-                yield one
-
-
-def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:
-    """Return options as texts have them: key=value,key=value."""
-
-    def text(value: Value | Named) -> str:
-        if isinstance(value, Named) and value.options:
-            return f"{value.name}:{written(value.options, '&')}"
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-    return between.join(f"{key}={text(value)}" for key, value in options)
-
-
-def parsed(text: str) -> Value:
-    """Return a value that is written within a method: true, a whole number, a number, or a text."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def is_place(kind: str, text: str) -> bool:

@@ -12,6 +12,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS
+from coprefl_flwr.named import Named, split_options
 
 CALLED = "def width(times=1, more=0):\n    return WIDTH * times + more\n"
 
@@ -70,8 +71,8 @@ def allow(monkeypatch):
     ],
 )
 def test_options_begin_after_the_last_colon_before_a_key(text, place, options):
-    assert plugins.split_options(text)[0] == place
-    assert dict(plugins.Named.parse(text).options) == options
+    assert split_options(text)[0] == place
+    assert dict(Named.parse(text).options) == options
 
 
 def test_a_file_a_module_and_an_entry_point(file, monkeypatch, entry_point):

@@ -50,6 +50,7 @@ FOUNDATION = {
     "flower",
     "handover",
     "options",
+    "named",
     "plugins",
     "prototypes",
     "seeds",
@@ -65,7 +66,7 @@ OF_SEVERAL = {"benchmarks", "deployment", "docs", "examples", "integration"}
 """Folders with tests of several modules, or of what is outside the package."""
 
 
-BUDGET = 19_340
+BUDGET = 19_700
 """Lines of code at most (`python -m tests.common.lines`); who takes mechanisms out lowers it."""
 
 

@@ -3,12 +3,12 @@
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import plugins
 from coprefl_flwr.data.image_files import without_ghostscript
 from coprefl_flwr.data.of_torch import Columns, as_dataset
 from coprefl_flwr.data.samples import Dataset
 from coprefl_flwr.errors import SettingsError, one_line, unknown
 from coprefl_flwr.files import expanded
+from coprefl_flwr.named import Named, split_options
 
 PREFIX = "hf:"
 _OPTIONS = ("label", "image", "groups", "name")
@@ -21,7 +21,7 @@ def load_hugging_face(name: str, relabel: bool) -> Dataset:
     Raises a SettingsError in one line if it is not there, offline, or not as `as_dataset` takes it.
     """
     what = f"dataset '{name}'"
-    named = plugins.Named.parse(name.removeprefix(PREFIX))
+    named = Named.parse(name.removeprefix(PREFIX))
     options = {key: str(value) for key, value in named.options}
     for key in options:
         if key not in _OPTIONS:
@@ -39,7 +39,7 @@ def files_of(name: str) -> list[Path]:
     """
     if not name.startswith(PREFIX):
         return []
-    folder = expanded(plugins.split_options(name.removeprefix(PREFIX))[0])
+    folder = expanded(split_options(name.removeprefix(PREFIX))[0])
     if not folder.is_dir():
         return []
     noted = (*_SAVED, "dataset_info.json")

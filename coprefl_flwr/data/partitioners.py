@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.named import parsed, split_options
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
@@ -186,7 +187,7 @@ def _made(what: str, kind: Any, options: dict[str, Any]) -> "Partitioner":
 
 def _options(what: str, text: str, known: list[str], clients: int) -> dict[str, Any]:
     """Return the options behind a class: what follows a comma without a key continues a list."""
-    _, written = plugins.split_options(text)
+    _, written = split_options(text)
     found: dict[str, list[Any]] = {}
     for piece in written.split(",") if written else []:
         key, equals, value = piece.partition("=")
@@ -196,7 +197,7 @@ def _options(what: str, text: str, known: list[str], clients: int) -> dict[str, 
         if name not in known or name in _NO_TEXT:
             allowed = [one for one in known if one not in (*_OURS, *_NO_TEXT)]
             raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
-        found.setdefault(name, []).append(plugins.parsed(value if equals else piece))
+        found.setdefault(name, []).append(parsed(value if equals else piece))
     options = {name: one if len(one) > 1 else one[0] for name, one in found.items()}
     if "partition_sizes" in options and not isinstance(options["partition_sizes"], list):
         options["partition_sizes"] = [options["partition_sizes"]] * clients

@@ -10,8 +10,9 @@ from types import MappingProxyType
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import Option, Value
-from coprefl_flwr.plugins import METRIC, Named, is_without_code
+from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of
 from coprefl_flwr.report.columns import COLUMNS, OWN_HEADINGS, Heading, is_column
 from coprefl_flwr.report.comparison import Printed

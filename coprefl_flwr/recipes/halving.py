@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from coprefl_flwr.plugins import Named
+from coprefl_flwr.named import Named
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.method import Methods
 

@@ -30,8 +30,8 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import HEAD, PERSONALISED, TASK, find_method
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import declared
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.entries import named_method, study_of
 from coprefl_flwr.recipes.own import resolved
 from coprefl_flwr.recipes.runs import ROLES, Run

@@ -10,8 +10,8 @@ from coprefl_flwr import plugins
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about

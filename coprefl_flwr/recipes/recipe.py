@@ -42,8 +42,8 @@ from typing import Any
 import yaml
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.named import Named, written
 from coprefl_flwr.options import Value
-from coprefl_flwr.plugins import Named, written
 from coprefl_flwr.recipes.entries import Choices, PaperTable
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of

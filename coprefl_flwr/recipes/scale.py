@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from coprefl_flwr.methods import PERSONALISED, short_forms
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.recipes.entries import named_method, study_of, with_tables
 from coprefl_flwr.recipes.runs import ROLES
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of

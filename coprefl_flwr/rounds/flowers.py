@@ -27,8 +27,8 @@ from flwr.serverapp.strategy import Strategy
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import option
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds.budget import Budget, Work
 from coprefl_flwr.rounds.checkpoint import State
 from coprefl_flwr.rounds.combine import Apart

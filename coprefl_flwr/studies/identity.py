@@ -11,8 +11,8 @@ from typing import Any
 from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.data.hugging_face import files_of
+from coprefl_flwr.named import Named, split_options
 from coprefl_flwr.options import declared
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.studies.method import Method
 
 OWN = ("model", "dataset", "partition", "metric")
@@ -67,7 +67,7 @@ def texts_of(settings: Any) -> tuple[str, ...]:
     These are files of a user's own and registered names; a module is imported once.
     """
     named = [word for text in _texts(settings) for word in text.split()]
-    words = list(dict.fromkeys(plugins.split_options(word)[0] for word in named))
+    words = list(dict.fromkeys(split_options(word)[0] for word in named))
     files = [plugins.hash_at("method", word) for word in words if ".py:" in word]
     known = [plugins.hash_at(kind, name) for kind, name in plugins.REGISTERED if name in words]
     return (*files, *known)

@@ -13,7 +13,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, RANDOM, Algorithm, find_method
 from coprefl_flwr.models.origin import FILE, comes_from_elsewhere
-from coprefl_flwr.plugins import Named
+from coprefl_flwr.named import Named
 
 
 @dataclass(frozen=True)

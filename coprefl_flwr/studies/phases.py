@@ -25,8 +25,8 @@ from coprefl_flwr.methods import (
     with_role,
 )
 from coprefl_flwr.models.precision import check_precision
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared, option
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method

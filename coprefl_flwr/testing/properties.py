@@ -10,6 +10,7 @@ import numpy as np
 from coprefl_flwr import plugins, simulation
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.methods import HEAD
+from coprefl_flwr.named import Named, parsed
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.rounds import RoundStrategy
 from coprefl_flwr.studies.build import build
@@ -35,9 +36,7 @@ def options_are_declared(case: Case) -> str:
         if not option.meaning:
             problems.append(f"{key} has no meaning; say it in option(default, meaning)")
         for value in bad_values(option):
-            problems += _accepted(
-                key, value, functools.partial(_build, case, {key: plugins.parsed(value)})
-            )
+            problems += _accepted(key, value, functools.partial(_build, case, {key: parsed(value)}))
     problems += _accepted(
         "no-such-option", "1", functools.partial(_build, case, {"no-such-option": 1})
     )
@@ -141,7 +140,7 @@ _WRITTEN = {str: "many", bool: "true", int: "7", float: "0.5"}
 def bad_values(option: Option) -> list[str]:
     """Return texts of values that an option must refuse: of wrong types, then beyond its limits."""
     kinds = {*option.kinds} | ({int} if float in option.kinds else set())
-    kinds |= {str} if plugins.Named in kinds else set()
+    kinds |= {str} if Named in kinds else set()
     bad = [text for kind, text in _WRITTEN.items() if kind not in kinds]
     if option.choices:
         bad.append("no-such-choice")
@@ -190,7 +189,7 @@ def _accepted_by_the_class(case: Case) -> Iterator[str]:
     strategy = getattr(strategy, "inner", strategy)
     for key, option in declared(type(strategy)).items():
         for value in bad_values(option) if key in case.method.options else []:
-            changes: dict[str, Any] = {option.name: plugins.parsed(value)}
+            changes: dict[str, Any] = {option.name: parsed(value)}
             make = functools.partial(dataclasses.replace, strategy, **changes)
             for problem in _accepted(option.name, value, make):
                 yield f"{type(strategy).__name__}: {problem}; call super().__post_init__() first"

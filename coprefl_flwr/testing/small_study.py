@@ -24,8 +24,8 @@ from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Algorithm
+from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value
-from coprefl_flwr.plugins import Named
 from coprefl_flwr.rounds import Round, RoundContext, RoundStrategy
 from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.rounds.run import RoundReport

@@ -24,6 +24,7 @@ from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
+from coprefl_flwr.named import Named
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.yaml_file import parse_yaml
@@ -282,7 +283,7 @@ def test_places(given):
     plugins.is_place(kind, text)
     plugins.hash_at(kind, text)
     plugins.portable(text)
-    refused(lambda: plugins.Named.parse(text))
+    refused(lambda: Named.parse(text))
     refused(lambda: plugins.resolved(text, Path.cwd()))
     refused(lambda: plugins.find(kind, text))
     with mock.patch.dict(os.environ, {"COPREFL_ALLOW": allowed}):

@@ -90,7 +90,7 @@ def test_a_false_answer_to_the_roster_costs_its_node_alone(lie, liar, caplog):
         return None
 
     app = client_app(lambda _, i: Good(i, lambda *_: None))
-    strategy = FedAvg(min_available_nodes=5)
+    strategy = FedAvg(min_available_nodes=4, evaluate_every=0)
     seen = record_samples(strategy)
     result = strategy.start(Lying(app, 5, answer), to_record(START), 1)
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])
@@ -124,7 +124,7 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
             raise ArithmeticError("no\x1b[2J\n" * 20_000)
         return Good(0, lambda *_: None)
 
-    FedAvg(min_available_nodes=2).start(
+    FedAvg(min_available_nodes=2, evaluate_every=0).start(
         LocalGrid(without_roster(client_app(answer)), 2), to_record(START), 1
     )
     (line,) = warnings_of(caplog)
@@ -136,7 +136,7 @@ def test_an_error_reply_cannot_fill_the_log_either(caplog):
 @pytest.mark.parametrize("case", LIES)
 def test_a_reply_larger_than_any_that_was_asked_for(case, caplog):
     change, reason = LIES[case]
-    result = FedAvg(min_available_nodes=5).start(
+    result = FedAvg(min_available_nodes=5, evaluate_every=0).start(
         grid("own", lie=lie_of(3, change)), to_record(START), 1
     )
     np.testing.assert_array_equal(from_record(result.arrays)["w"], [1, 1])

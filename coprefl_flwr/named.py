@@ -1,0 +1,96 @@
+"""A name with the options that are set for it, and its text: NAME:key=value,key=value."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from coprefl_flwr.errors import SettingsError
+
+Value = bool | int | float | str
+
+_OPTIONS = re.compile(r":(?=[A-Za-z][\w-]*=)")
+
+
+def split_options(text: str) -> tuple[str, str]:
+    """Return a place, and the options behind the first `:` that is followed by `key=`."""
+    place, *options = _OPTIONS.split(text, maxsplit=1)
+    return place, "".join(options)
+
+
+@dataclass(frozen=True)
+class Named:
+    """What is named by a word or a place, and the options that are set for it.
+
+    The value of an option may be such a thing itself: a wrapper of Flower's wraps a strategy.
+    """
+
+    name: str
+    options: tuple[tuple[str, "Value | Named"], ...] = ()
+
+    @classmethod
+    def parse(cls, text: str, between: str = ",") -> "Named":
+        """Read NAME or NAME:key=value,key=value."""
+        name, options = split_options(text)
+        pairs = [pair.partition("=") for pair in options.split(between)] if options else []
+        for key, equals, _ in pairs:
+            if not equals:
+                raise SettingsError(f"{text}: '{key}' has no value; write {key}=VALUE")
+        return cls(name).having({key: parsed(value) for key, _, value in pairs})
+
+    @classmethod
+    def read(cls, value: object) -> "Named":
+        """Return an option's value of this type, which may be a text with `&` for the comma.
+
+        Raises a TypeError for any other value.
+        """
+        if isinstance(value, str):
+            return cls.parse(value, "&")
+        if isinstance(value, Named):
+            return value
+        raise TypeError("must be a text")
+
+    def __str__(self) -> str:
+        """Return the text that `parse` reads."""
+        return f"{self.name}:{written(self.options)}" if self.options else self.name
+
+    def having(self, options: Mapping[str, "Value | Named"]) -> "Named":
+        """Return the same with these options, which take the place of others of their keys."""
+        return replace(self, options=tuple({**dict(self.options), **options}.items()))
+
+    def changed(self, change: Callable[[str], str]) -> "Named":
+        """Return the same with its name, and every text among its options, changed."""
+        texts = {key: change(one) for key, one in self.options if isinstance(one, str)}
+        inner = {key: one.changed(change) for key, one in self.options if isinstance(one, Named)}
+        return replace(self, name=change(self.name)).having({**texts, **inner})
+
+    def texts(self) -> Iterator[str]:
+        """Yield its name, and every text among its options."""
+        yield self.name
+        for _, one in self.options:
+            if isinstance(one, Named):
+                yield from one.texts()
+            elif isinstance(one, str):
+                yield one
+
+
+def written(options: Iterable[tuple[str, Value | Named]], between: str = ",") -> str:
+    """Return options as texts have them: key=value,key=value."""
+
+    def text(value: Value | Named) -> str:
+        if isinstance(value, Named) and value.options:
+            return f"{value.name}:{written(value.options, '&')}"
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    return between.join(f"{key}={text(value)}" for key, value in options)
+
+
+def parsed(text: str) -> Value:
+    """Return a value that is written within a method: true, a whole number, a number, or a text."""
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
