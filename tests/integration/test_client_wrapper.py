@@ -87,7 +87,8 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
         np.testing.assert_array_equal(later.train.labels, true)
     clean = build(replace(tiny_study(tiny_images, tmp_path), method="fedavg", seed=3))
     for number in range(3):
-        one, other = (client(each, "fedavg", number, "task-0") for each in (study, clean))
+        starts = ((study, name), (clean, "fedavg"))
+        one, other = (client(each, of, number, "task-0") for each, of in starts)
         np.testing.assert_array_equal(one.train.labels, other.train.labels)
         np.testing.assert_array_equal(one.test.labels, other.test.labels)
     # What is measured over all clients' data (`start-loss`) has the true labels.

@@ -23,7 +23,7 @@ from coprefl_flwr.recipes.sweep import (
     contests,
     run_recipe,
 )
-from coprefl_flwr.rounds import engine
+from coprefl_flwr.rounds import run as rounds_run
 from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
 from tests.common.checks import Killed, files
@@ -273,10 +273,10 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
         def dying(path, checkpoint, left=left):
             next(left, die)(path, checkpoint)
 
-        monkeypatch.setattr(engine, "write_checkpoint", dying)
+        monkeypatch.setattr(rounds_run, "write_checkpoint", dying)
         with pytest.raises(Killed):
             InProcess(store)([one])
-    monkeypatch.setattr(engine, "write_checkpoint", write_checkpoint)
+    monkeypatch.setattr(rounds_run, "write_checkpoint", write_checkpoint)
     assert InProcess(store)([one]) == {}
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
