@@ -128,13 +128,14 @@ def counts_of_features(stage: PersonalStage) -> Counts:
 
 def _rounds(strategy: RoundStrategy, work: Work, size: float, rounds: int) -> Counts:
     """Return what rounds of a method take, evaluations left out; `size` is its global arrays'."""
-    budget, sent = strategy.budget(work), 2.0 * work.participants * len(strategy.actions)
+    budget, actions = strategy.budget(work), getattr(strategy, "inner", strategy).actions
+    sent = 2.0 * work.participants * len(actions)
     if budget.sent is not None:
         sent = budget.sent
     fraction = work.options.get("support-fraction")
-    if strategy.server_data and not strategy.actions:  # Its work is at the server.
+    if strategy.server_data and not actions:  # Its work is at the server.
         work = Work(1, [len(strategy.server)], work.training)  # type: ignore[attr-defined]
-    elif fraction and "train" in strategy.actions:
+    elif fraction and "train" in actions:
         work = work.on_part(fraction)
     each = work.options.get("local-steps") or work.mean(work.training.steps)
     steps = work.participants * each + int(work.options.get("server-steps") or 0)

@@ -15,7 +15,7 @@ import torch
 from flwr.client import NumPyClient
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import is_buffer
+from coprefl_flwr.arrays import behind, is_buffer
 from coprefl_flwr.data import Samples
 from coprefl_flwr.models import first_names
 
@@ -47,9 +47,10 @@ class Attacker(NumPyClient):
     def spoilt(self, method, answer, sent, config):
         """Return the arrays of an answer, a list or a dict by name, with their updates changed."""
         model, first = list(self.client.model.state_dict()), first_names(self.client.model)
-        behind = [f"behind/{number}" for number in range(len(model), len(sent))]
-        named = answer if isinstance(answer, dict) else dict(zip([*model, *behind], answer))
-        before = dict(zip(dict.fromkeys([*model, *named]), sent))
+        named = answer if isinstance(answer, dict) else dict(zip(model, answer))
+        before = dict(zip(model, sent))
+        for label, arrays in config.get("extra", {}).items():
+            before = behind(before, label, arrays)
         found = dict(named)
         for name, array in named.items():
             if name not in before or is_buffer(name, before[name]):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr import plugins, seeds
-from coprefl_flwr.arrays import behind, is_buffer, to_record, weights_of, zeros_like
+from coprefl_flwr.arrays import is_buffer, to_record, weights_of, zeros_like
 from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import (
     CoPreFLClient,
@@ -17,6 +17,7 @@ from coprefl_flwr.clients.hosting import run
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import Cyclic, FedAvg
 from tests.common.federation import CPU, SIZES, Federation
 from tests.common.networks import CLASSES
@@ -111,7 +112,7 @@ def test_the_change_of_a_control_variate_is_turned_around_as_such(federation, tm
     """SCAFFOLD's c is 1 here: an answer that was turned around at it would be 2 - (c^+ - c)."""
     model = federation.arrays()
     control = {name: array + 1 for name, array in zeros_like(weights_of(model)).items()}
-    sent, config = behind(model, "control", control), CONFIG | {"scaffold-variant": "II"}
+    sent, config = model, CONFIG | {"scaffold-variant": "II", "extra": {"control": control}}
     states = ClientState(tmp_path / "honest"), ClientState(tmp_path / "attacker")
     made = [honest(federation, 1, SCAFFOLDClient, state=state) for state in states]
     plain, _ = run(made[0], "fit", sent, config)
@@ -181,7 +182,8 @@ def test_a_link_of_a_chain_sends_on_what_it_made_of_the_model(federation):
     """Client 2 is the attacker; the chain by hand, link by link."""
     strategy, arrays = Cyclic(participants=4, seed=1), federation.arrays()
     found = started(federation, strategy, SIGN_FLIP)
-    for link in strategy.chain(1):
+    drawn = RoundContext(strategy, Listed(range(4)))
+    for link in drawn.random("order").permutation(4):
         after = trained(federation, strategy, link, arrays)
         if link == 2:
             after |= {n: before - (after[n] - before) for n, before in weights_of(arrays).items()}

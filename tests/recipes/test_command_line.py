@@ -220,7 +220,8 @@ def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
     settings = read_recipe(TEMPLATE).settings
     assert {"rounds", "local-steps", "learning-rate", "task-learning-rate"} <= settings.keys()
     assert all(
-        "meta-learning-rate=" in one.start for one in read_recipe(TEMPLATE).entrants[2].candidates()
+        "meta-learning-rate=" in str(one.start)
+        for one in read_recipe(TEMPLATE).entrants[2].candidates()
     )
 
 

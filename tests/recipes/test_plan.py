@@ -149,7 +149,7 @@ def test_published_data_need_not_be_at_hand(recipe_of, store):
 
 
 def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypatch):
-    monkeypatch.setattr(FedAvg, "local_training", False)
+    monkeypatch.setattr(FedAvg, "actions", ("train.query",))
     recipe = recipe_of(methods=["fedavg"])
     of = plan_of(recipe, store)
     assert math.isnan(of.together.counts.gradients)
