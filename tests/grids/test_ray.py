@@ -144,7 +144,9 @@ def test_arrays_of_all_messages_are_put_once(hosts, monkeypatch):
     put, seen = ray.put, []
     monkeypatch.setattr(ray, "put", lambda value: seen.append(value) or put(value))
     federation = Federation.stochastic()
-    trained(RayGrid(federation.torch_app(), 2, hosts=hosts), FedAvg(), federation, 3)
+    trained(
+        RayGrid(federation.torch_app(), 2, hosts=hosts), FedAvg(evaluate_every=0), federation, 3
+    )
     arrays = [one for one in seen if isinstance(one, dict)]
     assert [one.keys() for one in arrays] == 3 * [federation.start.keys()]
 
