@@ -109,7 +109,7 @@ tests: export RAY_worker_niceness = 0
 tests: install
 	@echo "with the newest flwr and with $(LOWEST), the lowest that is allowed"
 	python -m pip install --quiet --no-deps --upgrade --target .lowest "flwr==$(LOWEST)"
-	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target recipes-tests examples-tests flower-tests other-ray-tests other-tests lowest-flower-tests lowest-tests types
+	$(MAKE) --no-print-directory --jobs=$(JOBS) --output-sync=target other-tests examples-tests flower-tests recipes-tests other-ray-tests lowest-flower-tests lowest-tests types
 
 # Rays find each other by their folder: of those that run at once each has its own, with a short name.
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
