@@ -117,6 +117,25 @@ def test_no_two_rooms_import_each_other():
     assert both == []
 
 
+def imports_of(path):
+    """Return the modules of the package that a file imports when it is loaded, as files."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("coprefl_flwr"):
+            base = PACKAGE.joinpath(*node.module.split(".")[1:])
+            for name in [base, *(base / alias.name for alias in node.names)]:
+                found |= {one for one in (name.with_suffix(".py"),) if one.exists()}
+    return found
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Taken away are, again and again, modules that import none of those that are left."""
+    left = {path: imports_of(path) for path in PACKAGE.rglob("*.py")}
+    while free := {path for path, found in left.items() if not found & left.keys()}:
+        left = {path: found for path, found in left.items() if path not in free}
+    assert sorted(left) == []
+
+
 def test_no_file_is_longer_than_450_lines():
     lengths = {path: len(path.read_text().splitlines()) for path in files()}
     assert {str(path): length for path, length in lengths.items() if length > 450} == {}
