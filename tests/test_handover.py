@@ -92,7 +92,7 @@ def test_a_round_on_the_local_grid_serialises_nothing(monkeypatch):
     def run(rounds):
         made.clear()
         start, grid = to_record(federation.arrays()), federation.grid("2", CoPreFLClient)
-        CoPreFL(participants=3, evaluate_every=1, min_available_nodes=2).start(grid, start, rounds)
+        CoPreFL(participants=3, clients=grid.clients).start(grid, start, rounds)
         return len(made)
 
     monkeypatch.setattr(handover, "FlowerArray", counted)
