@@ -50,7 +50,8 @@ def forest(claims: Sequence[tuple[Any, Verdict]]) -> Figure:
     panel.set_xlabel(
         "Difference in margins; to the right as claimed", fontsize=8.5, color=style.INK
     )
-    panel.xaxis.set_label_coords(0.98, -0.06 * 5 / figure.get_figheight(), panel.transAxes)
+    below = 0.36 / max(figure.get_figheight() - 0.9, 0.5)  # Inches, as parts of the axis.
+    panel.xaxis.set_label_coords(0.98, -below, panel.transAxes)
     panel.xaxis.label.set_ha("right")
     panel.tick_params(axis="x", labelsize=8.5, color=style.INK, labelcolor=style.INK)
     panel.tick_params(axis="y", length=0)
