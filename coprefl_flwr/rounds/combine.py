@@ -129,7 +129,7 @@ class Chain(Rule):
     """The arrays go from one client to the next, in the order in which the clients are named.
 
     A client that fails is skipped: the next one gets what the last good one returned. A chain runs
-    on one node (see `RoundStrategy.segments`), which returns the last client's arrays.
+    on one node (see `RoundContext.chain`), which returns the last client's arrays.
     """
 
     name = "chain"

@@ -107,18 +107,19 @@ class RoundContext:
         clients, wanted = self._clients(), options.participants
         if options.fraction_train is not None:
             wanted = max(1, int(options.fraction_train * len(clients)))
-        if wanted is None or wanted >= len(clients):
-            return list(clients)
-        positions = self.random("participants").choice(len(clients), wanted, replace=False)
-        return sorted(clients[position] for position in positions)
+        return self._drawn(clients, len(clients) if wanted is None else wanted, "participants")
 
     def evaluating(self) -> list[int]:
         """Draw the clients that evaluate the model, ascending: by `fraction_evaluate`."""
-        clients, fraction = self._clients(), self.run.fraction_evaluate
-        if fraction == 1:
+        clients = self._clients()
+        number = max(1, int(self.run.fraction_evaluate * len(clients)))
+        return self._drawn(clients, number, "evaluating")
+
+    def _drawn(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
+        """Return so many of the clients, or all there are, ascending."""
+        if number >= len(clients):
             return list(clients)
-        number = max(1, int(fraction * len(clients)))
-        positions = self.random("evaluating").choice(len(clients), number, replace=False)
+        positions = self.random(purpose).choice(len(clients), number, replace=False)
         return sorted(clients[position] for position in positions)
 
     def _clients(self) -> Sequence[int]:

@@ -73,7 +73,7 @@ class FlowerStrategy(RoundStrategy):
         super().__post_init__()
         values = {name: getattr(self, name) for name in self.arguments}
         self.flower = copy.deepcopy(given) if given else self.made(values)
-        setattr(_innermost(self.flower), "fraction_train", 0.0)  # noqa: B010
+        _innermost(self.flower).fraction_train = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle it by Flower's class, as its own is made while the program runs."""

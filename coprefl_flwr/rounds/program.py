@@ -99,10 +99,14 @@ class RoundProgram(RoundOptions, ABC):
             return UNKNOWN
         return Budget(work.travel, work.participants * work.visited)
 
+    @property
+    def rounds_to_evaluation(self) -> int:
+        """Rounds between evaluations on clients; 0: never, as where the method asks no client."""
+        return self.evaluate_every if self.fraction_evaluate and self.actions else 0
+
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
-        """Return whether all clients evaluate the model after a round."""
-        asked = self.fraction_evaluate and self.actions  # A method without clients asks none.
-        every = self.evaluate_every if asked else 0
+        """Return whether clients evaluate the model after a round."""
+        every = self.rounds_to_evaluation
         return bool(every) and (server_round % every == 0 or server_round == last_round)
 
     def evaluation_exchange(

@@ -111,7 +111,7 @@ class Run:
     def all_rounds(self) -> RunResult:
         """Run the rounds that are left; return the last model and what every round measured."""
         began = time.monotonic()
-        if self.evaluate_fn and self.first == 1:
+        if self.first == 1:
             self._evaluate_on_server(0)
         done = self.first - 1
         if done and self.stop and self.stop(self._report(done, 0.0)):
@@ -138,8 +138,7 @@ class Run:
         began = time.monotonic()
         self.train(server_round)
         self.evaluate(server_round)
-        if self.evaluate_fn:
-            self._evaluate_on_server(server_round)
+        self._evaluate_on_server(server_round)
         report = self._report(server_round, time.monotonic() - began)
         if server_round < self.num_rounds and self.stop is not None and self.stop(report):
             self.num_rounds = server_round
@@ -154,8 +153,7 @@ class Run:
 
         Raises a RunFailedError if too many did, or the clients' program is to blame.
         """
-        self.link.new_round()
-        self.link.traffic = Traffic(size(self.arrays))
+        self.begin_round()
         most = self.strategy.max_failed_rounds
         for attempt in range(most):
             before = copy.deepcopy(self.state)
@@ -174,14 +172,19 @@ class Run:
                     raise RunFailedError(f"{failed}, last: {failure}") from failure
         self.end_round(server_round, attempt, arrays, metrics)
 
+    def begin_round(self) -> None:
+        """Forget what failed in the round before, and count anew what is sent."""
+        self.link.new_round()
+        self.link.traffic = Traffic(size(self.arrays))
+
     def context(self, server_round: int, attempt: int = 0) -> RoundContext:
         """Return what the program of a round may ask."""
-        self._stateful = set()
         run = self.strategy, self.link
         return RoundContext(*run, server_round, attempt, self.state, self.versions)
 
     def _attempt(self, ctx: RoundContext) -> tuple[Arrays, Metrics]:
         """Send the program the replies to its exchanges until it returns the new model."""
+        self._stateful = set()
         # Only to be read: hooks may have kept them, and another attempt begins with them.
         program = self.strategy.program(ctx, read_only(self.arrays))
         try:
@@ -253,13 +256,12 @@ class Run:
 
     def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
         """Return an evaluation's exchange; where training used clients' states, it does too."""
-        stateful, ctx = bool(self._stateful), self.context(server_round)
-        clients = ctx.evaluating()
-        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, clients)
-        return ctx, replace(exchange, stateful=stateful)
+        ctx = self.context(server_round)
+        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
+        return ctx, replace(exchange, stateful=bool(self._stateful))
 
     def _evaluate_on_server(self, server_round: int) -> None:
-        """Call the user's `evaluate_fn`."""
+        """Call the user's `evaluate_fn`, if there is one."""
         if self.evaluate_fn is None:
             return
         metrics = self.evaluate_fn(server_round, to_record(self.arrays, copy=False))

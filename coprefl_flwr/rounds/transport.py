@@ -336,7 +336,7 @@ def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tu
 
 
 def _empty(message: Message) -> None:
-    """Take the arrays out of a reply that was read: Flower's loop keeps it until the next ones."""
+    """Take the arrays out of a reply that was read: its grid may keep it until the next ones."""
     if not message.has_error():
         for name in records_of(message.content, ArrayRecord):
             del message.content[name]

@@ -20,7 +20,6 @@ from coprefl_flwr.rounds.context import Listed, RoundContext
 from coprefl_flwr.rounds.exchange import Exchange, Replies, Round
 from coprefl_flwr.rounds.program import RoundProgram
 from coprefl_flwr.rounds.run import Run, logger
-from coprefl_flwr.rounds.traffic import Traffic, size
 
 
 @dataclass(eq=False)
@@ -52,16 +51,10 @@ def configure_train(
     run = now.run
     # A copy, as the wrapper may change its record later.
     run.arrays = from_record(arrays)
-    run.link.new_round()
-    run.link.traffic = Traffic(size(run.arrays))
+    run.begin_round()
     ctx = run.context(server_round)
     now.program = strategy.program(ctx, run.arrays)
     now.asked = next(now.program)
-    if run.link.roster.shared is not None:
-        raise SettingsError(
-            "inside a wrapper such as Flower's DifferentialPrivacy every node must be one "
-            "client, but these nodes add up the results of the several that they host"
-        )
     return run.messages(ctx, now.asked, config)
 
 
@@ -120,6 +113,11 @@ def aggregate_evaluate(
 
 def _check(strategy: RoundProgram, arrays: Arrays) -> None:
     """Raise a SettingsError for a strategy that no wrapper can drive."""
+    if isinstance(strategy.clients, int):
+        raise SettingsError(
+            f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
+            "every node must be one client, and nodes that host several add up their results"
+        )
     if strategy.robust:
         raise SettingsError(
             f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "

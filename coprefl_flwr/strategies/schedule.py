@@ -66,7 +66,7 @@ class Schedule(RoundStrategy):
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
         """Count the rounds of each phase by themselves; the last of each is evaluated too."""
-        before, every = self.phase(server_round)[1], self.evaluate_every
+        before, every = self.phase(server_round)[1], self.rounds_to_evaluation
         ends = [self.phase(server_round + 1)[1], last_round]
         return bool(every) and ((server_round - before) % every == 0 or server_round in ends)
 

@@ -24,7 +24,7 @@ class TaskSettings:
 
     tasks: int = option(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = option(5, "classes a task draws", minimum=2)
-    head: Method = option(  # noqa: RUF009
+    head: Method = option(
         FRESH,
         "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
         "classes are the pre-training's, or one computed from the clients' features in round 0, "
@@ -56,7 +56,7 @@ class TaskSettings:
         above=0,
         maximum=0.99,
     )
-    task_method: Method = option(  # noqa: RUF009
+    task_method: Method = option(
         Method.parse("fedavg"),
         "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`",
     )

@@ -42,7 +42,7 @@ class FolderSettings:
         "give every client a model of its own, over frozen features",
         choices=(STARTS, PERSONALISED),
     )
-    method: Methods = option(  # noqa: RUF009
+    method: Methods = option(
         Methods.read("random fedavg coprefl"),
         "methods to compare, separated by spaces; each may have settings of its own as in "
         "`coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",

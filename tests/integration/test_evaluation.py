@@ -9,7 +9,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProx
+from coprefl_flwr.strategies import CoPreFL, FedAvg, FedProx, Schedule
 
 START = {"w": np.zeros(2, np.float32)}
 
@@ -47,7 +47,8 @@ def test_all_clients_evaluate_after_every_round_as_under_flowers_fedavg():
 @pytest.mark.parametrize("options", [{"fraction_evaluate": 0.0}, {"evaluate_every": 0}])
 def test_none_evaluates_where_that_is_set(options):
     asked = []
-    FedAvg(**options).start(grid(asked), to_record(START), 2)
+    for strategy in (FedAvg(**options), Schedule([(FedAvg(**options), 1), (FedAvg(), 1)])):
+        strategy.start(grid(asked), to_record(START), 2)
     assert asked == []
 
 

@@ -1,6 +1,7 @@
 """What the base of all strategies promises, tried with toy clients that count or misbehave."""
 
 import logging
+import math
 import re
 
 import numpy as np
@@ -310,6 +311,23 @@ def test_a_wrapper_around_one_exchange_works_where_a_node_is_a_client(strategy):
     wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e6, 3)
     result = wrapped.start(LocalGrid(app, nodes=3), to_record(start), 1)
     np.testing.assert_allclose(from_record(result.arrays)["w"], [3.0, 4.0], rtol=1e-6)
+
+
+def test_a_failed_round_inside_a_wrapper_is_not_repeated():
+    """Replies to a second attempt would not go through the wrapper, which clips them."""
+    fits = []
+
+    class Single(NumPyClient):
+        def fit(self, parameters, config):
+            fits.append(config["client"])
+            return [parameters[0] + 1], 1, {"loss": math.nan if config["client"] == 2 else 1.0}
+
+    grid = LocalGrid(client_app(lambda _: Single()), nodes=3)
+    strategy = FedAvg(min_replies=3, min_available_nodes=3)
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1e6, 3)
+    with pytest.raises(RunFailedError, match="round 1: train: 2 good replies of 3, needed are 3"):
+        wrapped.start(grid, to_record({"w": np.float32([1.0, 2.0])}), 2)
+    assert sorted(fits) == [0, 1, 2]
 
 
 NO_FOLDERS = ["", ".", "..", ".x", "-x", "a/b", "a\\b", "../a", "/a", "a b", "a\n"]
