@@ -9,7 +9,7 @@ OF_ROUNDS := $(addprefix tests/integration/test_,hostile.py memory.py mods.py pr
 # Of the tests of processes on Ray those of messages, which flwr makes.
 OF_MESSAGES := $(addprefix tests/grids/test_ray.py::test_,the_numbers_of_the_grid_in_this_process an_exception_is_the_error_reply_of_the_other_grid)
 # What is run with other versions of flwr than that which is installed.
-WITH_OTHERS := tests/rounds tests/grids/test_local.py $(OF_MESSAGES) tests/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
+WITH_OTHERS := tests/federation tests/grids/test_local.py $(OF_MESSAGES) tests/federation/test_client_state.py $(SOME_STRATEGIES) $(OF_ROUNDS)
 FLOWER_WITH_OTHERS := not every_method and not personalised_methods and not wrong_setting
 # Of the tests that start no Ray those that take longest, in two jobs of their own.
 RECIPES := tests/recipes $(wildcard tests/integration/test_recipes_*.py)
@@ -115,13 +115,13 @@ tests: install
 ALONE = folder=$$(mktemp -d /tmp/ray.XXXXXX); trap 'rm -rf "$$folder"' EXIT; RAY_TMPDIR=$$folder
 
 flower-tests:
-	$(ALONE) pytest -m "ray and not deployment" tests/test_flower.py
+	$(ALONE) pytest -m "ray and not deployment" tests/federation/test_flower.py
 
 other-ray-tests:
-	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/test_flower.py
+	$(ALONE) pytest -m "ray and not deployment" --ignore=tests/federation/test_flower.py
 
 lowest-flower-tests:
-	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
+	$(ALONE) PYTHONPATH=$(CURDIR)/.lowest pytest tests/federation/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 recipes-tests:
 	$(FILLING) pytest -m "not ray and not deployment" $(RECIPES)
@@ -142,7 +142,7 @@ newest: install
 	python -m pip install --quiet --no-deps --target .newest flwr
 	@PYTHONPATH=$(CURDIR)/.newest python -c "import flwr, importlib.metadata as of; print('with flwr', of.version('flwr'), 'of', flwr.__file__)"
 	PYTHONPATH=$(CURDIR)/.newest pytest $(WITH_OTHERS)
-	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest tests/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
+	$(ALONE) PYTHONPATH=$(CURDIR)/.newest pytest tests/federation/test_flower.py -k "$(FLOWER_WITH_OTHERS)"
 
 deployment-test: install
 	pytest -m deployment tests/deployment

@@ -21,16 +21,16 @@ from torch import Tensor
 
 from benchmarks.measure import machine
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import FedPCLClient, TorchClient, client_app
 from coprefl_flwr.data import Dataset, ImageDataset, Samples
 from coprefl_flwr.data.features import features_of
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.models.lightweight import WIDTH, lightweight_model, projection_head
-from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedAvg, FedPCL, RoundStrategy
 
 CLIENTS, SAMPLES, CLASSES, SHAPE = 5, 100, 10, (3, 32, 32)

@@ -14,16 +14,16 @@ from torch import nn
 from benchmarks.processes import Stopwatch, child_of
 from benchmarks.workloads import MEAN, POPULATION, SEED, STD, WIDTH, WORKLOADS, Workload, data
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, FedPCLClient, TorchClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples
 from coprefl_flwr.data.features import FeatureDataset
+from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.run import Hook, RoundReport
+from coprefl_flwr.federation.strategy import RoundStrategy
 from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
-from coprefl_flwr.prototypes import no_prototypes
-from coprefl_flwr.rounds.run import Hook, RoundReport
-from coprefl_flwr.rounds.strategy import RoundStrategy
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL
 
 STRATEGIES: dict[str, type[RoundStrategy]] = {

@@ -20,6 +20,7 @@ from coprefl_flwr.plugins import register as register
 if TYPE_CHECKING:
     from coprefl_flwr.clients import query_reply as query_reply
     from coprefl_flwr.data import load_dataset as load_dataset
+    from coprefl_flwr.federation import of_flower as of_flower
     from coprefl_flwr.front import Clients as Clients
     from coprefl_flwr.front import StartsResult as StartsResult
     from coprefl_flwr.front import Tasks as Tasks
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from coprefl_flwr.front import pretrain as pretrain
     from coprefl_flwr.front import tasks as tasks
     from coprefl_flwr.learning import ServerData as ServerData
-    from coprefl_flwr.rounds import of_flower as of_flower
     from coprefl_flwr.strategies import *  # noqa: F403
 
 __version__ = "0.2.0"
@@ -41,7 +41,7 @@ FOUND = {
     ),
     "data": ("load_dataset",),
     "learning": ("ServerData",),
-    "rounds": ("of_flower",),
+    "federation": ("of_flower",),
     "clients": ("query_reply",),
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),

@@ -11,7 +11,7 @@ from flwr.app import Context
 from flwr.client import NumPyClient
 
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.flower import without_colours
+from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:

@@ -19,11 +19,11 @@ from torch import nn
 from coprefl_flwr import plugins, strategies
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.federation.flower_strategies import VERSION, FlowerStrategy, adapted
+from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
-from coprefl_flwr.rounds.bounds import Bounds
-from coprefl_flwr.rounds.flowers import VERSION, FlowerStrategy, adapted
-from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 
 RANDOM = "random"

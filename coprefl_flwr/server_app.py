@@ -4,7 +4,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
-from coprefl_flwr.flower import end_log_with, plain_log, without_colours
+from coprefl_flwr.federation.flower import end_log_with, plain_log, without_colours
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 

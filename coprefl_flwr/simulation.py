@@ -19,7 +19,7 @@ from pathlib import Path
 
 import coprefl_flwr
 from coprefl_flwr.errors import RunFailedError, SettingsError, unknown
-from coprefl_flwr.flower import check_cluster, flat, given_config
+from coprefl_flwr.federation.flower import check_cluster, flat, given_config
 from coprefl_flwr.options import Value
 
 SCRIPT = Path(__file__).with_name("simulate.sh")

@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coprefl_flwr.clients import StatefulClient
+from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation.options import RoundOptions
+from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
     HEAD,
@@ -26,10 +30,6 @@ from coprefl_flwr.methods import (
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.recipes.command_line import _parser
 from coprefl_flwr.report.columns import COLUMNS
-from coprefl_flwr.rounds.bounds import Bounds
-from coprefl_flwr.rounds.budget import Budget, Work
-from coprefl_flwr.rounds.options import RoundOptions
-from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
 

@@ -12,49 +12,45 @@ TESTS = Path(__file__).parent
 ABOVE = {
     "front": {"studies", "report", "methods"},
     "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
-    "testing": {"studies", "methods"},
+    "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
     "client_app": {"studies"},
+    "simulation": {"server_app", "client_app"},
     "studies": {"methods", "report"},
     "methods": set(),
     "report": set(),
-    "strategies": {"rounds", "learning"},
-    "clients": {"rounds", "learning", "data", "models"},
-    "grids": set(),
+    "strategies": {"federation", "learning"},
+    "clients": {"federation", "learning", "data", "models"},
+    "grids": {"federation"},
     "learning": {"data", "models"},
-    "rounds": {"data", "models"},
+    "federation": {"data"},
     "models": {"data"},
     "data": set(),
 }
 """By room what it may import besides the small files at the top."""
-LOWER = {"strategies", "clients", "grids", "rounds", "learning", "data", "models"}
+LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
     "front",
     "recipes",
     "testing",
     "server_app",
     "client_app",
+    "simulation",
     "studies",
     "methods",
     "report",
 )
 FOUNDATION = {
-    "allocator",
     "arrays",
     "checksums",
-    "client_state",
     "cores",
     "errors",
-    "failures",
     "files",
-    "flower",
     "handover",
     "options",
     "named",
     "plugins",
-    "prototypes",
     "seeds",
-    "simulation",
     "transfer",
 }
 """Small files that every room may import, and that import nothing but each other."""

@@ -7,8 +7,8 @@ its import takes, which in a deployment every message would pay.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from coprefl_flwr.clients.app import client_app as client_app
-from coprefl_flwr.clients.app import query_reply as query_reply
+from coprefl_flwr.clients.query import query_reply as query_reply
+from coprefl_flwr.federation.client_app import client_app as client_app
 
 if TYPE_CHECKING:
     from coprefl_flwr.clients.coprefl import CoPreFLClient as CoPreFLClient

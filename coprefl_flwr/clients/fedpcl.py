@@ -14,8 +14,8 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import Objective, class_means
 from coprefl_flwr.learning.noise import Noise
+from coprefl_flwr.learning.prototypes import padded, unit_rows
 from coprefl_flwr.models import load_arrays, model_arrays
-from coprefl_flwr.prototypes import padded, unit_rows
 
 FAR = -1e9
 """Score of a class that no client holds, finite so that a loss stays a number."""

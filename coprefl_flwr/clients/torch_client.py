@@ -12,10 +12,10 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.of_torch import as_samples
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning import (
     EVALUATION_BATCH,
     LocalTraining,
@@ -154,7 +154,7 @@ class TorchClient(NumPyClient):
 
 
 class StatefulClient(TorchClient):
-    """A client with a state of its own, in files (see `coprefl_flwr.client_state`).
+    """A client with a state of its own, in files (see `coprefl_flwr.federation.client_state`).
 
     `state` is `ClientState(folder)`, on a disk that outlives the process. `initial` is, for methods
     whose state is weights of the client's own, what these begin with: `model` may be shared by

@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
 from coprefl_flwr.errors import SettingsError, one_line, short
+from coprefl_flwr.federation import of_flower
 from coprefl_flwr.front.held import Clients, Tasks
-from coprefl_flwr.rounds import of_flower
 from coprefl_flwr.strategies import RoundStrategy
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
+from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.front.arguments import (
     check_module,
     check_tasks,
@@ -40,7 +41,6 @@ from coprefl_flwr.options import declared
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.starts import summary_table
-from coprefl_flwr.rounds.robust import AGGREGATION
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.report import figures, results
-from coprefl_flwr.rounds.checkpoint import History
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

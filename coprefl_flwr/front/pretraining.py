@@ -16,6 +16,9 @@ from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.federation.checkpoint import History
+from coprefl_flwr.federation.progress import PRETRAINING_KIND
+from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.front.arguments import check_module, checked_method
 from coprefl_flwr.front.held import Clients, as_arguments, clients_of
 from coprefl_flwr.front.running import (
@@ -29,9 +32,6 @@ from coprefl_flwr.front.running import (
 from coprefl_flwr.methods import PRETRAINING, Algorithm
 from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
 from coprefl_flwr.options import declared
-from coprefl_flwr.rounds.checkpoint import History
-from coprefl_flwr.rounds.progress import PRETRAINING_KIND
-from coprefl_flwr.rounds.strategy import ROUNDS
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies import populations as of_studies
 from coprefl_flwr.studies.method import Method, Methods

@@ -19,6 +19,8 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, short
+from coprefl_flwr.federation.flower import without_colours
+from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.files import (
     check_own,
     expanded,
@@ -27,10 +29,8 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
-from coprefl_flwr.flower import without_colours
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.models import as_array, computing
-from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.stage import Stage, check_folders, run_stage
 from coprefl_flwr.studies.study import Study, StudyFolder, check_place
 

@@ -12,10 +12,10 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.allocator import keep_freed_memory
 from coprefl_flwr.errors import ENDS, said
-from coprefl_flwr.failures import place
-from coprefl_flwr.flower import enter_run, name_message
+from coprefl_flwr.federation.allocator import keep_freed_memory
+from coprefl_flwr.federation.failures import place
+from coprefl_flwr.federation.flower import enter_run, name_message
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -22,7 +22,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.cores import one_thread
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
-from coprefl_flwr.flower import check_ray_address, enter_run, without_colours
+from coprefl_flwr.federation.flower import check_ray_address, enter_run, without_colours
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
 from coprefl_flwr.handover import NUMPY, records_of
 

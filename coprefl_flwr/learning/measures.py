@@ -160,7 +160,7 @@ def class_means(
     """Return a client's prototypes: the mean of z(x) over its samples of a class (FedPCL, eq. 5).
 
     `represent` gives z, (b, d), of a batch; in eval mode, or z would depend on the batch. `like` is
-    a set of prototypes (see `coprefl_flwr.prototypes`) of the shapes and dtypes to return; a class
+    a set of prototypes (see `learning.prototypes`) of the shapes and dtypes to return; a class
     without samples has zeros.
     """
     classes, size = like["prototypes"].shape

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
+from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -36,7 +37,6 @@ from coprefl_flwr.files import (
     remove_unfinished,
     write_atomically,
 )
-from coprefl_flwr.flower import without_colours
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns

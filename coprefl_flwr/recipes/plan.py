@@ -23,6 +23,7 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.data.features import FeatureDataset
 from coprefl_flwr.data.sizes import SIZES
 from coprefl_flwr.errors import one_line
+from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
 from coprefl_flwr.models import model_arrays
@@ -32,7 +33,6 @@ from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, choose, contests
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.table import NONE, Column, Number, Table
-from coprefl_flwr.rounds.progress import quiet_flower
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import (
     Computing,

@@ -18,6 +18,7 @@ from coprefl_flwr import client_app, plugins, seeds
 from coprefl_flwr.cores import one_thread
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes.halving import best, shortened
@@ -36,7 +37,6 @@ from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
-from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.method import START
 from coprefl_flwr.studies.stage import run_stage
 from coprefl_flwr.studies.study import Track

@@ -19,7 +19,7 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds.run import Hook
+from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Track

@@ -20,12 +20,12 @@ import torch
 from coprefl_flwr import plugins
 from coprefl_flwr.cores import MOST_WORKERS, cores
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
+from coprefl_flwr.federation.progress import Part, Progress
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, attempt
 from coprefl_flwr.recipes.work import Piece, Work
-from coprefl_flwr.rounds.progress import Part, Progress
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.study import Track
 

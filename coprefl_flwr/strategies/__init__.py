@@ -3,11 +3,11 @@
 A method is what the server does in a round; each has a file of its own.
 """
 
-from coprefl_flwr.rounds.exchange import Exchange as Exchange
-from coprefl_flwr.rounds.exchange import Replies as Replies
-from coprefl_flwr.rounds.exchange import Round as Round
-from coprefl_flwr.rounds.run import RoundReport as RoundReport
-from coprefl_flwr.rounds.strategy import RoundStrategy as RoundStrategy
+from coprefl_flwr.federation.exchange import Exchange as Exchange
+from coprefl_flwr.federation.exchange import Replies as Replies
+from coprefl_flwr.federation.exchange import Round as Round
+from coprefl_flwr.federation.run import RoundReport as RoundReport
+from coprefl_flwr.federation.strategy import RoundStrategy as RoundStrategy
 from coprefl_flwr.strategies.centralised import Centralised as Centralised
 from coprefl_flwr.strategies.centralised import CentralisedHybrid as CentralisedHybrid
 from coprefl_flwr.strategies.coprefl import CoPreFL as CoPreFL

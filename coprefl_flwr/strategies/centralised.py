@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Budget, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning import LocalTraining

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.learning.meta import Losses, Terms, descend, meta_gradient, sum_and_variance
-from coprefl_flwr.options import option
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     LossMoments,
@@ -15,6 +13,8 @@ from coprefl_flwr.rounds import (
     RoundStrategy,
     Work,
 )
+from coprefl_flwr.learning.meta import Losses, Terms, descend, meta_gradient, sum_and_variance
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Budget, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation import Budget, Round, RoundContext, RoundStrategy, Work
 
 
 class Cyclic(RoundStrategy):

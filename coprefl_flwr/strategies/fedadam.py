@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)

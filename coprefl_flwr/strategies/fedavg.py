@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

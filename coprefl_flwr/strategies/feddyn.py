@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

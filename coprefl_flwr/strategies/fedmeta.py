@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)

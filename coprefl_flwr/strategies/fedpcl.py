@@ -6,9 +6,7 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.options import option
-from coprefl_flwr.prototypes import aggregated, no_prototypes, padded, unit_rows
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     MessageConfig,
@@ -19,13 +17,15 @@ from coprefl_flwr.rounds import (
     RoundStrategy,
     Work,
 )
+from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)
 class FedPCL(RoundStrategy):
     """FedPCL (Tan et al. 2022, arxiv.org/abs/2209.10083), Algorithm 1.
 
-    The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
+    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
     `no_prototypes`. Round 1 only collects those of the untrained heads: without prototypes there is
     no loss. The local sets that a round sends are those of the clients that answered the last one.
     The variants are those of Table 6 and, "contrastive", of Table 5, whose other two losses are

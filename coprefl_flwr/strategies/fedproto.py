@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.options import option
-from coprefl_flwr.prototypes import aggregated, no_prototypes
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     Network,
@@ -15,13 +13,15 @@ from coprefl_flwr.rounds import (
     RoundStrategy,
     Work,
 )
+from coprefl_flwr.learning.prototypes import aggregated, no_prototypes
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)
 class FedProto(RoundStrategy):
     """FedProto (Tan et al. 2022, arxiv.org/abs/2105.00243), Algorithm 1.
 
-    The global arrays are a set of prototypes (see `coprefl_flwr.prototypes`); start with
+    The global arrays are a set of prototypes (see `coprefl_flwr.learning.prototypes`); start with
     `no_prototypes`. In round 1, without any, clients minimise the cross-entropy alone.
     """
 

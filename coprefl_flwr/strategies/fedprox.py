@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext, RoundStrategy
 
 
 @dataclass(kw_only=True, eq=False)

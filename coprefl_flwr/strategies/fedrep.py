@@ -2,7 +2,7 @@
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     Mean,

@@ -9,9 +9,7 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.learning.meta import descend, meta_gradient
-from coprefl_flwr.options import option
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Accumulator,
     Exchange,
     LossMoments,
@@ -20,7 +18,9 @@ from coprefl_flwr.rounds import (
     RoundContext,
     RoundStrategy,
 )
-from coprefl_flwr.rounds.budget import Budget, Work
+from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.learning.meta import descend, meta_gradient
+from coprefl_flwr.options import option
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData

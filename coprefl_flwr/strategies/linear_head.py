@@ -7,8 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.options import option
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     HeadLayer,
@@ -18,6 +17,7 @@ from coprefl_flwr.rounds import (
     Total,
     Work,
 )
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)

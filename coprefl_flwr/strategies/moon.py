@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.options import option
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     Mean,
@@ -15,6 +14,7 @@ from coprefl_flwr.rounds import (
     RoundStrategy,
     Work,
 )
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)

@@ -6,8 +6,8 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 
 
 @dataclass(kw_only=True, eq=False)

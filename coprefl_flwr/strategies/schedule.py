@@ -5,9 +5,9 @@ from typing import Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.rounds import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
-from coprefl_flwr.rounds.budget import UNKNOWN
-from coprefl_flwr.rounds.strategy import ROUNDS, RUN_OPTIONS, of_run
+from coprefl_flwr.federation import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation.budget import UNKNOWN
+from coprefl_flwr.federation.strategy import ROUNDS, RUN_OPTIONS, of_run
 
 
 class Schedule(RoundStrategy):

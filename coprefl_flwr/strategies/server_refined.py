@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.federation import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
+from coprefl_flwr.federation.options import DRAWN
+from coprefl_flwr.federation.strategy import of_run
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
-from coprefl_flwr.rounds.options import DRAWN
-from coprefl_flwr.rounds.strategy import of_run
 
 if TYPE_CHECKING:
     from coprefl_flwr.learning.server_data import ServerData

@@ -1,7 +1,7 @@
 """Solo: every client trains by itself."""
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.rounds import (
+from coprefl_flwr.federation import (
     Budget,
     Exchange,
     Network,

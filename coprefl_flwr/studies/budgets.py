@@ -11,8 +11,8 @@ from typing import NamedTuple
 from torch import nn
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation import Work
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.rounds import Work
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import PRETRAINING

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
+from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.files import remove_named
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.personal_data import FEATURE_FILE
 from coprefl_flwr.studies.personalised import Personalised

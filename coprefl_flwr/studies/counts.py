@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.data import TextDataset
+from coprefl_flwr.federation import RoundStrategy, Work
+from coprefl_flwr.federation.communication import serialised
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import portable
-from coprefl_flwr.rounds import RoundStrategy, Work
-from coprefl_flwr.rounds.traffic import serialised
 from coprefl_flwr.studies.budgets import works
 from coprefl_flwr.studies.personalised import PersonalStage, adam
 from coprefl_flwr.studies.phases import Phase

@@ -11,10 +11,12 @@ import numpy as np
 import safetensors.numpy
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import AdamTraining, LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
@@ -23,8 +25,6 @@ from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
 from coprefl_flwr.options import declared
 from coprefl_flwr.report.figures.similarity import LOCAL
-from coprefl_flwr.rounds.checkpoint import State
-from coprefl_flwr.rounds.progress import PERSONAL_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.kept import ABOUT

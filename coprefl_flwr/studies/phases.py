@@ -11,6 +11,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
 from coprefl_flwr.learning.training import ADAM_RATE, SGD_RATE
 from coprefl_flwr.methods import (
@@ -27,7 +28,6 @@ from coprefl_flwr.methods import (
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared, option
-from coprefl_flwr.rounds.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 

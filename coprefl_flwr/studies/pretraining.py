@@ -12,6 +12,9 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.progress import PRETRAINING_KIND
+from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
 from coprefl_flwr.models import save_model
@@ -19,9 +22,6 @@ from coprefl_flwr.models.network import Network
 from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
-from coprefl_flwr.rounds.checkpoint import State
-from coprefl_flwr.rounds.progress import PRETRAINING_KIND
-from coprefl_flwr.rounds.run import EvaluateFn
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of

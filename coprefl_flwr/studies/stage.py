@@ -26,15 +26,15 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.client_state import VERSION
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.checkpoint import History, State
+from coprefl_flwr.federation.client_state import VERSION
+from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
+from coprefl_flwr.federation.run import EvaluateFn, Hook
 from coprefl_flwr.files import check_links, remove_named, remove_unfinished, write_atomically
 from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
-from coprefl_flwr.rounds.checkpoint import History, State
-from coprefl_flwr.rounds.progress import PERSONAL_KIND, Progress
-from coprefl_flwr.rounds.run import EvaluateFn, Hook
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
 from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.rounds.checkpoint import State
-from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining

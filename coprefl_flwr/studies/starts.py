@@ -10,16 +10,16 @@ from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.federation import HeadLayer, RoundStrategy
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import HEAD, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.options import declared
-from coprefl_flwr.rounds import HeadLayer, RoundStrategy
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, Methods

@@ -40,6 +40,7 @@ from flwr.client import NumPyClient
 import coprefl_flwr
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import (
     LOCKS,
     alone,
@@ -55,7 +56,6 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.learning.device import default_device
 from coprefl_flwr.options import Value, declared
-from coprefl_flwr.rounds.run import Hook
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.phases import TrainingSettings

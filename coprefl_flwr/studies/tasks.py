@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.rounds.checkpoint import State
-from coprefl_flwr.rounds.progress import TASK_KIND
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.method import KEEP, folder_of

@@ -29,9 +29,9 @@ from pathlib import Path
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import say
+from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.named import Named
-from coprefl_flwr.rounds import RoundStrategy
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable, same_under_flower
 from coprefl_flwr.testing.small_study import Broken, Case, write_images
 

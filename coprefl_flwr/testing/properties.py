@@ -9,10 +9,10 @@ import numpy as np
 
 from coprefl_flwr import plugins, simulation
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.methods import HEAD
 from coprefl_flwr.named import Named, parsed
 from coprefl_flwr.options import Option, declared
-from coprefl_flwr.rounds import RoundStrategy
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.stage import read_result
 from coprefl_flwr.studies.study import StudyFolder

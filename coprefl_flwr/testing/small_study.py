@@ -17,18 +17,18 @@ from torch import nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, other_dtype
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.clients.hosting import named
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
+from coprefl_flwr.federation import Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.hosting import named
+from coprefl_flwr.federation.progress import Progress
+from coprefl_flwr.federation.run import RoundReport
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, TASK, Algorithm
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value
-from coprefl_flwr.rounds import Round, RoundContext, RoundStrategy
-from coprefl_flwr.rounds.progress import Progress
-from coprefl_flwr.rounds.run import RoundReport
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import Settings

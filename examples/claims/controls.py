@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.clients import CoPreFLClient
+from coprefl_flwr.federation import Budget, Exchange, Mean, Total
 from coprefl_flwr.learning.meta import descend
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Budget, Exchange, Mean, Total
 from coprefl_flwr.strategies import FedAvg
 
 

@@ -6,8 +6,8 @@ from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.arrays import cast_like, weights_of
 from coprefl_flwr.clients import TorchClient
+from coprefl_flwr.federation import Exchange, Mean
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean
 from coprefl_flwr.strategies import RoundStrategy
 
 

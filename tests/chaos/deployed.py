@@ -12,8 +12,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.numpy import load_file
 
+from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds.protocol import ROSTER
 from tests.chaos.behaviours import NODES_LIE, NODES_LIE_IN_ARRAYS
 from tests.chaos.length import LENGTHS, counted
 from tests.deployment.test_deployment import EXAMPLE, Deployment

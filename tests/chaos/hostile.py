@@ -12,7 +12,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.rounds.bounds import Bounds
+from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.strategies import (
     QFFL,
     CoPreFL,

@@ -18,17 +18,22 @@ from hypothesis import strategies as st
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.checksums import SUMS, damaged, write_sums
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import (
+    Checkpoint,
+    History,
+    read_checkpoint,
+    write_checkpoint,
+)
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.named import Named
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.yaml_file import parse_yaml
-from coprefl_flwr.rounds.checkpoint import Checkpoint, History, read_checkpoint, write_checkpoint
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import RESULT, read_result, write_result

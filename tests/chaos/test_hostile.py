@@ -1,6 +1,6 @@
 """One client or node that answers as no honest one would costs only itself.
 
-Of the roster, which tells who hosts whom, all lies are tested in tests/rounds/test_hostile.py.
+Of the roster, which tells who hosts whom, all lies are tested in tests/federation/test_hostile.py.
 """
 
 import pytest

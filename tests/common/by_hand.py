@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.federation import RoundContext
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds import RoundContext
 from tests.common.federation import SIZES
 from tests.common.networks import double_model
 from tests.common.runs import run_of

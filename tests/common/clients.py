@@ -1,6 +1,6 @@
 """What the tests of clients that keep a state start from."""
 
-from coprefl_flwr.client_state import ClientState
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
 from tests.common.federation import CPU

@@ -5,13 +5,13 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data import ImageDataset, Samples
+from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.rounds.protocol import ROSTER
 from tests.common.networks import CLASSES, double_model, tiny_model
 
 SIZES = (10, 14, 23, 31)

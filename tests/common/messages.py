@@ -3,7 +3,7 @@
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from coprefl_flwr.arrays import to_record
-from coprefl_flwr.flower import enter_run, name_message
+from coprefl_flwr.federation.flower import enter_run, name_message
 
 
 def ask(app, message_type, arrays=None, node_config=None, **config):

@@ -8,8 +8,8 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds.protocol import ROSTER
 from tests.common.federation import without_roster
 
 START = {"w": np.zeros(2, np.float32), "b": np.zeros(3, np.float32), "n": np.array(0)}

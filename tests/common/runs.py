@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from coprefl_flwr.rounds.run import Run
+from coprefl_flwr.federation.run import Run
 
 _RUNS = deque(maxlen=6)
 _begin = Run.__post_init__

@@ -6,9 +6,9 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like, weights_of, zeros_like
 from coprefl_flwr.clients import StatefulClient, TorchClient
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.rounds import Exchange, Mean, Round, RoundContext
 from coprefl_flwr.strategies import FedAvg
 
 ALL = ("pretraining", "task", "personalised")

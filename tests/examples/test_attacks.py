@@ -5,7 +5,6 @@ import pytest
 
 from coprefl_flwr import plugins, seeds
 from coprefl_flwr.arrays import is_buffer, to_record, weights_of, zeros_like
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import (
     CoPreFLClient,
     FedMetaClient,
@@ -13,11 +12,12 @@ from coprefl_flwr.clients import (
     TorchClient,
     client_app,
 )
-from coprefl_flwr.clients.hosting import run
+from coprefl_flwr.federation import Listed, RoundContext
+from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.federation.hosting import run
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
-from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import Cyclic, FedAvg
 from tests.common.federation import CPU, SIZES, Federation
 from tests.common.networks import CLASSES

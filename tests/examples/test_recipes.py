@@ -2,11 +2,11 @@
 
 import pytest
 
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
 from coprefl_flwr.recipes.sweep import Contest, attempt, contests
 from coprefl_flwr.report.table import NONE
-from coprefl_flwr.rounds.progress import Progress
 from docs import costs
 
 FOLDER = costs.FOLDER

@@ -4,8 +4,8 @@ import pytest
 
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.rounds.checkpoint import History
 from tests.common.data import images
 from tests.common.networks import Perceptron
 

@@ -15,10 +15,10 @@ from coprefl_flwr.data import residence
 from coprefl_flwr.data.images import ImageDataset
 from coprefl_flwr.data.residence import nearest
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
-from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings

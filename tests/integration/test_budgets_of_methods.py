@@ -16,9 +16,9 @@ from dataclasses import replace
 
 import pytest
 
+from coprefl_flwr.federation import Budget, Exchange, Mean, RoundStrategy, Work
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
-from coprefl_flwr.rounds import Budget, Exchange, Mean, RoundStrategy, Work
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
 from tests.common.federation import SIZES
 

@@ -25,12 +25,12 @@ import coprefl_flwr as cp
 from coprefl_flwr import checksums
 from coprefl_flwr.data.load import load_dataset
 from coprefl_flwr.errors import RunFailedError, SettingsError, short
+from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import ModelStore
-from coprefl_flwr.rounds.checkpoint import read_checkpoint
 from tests.common.data import images
 from tests.common.recipes import tiny_recipe, write_recipe
 

@@ -9,10 +9,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation import Bounds, Exchange, Mean, Replies
+from coprefl_flwr.federation.exchange import joined
+from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds import Bounds, Exchange, Mean, Replies
-from coprefl_flwr.rounds.exchange import joined
-from coprefl_flwr.rounds.protocol import ROSTER
 from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg, FedProto
 from tests.common.by_hand import record_samples
 from tests.common.checks import warnings_of

@@ -19,8 +19,8 @@ from coprefl_flwr.clients import (
     client_app,
 )
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.aggregation import LossMoments, Mean
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds.combine import LossMoments, Mean
 from coprefl_flwr.strategies import QFFL, CoPreFL, Exchange, FedAvg, FedMeta, FedProx, PerFedAvg
 from tests.common.federation import HOSTINGS, renamed
 from tests.common.runs import run_of

@@ -26,8 +26,8 @@ from coprefl_flwr.clients import (
     client_app,
     query_reply,
 )
-from coprefl_flwr.clients.hosting import answer
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.hosting import answer
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import load_arrays
 from coprefl_flwr.strategies import SCAFFOLD, CoPreFL, FedAvg
@@ -190,7 +190,8 @@ def test_a_sum_over_clients_is_not_clipped_as_one_model(mod, hosting, smooth, ca
     """Of a node that hosts all clients it took what they came to together, without a word."""
     grid = hosted(smooth, mod, hosting, TorchClient)
     line = refusal(FedAvg(), grid, smooth, caplog, train_config=NORM)
-    assert f"a client-side mod, {named(mod)}, takes an answer for one client's model" in line
+    assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
+    assert "; the reply is not a model, but a sum over clients: let every node be one" in line
 
 
 @pytest.mark.parametrize("mod", CLIPPING, ids=named)
@@ -219,17 +220,16 @@ def test_a_gradient_is_not_clipped_as_a_model(mod, norm, hosting, caplog):
         grid = hosted(federation, of_query, hosting, CoPreFLClient)
     line = refusal(CoPreFL(), grid, federation, caplog, train_config=NORM)
     assert line.startswith("round 1: train.query: all 4 clients failed with")
-    assert f"a client-side mod, {named(mod)}, takes an answer for one client's model" in line
-    assert "but it is a gradient: set" in line
-    assert "clip= and noise=" in line
+    assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
+    assert line.endswith("not a model, but a gradient: set clip= and noise= where it is made")
 
 
 @pytest.mark.parametrize(
     ("strategy", "what"),
     [
-        (CoPreFL(), "train.query: all 4 clients failed with a client-side mod changed an answer as "
+        (CoPreFL(), "train.query: all 4 clients failed with a client-side mod changed a reply as "
          "if it were a model, but it is a gradient: set clip= and noise= where it is made"),
-        (FedAvg(), "train: all 4 clients failed with a client-side mod changed an answer as if it "
+        (FedAvg(), "train: all 4 clients failed with a client-side mod changed a reply as if it "
          "were a model, but it is a sum over clients: let every node be one client"),
     ],
     ids=["CoPreFL", "FedAvg"],
@@ -255,7 +255,9 @@ def test_what_goes_with_a_control_variate_is_no_model(hosting, smooth, caplog, t
 
     grid = hosted(smooth, of_train, hosting, SCAFFOLDClient, states=tmp_path)
     line = refusal(SCAFFOLD(), grid, smooth, caplog)
-    assert "changed an answer as if it were a model, but it is no model: take the mod away" in line
+    assert (
+        "changed a reply as if it were a model, but it is other arrays: take the mod away" in line
+    )
 
 
 @pytest.mark.parametrize("method", [CoPreFL, FedAvg])
@@ -273,8 +275,8 @@ def test_a_mod_around_an_evaluation_is_one_line(mod, smooth, caplog):
         grid, to_record(smooth.arrays()), 1, train_config=NORM, evaluate_config=NORM
     )
     (line,) = [r.getMessage() for r in caplog.records if "evaluation failed" in r.getMessage()]
-    assert f"a client-side mod, {named(mod)}, takes an answer" in line
-    assert "but it is an evaluation" in line
+    assert f"a client-side mod refused: {named(mod)} expects exactly one ArrayRecord" in line
+    assert line.endswith("; the reply is not a model, but metrics alone: take the mod away")
 
 
 def test_a_mod_around_everything_does_not_wait_for_other_nodes(smooth):

@@ -9,9 +9,9 @@ from safetensors.numpy import load_file
 
 from coprefl_flwr.arrays import is_buffer
 from coprefl_flwr.client_app import app
+from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, with_role
-from coprefl_flwr.rounds.progress import Progress, quiet_flower
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import read_result
 from coprefl_flwr.studies.settings import Settings

@@ -9,7 +9,7 @@ from flwr_datasets.partitioner import IidPartitioner
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import Exchange, Mean
+from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
 from tests.common.simulation import ROOT

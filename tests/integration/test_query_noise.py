@@ -9,7 +9,7 @@ from torch import nn
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient, FedMetaClient, query_reply
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.flower import enter_run
+from coprefl_flwr.federation.flower import enter_run
 from coprefl_flwr.learning import loss_and_gradient
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.strategies import CoPreFL

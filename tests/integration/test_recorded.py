@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from coprefl_flwr.federation import LossMoments, Mean, Nothing, Total
+from coprefl_flwr.federation.run import Run
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.rounds import LossMoments, Mean, Nothing, Total
-from coprefl_flwr.rounds.run import Run
 from coprefl_flwr.strategies import Schedule
 from docs.tables import needs_only_sums
 from tests.records import methods as recorded

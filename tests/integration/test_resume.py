@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import FedDynClient, MOONClient, SCAFFOLDClient, TorchClient, client_app
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (

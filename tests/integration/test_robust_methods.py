@@ -14,12 +14,12 @@ from coprefl_flwr.client_app import app
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation import Chain
+from coprefl_flwr.federation.robust import AGGREGATIONS
+from coprefl_flwr.federation.transport import Transport
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.report.results import read_rows
-from coprefl_flwr.rounds import Chain
-from coprefl_flwr.rounds.robust import AGGREGATIONS
-from coprefl_flwr.rounds.transport import Transport
 from coprefl_flwr.strategies import (
     SCAFFOLD,
     CoPreFL,

@@ -8,11 +8,11 @@ from torch.nn import functional
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import CoPreFL, FedAvg, HybridCoPreFL, ServerRefined
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES

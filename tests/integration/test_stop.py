@@ -5,8 +5,8 @@ import pytest
 from flwr.app import MetricRecord
 
 from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds.checkpoint import read_checkpoint
 from coprefl_flwr.strategies import CoPreFL
 from tests.common.federation import Federation
 

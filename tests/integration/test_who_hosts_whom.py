@@ -9,8 +9,8 @@ from flwr.app import ConfigRecord
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.rounds import Bounds
-from coprefl_flwr.rounds.protocol import ROSTER
+from coprefl_flwr.federation import Bounds
+from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.strategies import FedAvg
 from tests.common.by_hand import record_samples
 from tests.common.replies import START, Good, Lying

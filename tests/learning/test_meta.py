@@ -5,13 +5,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from coprefl_flwr.federation.aggregation import Accumulator, LossMoments
 from coprefl_flwr.learning.meta import (
     descend,
     mean_and_deviation,
     meta_gradient,
     sum_and_variance,
 )
-from coprefl_flwr.rounds.combine import Accumulator, LossMoments
 
 CENTRES = np.array([[1.0, 0.0, 2.0], [0.5, -1.0, 0.0], [2.0, 1.0, 1.0], [-1.0, 0.0, 0.5]])
 SCALES = np.array([1.0, 2.0, 0.5, 3.0])

@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.federation import run as rounds_run
+from coprefl_flwr.federation.checkpoint import write_checkpoint
 from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
@@ -23,8 +25,6 @@ from coprefl_flwr.recipes.sweep import (
     contests,
     run_recipe,
 )
-from coprefl_flwr.rounds import run as rounds_run
-from coprefl_flwr.rounds.checkpoint import write_checkpoint
 from tests.chaos.forked import Kill, forked
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe

@@ -9,8 +9,8 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import CoPreFLClient
 from coprefl_flwr.data import split_in_two
+from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds import Listed, RoundContext
 from coprefl_flwr.strategies import CoPreFL, CoPreFLStd, Replies
 from tests.common.by_hand import full_batch_sgd, record_samples
 from tests.common.federation import SIZES

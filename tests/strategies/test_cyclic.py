@@ -9,8 +9,8 @@ from flwr.client import NumPyClient
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.federation import RoundContext
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds import RoundContext
 from coprefl_flwr.strategies import Cyclic
 from tests.common.by_hand import assert_equal, descend, loaded, loss_of
 from tests.common.federation import HOSTINGS, SIZES, hosted

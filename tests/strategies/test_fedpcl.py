@@ -11,9 +11,9 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FedPCLClient
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.options import declared
-from coprefl_flwr.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedPCL
 from tests.common.by_hand import Leaving, assert_equal, descend, run_on, states_of
 from tests.common.federation import HOSTINGS

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from coprefl_flwr.clients import FedProtoClient
-from coprefl_flwr.prototypes import no_prototypes
+from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.strategies import FedProto
 from tests.common.by_hand import (
     assert_equal,

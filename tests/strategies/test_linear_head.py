@@ -7,7 +7,7 @@ import torch
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import FeaturesClient
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.rounds import HeadLayer
+from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.strategies import NCM, Ridge
 from tests.common.by_hand import assert_equal, run_on
 from tests.common.federation import HOSTINGS, Federation

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import SCAFFOLDClient, TorchClient
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.strategies import (

@@ -10,9 +10,9 @@ from flwr.app import Context, RecordDict
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
+from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.files import MARK
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.rounds.progress import Progress
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.kept import (
     CHECKPOINT,

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from coprefl_flwr.client_state import ClientState
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
 from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING, with_role
 from coprefl_flwr.strategies import (

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.flower import end_log_with
+from coprefl_flwr.federation.flower import end_log_with
 from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.strategies import CoPreFL
 from coprefl_flwr.studies.settings import Settings

@@ -1,0 +1,103 @@
+"""What a round sends: models and bytes as a deployment sends them, and the bytes of this run."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, Message
+
+from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.federation.exchange import Exchange
+from coprefl_flwr.federation.messages import NodeReply
+from coprefl_flwr.handover import records_of, size_of
+
+
+@dataclass
+class Traffic:
+    """Models and bytes sent to clients (down) and back (up) in a round, evaluations left out.
+
+    Both count what a deployment sends, where every client is a node of its own: it is sent all
+    arrays of an exchange and answers with its own. They are the same however this run hosts its
+    clients. A model is what CyclicFL's Table IV calls X: the size of the global model, `model_size`
+    bytes; other quantities, such as control variates, count by their size. `client_bytes_down` and
+    `client_bytes_up` are the bytes of the serialised arrays, each with its header; a reply is taken
+    to have the dtypes that were sent.
+
+    `wire_bytes_down` and `wire_bytes_up` are those of the messages of this run, where a node that
+    hosts several clients is sent the arrays once and answers with one sum in float64.
+
+    Every attempt at a round counts: downwards each client that was sent something, upwards each
+    that gave a good reply. A client that failed, or whose reply was refused, sends nothing back;
+    the bytes of a refused reply are on the wire all the same.
+    """
+
+    model_size: int = 0
+    models_down: float = 0.0
+    models_up: float = 0.0
+    client_bytes_down: int = 0
+    client_bytes_up: int = 0
+    wire_bytes_down: int = 0
+    wire_bytes_up: int = 0
+    replies_asked: int = 0
+    replies_left_out: int = 0
+
+    def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
+        """Count an exchange's messages to `clients` clients; all have the same arrays."""
+        sent = size(exchange.arrays) + sum(map(size, exchange.extra.values()))
+        each = [_in_message(message) for message in messages]
+        self.models_down += clients * self._models(sent)
+        self.client_bytes_down += clients * each[0] if each else 0
+        self.wire_bytes_down += sum(each)
+
+    def count_wire_up(self, message: Message) -> None:
+        """Count the bytes of a node's reply, good or bad."""
+        self.wire_bytes_up += 0 if message.has_error() else _in_message(message)
+
+    def count_replies(self, asked: int, good: int) -> None:
+        """Count the clients that were asked in an exchange, and those that are left out of it."""
+        self.replies_asked += asked
+        self.replies_left_out += asked - good
+
+    def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
+        """Count what the clients of good replies answered with: all with the same arrays."""
+        if not replies:
+            return
+        clients = sum(len(reply.metrics) for reply in replies)
+        answered: Arrays = next(iter(replies[0].records.values()), {})
+        template = exchange.template
+        answer = {name: template[name] for name in answered}
+        self.models_up += clients * self._models(size(answer))
+        self.client_bytes_up += clients * serialised(answer)
+
+    def as_metrics(self) -> dict[str, float]:
+        """Return the counts under the names they have in tables and files.
+
+        Those of replies are there only where some were left out.
+        """
+        counts = {name.replace("_", "-"): count for name, count in asdict(self).items()}
+        del counts["model-size"]
+        if not self.replies_left_out:  # A round without failures says nothing of them.
+            del counts["replies-asked"], counts["replies-left-out"]
+        return counts
+
+    def _models(self, amount: int) -> float:
+        return amount / self.model_size if self.model_size else 0.0
+
+
+def size(arrays: Arrays) -> int:
+    """Return the bytes of the arrays' numbers."""
+    return sum(np.asarray(array).nbytes for array in arrays.values())
+
+
+def serialised(arrays: Arrays) -> int:
+    """Return the bytes of the serialised arrays, each with its header."""
+    return _serialised([to_record(arrays, copy=False)])
+
+
+def _in_message(message: Message) -> int:
+    return _serialised(records_of(message.content, ArrayRecord).values())
+
+
+def _serialised(records: Iterable[ArrayRecord]) -> int:
+    """Return the bytes of the serialised arrays of these records."""
+    return sum(size_of(array) for record in records for array in record.values())

@@ -1,0 +1,165 @@
+"""What the program of a round may ask of the run that it is a part of."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from coprefl_flwr import seeds
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import RoundFailedError, SettingsError
+from coprefl_flwr.federation.aggregation import Chain
+from coprefl_flwr.federation.exchange import Exchange, Replies, joined
+from coprefl_flwr.federation.options import RoundOptions
+from coprefl_flwr.federation.versions import Versions
+
+
+class Members(Protocol):
+    """The clients of a population, as a round knows them."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether a round has asked for clients already."""
+
+    @property
+    def most_clients(self) -> int:
+        """The number of all clients, those that left in the meantime too."""
+
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
+        """Return the ids of all clients; the first time, wait until `wanted` are there."""
+
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
+
+
+@dataclass
+class Listed:
+    """Clients whose ids are known without a grid, each on a node of its own."""
+
+    ids: Sequence[int]
+    begun: bool = True
+
+    @property
+    def most_clients(self) -> int:
+        """The number of clients."""
+        return len(self.ids)
+
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
+        """Return the ids."""
+        return self.ids
+
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Return each client by itself."""
+        return [[client] for client in chain]
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """A round of a run: its number, its clients, its random numbers, and what the method carries.
+
+    Parameters
+    ----------
+    run : RoundOptions
+        The options of the run: its seed, its population and the replies it needs.
+    members : Members
+        The clients; `Listed([0, 1, 2])` drives a round by hand.
+    round : int
+        The number of the round, from 1.
+    attempt : int
+        How often this round has failed already; another attempt draws other participants.
+    state : dict
+        Numbers and arrays that the method carries from round to round, by name. What a round
+        changes counts only once the round has returned.
+    """
+
+    run: RoundOptions
+    members: Members
+    round: int = 1
+    attempt: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    versions: Versions = field(default_factory=Versions)
+    inner: RoundOptions | None = None
+
+    def within(self, inner: RoundOptions) -> "RoundContext":
+        """Return the context of a strategy that is run as a part of another one.
+
+        It draws as many participants as its own options say; all else is the run's.
+        """
+        return replace(self, inner=inner)
+
+    @property
+    def num_clients(self) -> int:
+        """The number of all clients, those that left in the meantime too."""
+        return self.members.most_clients
+
+    @property
+    def min_replies(self) -> int:
+        """How many good replies an exchange needs."""
+        return self.run.min_replies
+
+    def sample(self) -> list[int]:
+        """Draw the participants, ascending: a function of (seed, population, round, attempt).
+
+        A fraction of the clients is rounded down, as Flower's is, but to one client at least.
+        """
+        options = self.inner or self.run
+        clients, wanted = self._clients(), options.participants
+        if options.fraction_train is not None:
+            wanted = max(1, int(options.fraction_train * len(clients)))
+        return self._drawn(clients, len(clients) if wanted is None else wanted, "participants")
+
+    def evaluating(self) -> list[int]:
+        """Draw the clients that evaluate the model, ascending: by `fraction_evaluate`."""
+        clients = self._clients()
+        number = max(1, int(self.run.fraction_evaluate * len(clients)))
+        return self._drawn(clients, number, "evaluating")
+
+    def _drawn(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
+        """Return so many of the clients, or all there are, ascending."""
+        if number >= len(clients):
+            return list(clients)
+        positions = self.random(purpose).choice(len(clients), number, replace=False)
+        return sorted(clients[position] for position in positions)
+
+    def _clients(self) -> Sequence[int]:
+        """Return all clients; in the first round there must be as many as the run's rounds ask."""
+        first, most = not self.members.begun, self.run.most_participants
+        clients = self.members.clients(most)
+        if first and most is not None and most > len(clients):
+            raise SettingsError(f"participants = {most}: there are only {len(clients)} clients")
+        return clients
+
+    def key(self, purpose: str) -> tuple[str | int, ...]:
+        """Return what random numbers of a purpose at the server are a function of."""
+        return (self.run.seed, self.run.population, self.round, purpose)
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """Return the random numbers of (seed, population, round, attempt) for a purpose."""
+        return seeds.generator(*self.key(purpose), self.attempt)
+
+    def chain(
+        self, arrays: Arrays, clients: Sequence[int]
+    ) -> Generator[Exchange, Replies, Replies]:
+        """Have each client train the arrays that the one before it returned.
+
+        A client that fails is skipped. The replies' arrays are the last good client's. Nodes that
+        host several clients run their part of the chain in one message.
+        """
+        links = []
+        for segment in self.members.segments(clients):
+            link = yield Exchange("train", arrays, segment, combine=Chain(), needed=0)
+            arrays = link.arrays or arrays
+            links.append(link)
+        trained = joined(links)
+        if len(trained.clients) < self.min_replies:
+            raise RoundFailedError(
+                f"{len(trained.clients)} clients of {len(clients)} trained, needed are "
+                f"{self.min_replies}"
+            )
+        return replace(trained, arrays=arrays)
+
+    def forget(self) -> None:
+        """Begin without what the method, and its clients, carried from the rounds before."""
+        self.state.clear()
+        self.versions.committed.clear()

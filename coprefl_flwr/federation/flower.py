@@ -1,0 +1,233 @@
+"""What this package needs of flwr beyond its public modules; there is a test of each function.
+
+Everything else is imported from `flwr.app`, `flwr.clientapp`, `flwr.serverapp` and, for
+`NumPyClient`, `flwr.client`.
+"""
+
+import logging
+import os
+import socket
+import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flwr.app import Message
+from flwr.common.config import flatten_dict, parse_config_args
+from flwr.common.logger import update_console_handler
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from coprefl_flwr.errors import RunFailedError, SettingsError, one_line
+
+OF_CLIENTS = {("vce_api", "worker"), ("raybackend", "process_message")}
+"""The modules and functions of Flower's simulation that log what a client raised."""
+
+OF_RUNTIME = {("vce_api", "run_api"), ("run_simulation", "_main_loop")}
+"""Those that log, twice, with which error its runtime ended."""
+
+
+def enter_run(run_id: int, node_id: int) -> None:
+    """Make `Message(...)` work in this process, as it does inside a run that Flower started.
+
+    Flower sets who the process is when it starts a ServerApp; the grid in `grids.local` stands
+    outside of Flower and sets it itself. Inside a run, nothing is changed.
+    """
+    if TaskIdentity._run_id is None:
+        TaskIdentity.task_id = run_id
+        TaskIdentity.run_id = run_id
+        TaskIdentity.node_id = node_id
+
+
+def name_message(message: Message, message_id: str) -> None:
+    """Give a message the id that its reply refers to (Flower's grids do this when they send)."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+class _Ending:
+    """The filter of Flower's log that puts why a run ended at its end."""
+
+    def __init__(self) -> None:
+        # Weak, as an error holds everything that its traceback saw.
+        self.error: Callable[[], Exception | None] = lambda: None
+        self.text = self.crash = ""
+        self.runs = 0
+
+    def __call__(self, record: logging.LogRecord) -> bool:
+        """Take away the error's traceback, and put the error behind what Flower says of its end."""
+        if (record.module, record.funcName) in OF_RUNTIME:
+            self._take_crash(record)
+        error = record.exc_info and record.exc_info[1]
+        if error:
+            known = str(error) if error is self.error() else _crash(error)
+            self.text = known if error is self.error() or known == self.crash else ""
+            record.exc_info = None if self.text else record.exc_info
+        if str(record.msg).startswith("Exit Code:") and self.text:
+            record.msg = f"{record.msg}\n\n{self.text}"
+            self.text = ""
+        return True
+
+    def _take_crash(self, record: logging.LogRecord) -> None:
+        """Keep why a simulation's runtime ended, without the tracebacks of it."""
+        error = record.args[0] if isinstance(record.args, tuple) and record.args else None
+        if isinstance(error, Exception):
+            self.crash = _crash(error)
+        elif record.levelno == logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+
+
+_ENDING = _Ending()
+
+
+def end_log_with(error: Exception) -> None:
+    """Make `error` the last line of Flower's log of a run that it ends, without a traceback.
+
+    Flower logs the traceback of what a ServerApp raises and then a paragraph on its exit code; the
+    line that says what the user can do about it would be lost between them.
+    """
+    _ENDING.error = weakref.ref(error)
+    logging.getLogger("flwr").addFilter(_ENDING)
+
+
+def _crash(error: BaseException) -> str:
+    """Return the line on a simulation that ended with an error, by what that was caused by."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return f"Flower's simulation ended: {one_line(error)}{_other_cluster()}"
+
+
+def _other_cluster() -> str:
+    """Return what makes Ray look for a cluster that runs already, "" if nothing does."""
+    address, told = _named_cluster()
+    return f" ({told})" if address else ""
+
+
+def _named_cluster() -> tuple[str, str]:
+    """Return the address of the cluster that Ray will join, and what names it; "" if none is."""
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address, f"RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone"
+    file = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray", "ray_current_cluster")
+    told = f"{file} names a Ray cluster: delete it if that is gone"
+    return (file.read_text().strip() if file.is_file() else ""), told
+
+
+def check_cluster() -> None:
+    """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
+    address, told = _named_cluster()
+    if not _answers(address):
+        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
+        raise RunFailedError(line)
+
+
+def check_ray_address() -> None:
+    """Raise a RunFailedError if RAY_ADDRESS names a cluster that is gone."""
+    address, told = _named_cluster()
+    if not _answers(address):
+        raise RunFailedError(f"nothing answers at {address} ({told})")
+
+
+def _answers(address: str) -> bool:
+    """Return whether something takes connections at an address, True for one without a port."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if not port.isdecimal():
+        return True
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def end_with_simulation(grid: Grid) -> bool:
+    """Make a simulation's grid raise a RunFailedError once its runtime has ended with an error.
+
+    Returns whether it is a simulation's grid.
+
+    Flower does not end a ServerApp whose simulation crashed: it waits for replies. That it did is
+    known from Flower's log. Other grids stay as they are. Raises a RunFailedError at once if the
+    runtime is to join a Ray cluster that is gone.
+    """
+    if type(grid).__name__ != "InMemoryGrid" or "pull_messages" in vars(grid):
+        return type(grid).__name__ == "InMemoryGrid"
+    try:
+        check_cluster()
+    except RunFailedError as error:
+        logging.getLogger("flwr.coprefl").error("%s", error)  # Flower tells it when Ray gives up.
+        raise
+
+    def ending(call: Callable[..., Any]) -> Callable[..., Any]:
+        def checked(*args: Any) -> Any:
+            if _ENDING.crash:
+                raise RunFailedError(_ENDING.crash)
+            return call(*args)
+
+        return checked
+
+    for name in ("get_node_ids", "pull_messages"):
+        setattr(grid, name, ending(getattr(grid, name)))
+    return True
+
+
+@contextmanager
+def plain_log() -> Iterator[None]:
+    """Keep tracebacks out of Flower's log of a run, which says in one line what failed.
+
+    What a simulation logs of each exception of a client is at its level DEBUG then
+    (FLWR_LOG_LEVEL=DEBUG shows it), and an error that is written for the user ends the log.
+    """
+
+    def demote(record: logging.LogRecord) -> bool:
+        if (record.module, record.funcName) in OF_CLIENTS and record.levelno == logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return True
+
+    flower = logging.getLogger("flwr")
+    if not _ENDING.runs:  # Of a simulation before, in this process.
+        _ENDING.crash = ""
+    _ENDING.runs += 1
+    flower.addFilter(_ENDING)  # Stays: what ends a run may come after it.
+    flower.addFilter(demote)
+    try:
+        yield
+    except (RunFailedError, SettingsError) as error:
+        end_log_with(error)
+        raise
+    finally:
+        _ENDING.runs -= 1
+        flower.removeFilter(demote)
+
+
+def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
+    """Take the place of the first method of an old-style strategy, and say what to do instead."""
+    name = type(strategy).__name__
+    error = SettingsError(
+        f"{name} cannot run in ServerApp(server_fn=...), whose strategies are Flower's old kind: "
+        f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
+        "initial_arrays, num_rounds); see 'In an app of your own' in the README of coprefl-flwr "
+        "and examples/old_app.diff"
+    )
+    end_log_with(error)
+    raise error
+
+
+def without_colours() -> None:
+    """Leave colour codes out of Flower's log and of what Ray puts before its workers' lines.
+
+    Where the log goes to a terminal they stay, unless NO_COLOR is set (https://no-color.org).
+    """
+    if os.environ.get("NO_COLOR") or not sys.stderr.isatty():
+        update_console_handler(colored=False)
+        os.environ.setdefault("RAY_COLOR_PREFIX", "0")
+
+
+def given_config(texts: Sequence[str]) -> dict[str, Any]:
+    """Return the run-config, by key, that `flwr run` reads from what follows each of its -c."""
+    return dict(parse_config_args(list(texts)))
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run-config of a pyproject.toml by key; tables in it as "table.key"."""
+    return dict(flatten_dict(dict(config)))

@@ -1,0 +1,336 @@
+"""Flower's own strategies as methods: FedTrimmedAvg, Krum, FedAdagrad and others that average.
+
+A class of `flwr.serverapp.strategy` becomes a method whose options are the arguments of the class.
+Participants, hosting, evaluation and checkpoints are this package's. Each client's reply reaches
+Flower's strategy as a message of its own, in float64 as sums here are, and what that makes of them
+is the new global model.
+"""
+
+import contextlib
+import copy
+import functools
+import gc
+import importlib.metadata
+import inspect
+import math
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import InitVar, dataclass, make_dataclass, replace
+from types import NoneType
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import strategy as flowers
+from flwr.serverapp.strategy import Strategy
+
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
+from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
+from coprefl_flwr.federation.aggregation import Apart
+from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.exchange import Exchange, Replies, Round
+from coprefl_flwr.federation.strategy import RoundStrategy
+from coprefl_flwr.named import Named
+from coprefl_flwr.options import option
+
+PLACE, VERSION = flowers.__name__, f"flwr {importlib.metadata.version('flwr')}"
+CLIENTS = {
+    "FedProx": "coprefl_flwr.clients:FedProxClient",
+    "QFedAvg": "coprefl_flwr.clients:QFFLClient",
+}
+"""Clients that do their part of a strategy, for those that need more than local training."""
+
+OF_THE_RUN = {
+    *("fraction_train", "fraction_evaluate", "min_train_nodes", "min_evaluate_nodes"),
+    *("min_available_nodes", "arrayrecord_key", "configrecord_key"),
+}
+"""Arguments that are no options: who takes part and what messages look like is said elsewhere."""
+
+ATTRIBUTES = {"initial_clipping_norm": "clipping_norm"}
+"""Attributes that hold an argument of another name."""
+
+
+@dataclass(kw_only=True, eq=False)
+class FlowerStrategy(RoundStrategy):
+    """A method that leaves the step from the clients' models to the next to a strategy of Flower's.
+
+    `method_class` makes a subclass for each, whose options are the arguments. `given` is a strategy
+    that was made already, from which the options were read.
+    """
+
+    given: InitVar[Strategy | None] = None
+
+    of: ClassVar[type[Strategy]]
+    arguments: ClassVar[tuple[str, ...]] = ()
+    needed: ClassVar[tuple[str, ...]] = ()
+    roles = ("pretraining", "task")
+
+    def __post_init__(self, given: Strategy | None) -> None:
+        """Check the options and make Flower's strategy, which asks no node by itself."""
+        super().__post_init__()
+        values = {name: getattr(self, name) for name in self.arguments}
+        self.flower = copy.deepcopy(given) if given else self.made(values)
+        _innermost(self.flower).fraction_train = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle it by Flower's class, as its own is made while the program runs."""
+        return _blank, (self.of,), self.__dict__
+
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
+        """Raise a SettingsError if Flower's class refuses its arguments."""
+        cls.made({name: options[name.replace("_", "-")] for name in cls.arguments})
+
+    @classmethod
+    def made(cls, values: Mapping[str, Any]) -> Strategy:
+        """Return Flower's strategy of these arguments, or raise a SettingsError."""
+        found = dict(values)
+        for name, value in values.items():
+            if value is None and name in cls.needed:
+                raise SettingsError(f"{name.replace('_', '-')} is not set: {cls.__name__} needs it")
+        if "strategy" in values:
+            found["strategy"] = _inner(values["strategy"])
+        try:
+            return cls.of(**found)
+        except Exception as error:  # Whatever Flower's class raises.
+            raise SettingsError(f"{cls.__name__}: {one_line(error)}") from error
+
+    def options(self) -> dict[str, Any]:
+        """Return the method and its options, what is wrapped as a text."""
+        values = super().options()
+        return {k: str(one) if isinstance(one, Named) else one for k, one in values.items()}
+
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        """Return what Flower's strategy makes of the participants' models.
+
+        Whole numbers become their mean, weighted by samples, and so do BatchNorm's statistics where
+        the strategy steps from the old model: a step could leave variances below 0. A wrapper is
+        given all other numbers, as it is to clip them.
+        """
+        flower, config = self._resumed(ctx.state), ConfigRecord()
+        floats = {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
+        steps = hasattr(flower, "current_arrays") and not hasattr(flower, "strategy")
+        seen = weights_of(arrays) if steps else floats
+        flower.configure_train(ctx.round, to_record(seen), config, None)
+        before = dict(_attributes(flower))
+        config.pop("server-round", None)
+        told = dict(config) | ({"q": flower.q} if hasattr(flower, "q") else {})
+        replies = yield Exchange("train", arrays, ctx.sample(), Apart(), config=told)
+        moved = self._aggregated(flower, ctx, replies, seen)
+        ctx.state.update(self._changed(flower, before))
+        each = [replies.sums[str(client)] for client in replies.clients]
+        weights = replies.metrics["num-examples"]
+        mean = {
+            name: np.average([one[name] for one in each], axis=0, weights=weights)
+            for name in arrays.keys() - seen.keys()
+        }
+        return cast_like(mean | moved, arrays), replies.mean_metrics()
+
+    def budget(self, work: Work) -> Budget:
+        """Return FedAvg's; the step of a strategy that steps by itself cannot be compared."""
+        found = super().budget(work)
+        return replace(found, travel=math.nan) if hasattr(self.flower, "current_arrays") else found
+
+    def _aggregated(self, flower: Any, ctx: RoundContext, replies: Replies, seen: Arrays) -> Arrays:
+        """Return the arrays that Flower's strategy makes of the clients' in the place of `seen`."""
+        measured = {name: of for name, of in replies.metrics.items() if not np.isnan(of).any()}
+        key = getattr(flower, "train_loss_key", "loss-before")  # q-FFL's client reports this.
+        if key not in measured and "loss-before" in measured:
+            measured[key] = measured["loss-before"]
+        messages = []
+        for number, client in enumerate(replies.clients):
+            record = RecordDict()
+            sums = replies.sums[str(client)]
+            record["arrays"] = to_record({key: sums[key] for key in seen}, copy=False)
+            record["metrics"] = MetricRecord(
+                {name: float(of[number]) for name, of in measured.items()}
+            )
+            messages.append(Message(record, dst_node_id=client, message_type="train"))
+        name = self.of.__name__
+        try:
+            with _in_flower(ctx.random(name)):
+                made, _ = flower.aggregate_train(ctx.round, messages)
+        except Exception as error:  # Whatever Flower's strategy raises.
+            raise RoundFailedError(f"{name}: {one_line(error)}") from error
+        if made is None:
+            raise RoundFailedError(f"{name} makes no model of {len(messages)} replies")
+        return from_record(made)
+
+    def _resumed(self, state: State) -> Any:
+        """Return Flower's strategy as the last round left it."""
+        flower = copy.deepcopy(self.flower)
+        for key, value in state.items():
+            *path, name = key.removesuffix("[]").split(".")
+            found = list(value.values()) if key.endswith("[]") else value
+            setattr(functools.reduce(getattr, path, flower), name, found)
+        return flower
+
+    def _changed(self, flower: Any, before: Mapping[str, Any]) -> State:
+        """Return what a round set in Flower's strategy: numbers, and mappings or lists of arrays.
+
+        An ArrayRecord is the global model, which the next round has anyway.
+        """
+        state: State = {}
+        for key, value in _attributes(flower):
+            if value is before.get(key) or isinstance(value, ArrayRecord):
+                continue
+            if isinstance(value, list):
+                state[f"{key}[]"] = {str(n): np.asarray(one) for n, one in enumerate(value)}
+            else:
+                state[key] = dict(value) if isinstance(value, dict) else float(value)
+        return state
+
+
+def adapted(found: Any) -> Any:
+    """Return the method of a strategy class of Flower's, and anything else as it is."""
+    return method_class(found) if is_flowers(found) else found
+
+
+def is_flowers(found: Any) -> bool:
+    """Return whether something is a strategy class of `flwr.serverapp.strategy`."""
+    return (
+        isinstance(found, type) and found in vars(flowers).values() and issubclass(found, Strategy)
+    )
+
+
+def of_flower(strategy: Strategy, **run: Any) -> RoundStrategy:
+    """Return a strategy of Flower's as a method, for `cp.pretrain` and `cp.evaluate_starts`.
+
+    Parameters
+    ----------
+    strategy : Strategy
+        An instance of a class of `flwr.serverapp.strategy`. Of who takes part only its
+        `fraction_train` is heeded.
+    **run : options that all strategies here have, such as `participants` and `seed`
+
+    Raises
+    ------
+    SettingsError
+        If it does not average arrays, or has a function or an accountant of its own.
+    """
+    kind = method_class(type(strategy))
+    if not run.keys() & {"participants", "fraction_train"}:
+        fraction = getattr(_innermost(strategy), "fraction_train", 1.0)
+        run["fraction_train"] = None if fraction == 1 else fraction
+    return kind(given=strategy, **_values(strategy), **run)
+
+
+@functools.cache
+def method_class(flower_class: type[Strategy]) -> type[FlowerStrategy]:
+    """Return the method of a strategy class of Flower's, or raise a SettingsError."""
+    name = flower_class.__name__
+    if not is_flowers(flower_class) or inspect.isabstract(flower_class):
+        raise SettingsError(f"{name}: is no strategy of {PLACE} that runs by itself")
+    if name.startswith("FedXgb"):
+        raise SettingsError(f"{name}: joins boosted trees, and methods here average arrays")
+    if "ClientSide" in name:
+        near = f"{name.replace('Client', 'Server')} clips at the server"
+        raise SettingsError(f"{name}: needs clients that clip by a mod of Flower's; {near}")
+    found: list[Any] = []
+    needed = []
+    for argument, kind in _arguments(flower_class).items():
+        default, meaning = argument.default, f"`{argument.name}` of Flower's {name}"
+        if kind is Strategy:
+            kind, default = Named, Named(f"{PLACE}:FedAvg")
+            meaning = "the strategy that is wrapped"
+        if default is argument.empty:
+            kind, default = kind | None, None
+            needed.append(argument.name)
+        found.append((argument.name, kind, option(default, meaning)))
+    about = {
+        "__module__": __name__,
+        "of": flower_class,
+        "arguments": tuple(field[0] for field in found),
+        "needed": tuple(needed),
+        "client": CLIENTS.get(name, RoundStrategy.client),
+    }
+    bases = (FlowerStrategy,)
+    return make_dataclass(name, found, bases=bases, namespace=about, kw_only=True, eq=False)
+
+
+def _arguments(flower_class: type[Strategy]) -> dict[inspect.Parameter, Any]:
+    """Return the arguments that are options, each with its type."""
+    hints, plain = typing.get_type_hints(flower_class.__init__), {bool, int, float, str, Strategy}
+    every = {
+        one: hints.get(one.name) for one in inspect.signature(flower_class).parameters.values()
+    }
+    return {
+        one: kind
+        for one, kind in every.items()
+        if one.name not in OF_THE_RUN and {*(typing.get_args(kind) or [kind])} <= plain | {NoneType}
+    }
+
+
+def _values(strategy: Strategy) -> dict[str, Any]:
+    """Return the options that a strategy of Flower's was made with.
+
+    Raises a SettingsError if it was given what is no option, such as a function of the user's own.
+    """
+    kind = method_class(type(strategy))
+    values = {name: getattr(strategy, ATTRIBUTES.get(name, name)) for name in kind.arguments}
+    if deviation := values.get("clipped_count_stddev"):  # The rest of the noise is what is held.
+        parts = values["noise_multiplier"], 2 * deviation
+        values["noise_multiplier"] = sum(part**-2 for part in parts) ** -0.5
+    others = inspect.signature(kind.of).parameters.keys() - values.keys() - OF_THE_RUN
+    for name in sorted(others):
+        value = getattr(strategy, name, None)
+        if value is not None and not (inspect.isfunction(value) and "flwr" in value.__module__):
+            raise SettingsError(
+                f"{kind.__name__}: {name} cannot be kept with results; leave it out"
+            )
+    if isinstance(inner := values.get("strategy"), Strategy):
+        values["strategy"] = Named(f"{PLACE}:{type(inner).__name__}").having(_values(inner))
+    return values
+
+
+def _inner(wrapped: Named) -> Strategy:
+    """Return what a wrapper wraps."""
+    kind = method_class(plugins.find("method", wrapped.name))
+    if kind.client != RoundStrategy.client or "strategy" in kind.arguments:
+        raise SettingsError(
+            f"strategy = {wrapped}: its clients do more than train, or it wraps itself"
+        )
+    made: Strategy = plugins.call(wrapped, kind.of, ())
+    return made
+
+
+def _innermost(strategy: Any) -> Any:
+    """Return the strategy that a wrapper wraps, and any other itself."""
+    return _innermost(strategy.strategy) if hasattr(strategy, "strategy") else strategy
+
+
+def _attributes(strategy: Strategy, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path and the value of each attribute of a strategy and of what it wraps."""
+    for name, value in vars(strategy).items():
+        if isinstance(value, Strategy):
+            yield from _attributes(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
+
+
+@contextlib.contextmanager
+def _in_flower(rng: np.random.Generator) -> Iterator[None]:
+    """Let Flower's noise, which is NumPy's global, be a function of the seed, and spare time.
+
+    `to_numpy_ndarrays(keep_input=False)`, which some strategies call for each reply, makes Python
+    look through all objects for cycles: a third of a second each time where torch is loaded.
+    """
+    before, spare = np.random.get_state(), not gc.get_freeze_count()  # noqa: NPY002
+    np.random.seed(rng.integers(2**32))  # noqa: NPY002
+    if spare:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+        if spare:
+            gc.unfreeze()
+
+
+def _blank(flower_class: type[Strategy]) -> FlowerStrategy:
+    """Return a method whose attributes are yet to be set."""
+    kind = method_class(flower_class)
+    return object.__new__(kind)

@@ -1,0 +1,196 @@
+"""The client side of a message: run the clients it names and add up their results."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import Arrays, cast_like, from_record
+from coprefl_flwr.errors import ENDS
+from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
+from coprefl_flwr.federation.exchange import with_extra
+from coprefl_flwr.federation.failures import told
+from coprefl_flwr.federation.messages import (
+    ARRAYS,
+    NO_MODEL,
+    NORM,
+    RETURNED,
+    NodeReply,
+    config_of,
+    hosted_reply,
+    plain_reply,
+    with_norm,
+)
+from coprefl_flwr.federation.outliers import OTHER_NAMES, leave_out_rare_metrics, most_named
+from coprefl_flwr.federation.validation import Limits
+from coprefl_flwr.handover import records_of
+
+logger = logging.getLogger("flwr.coprefl")
+
+MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
+"""Make a client from its id (None where the node is the client) and the request's config."""
+
+
+TAKEN = ("clients", NORM, "phase", "start", "task", "round")
+"""Names that no metric can have: in a reply `clients` are whose results it has, and the others are
+columns of a study's rounds."""
+
+
+def answer(message: Message, make_client: MakeClient, partition_id: Any = None) -> Message:
+    """Run the request's clients one after the other and return the node's reply.
+
+    A request that names no clients is for the node's only client, whose id is `partition_id`.
+    """
+    config: dict[str, Any] = dict(records_of(message.content, ConfigRecord).get("config", {}))
+    method = method_name(message.metadata.message_type)
+    sent, extra = sent_arrays(message)
+    config |= {"extra": extra} if extra else {}
+    returned = config.pop(RETURNED, [])
+    asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
+    clients = config.pop("clients", None)
+    no_model = NO_MODEL in records_of(message.content, ArrayRecord)
+    if isinstance(clients, list):
+        rule = parse(str(config.pop("combine")))
+        limits = Limits.parse(str(config.pop("limits", "")))
+        ids = list(map(int, clients))
+        reply = run_all(make_client, ids, method, sent, config, rule, limits, asked)
+        content = hosted_reply(reply)
+        return Message(with_norm(content) if no_model else content, reply_to=message)
+    own_id = {} if partition_id is None else {"client": int(partition_id)}
+    arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
+    content = plain_reply(arrays, metrics)
+    return Message(with_norm(content) if no_model else content, reply_to=message)
+
+
+class _Alike:
+    """What the clients returned whose arrays have the same names."""
+
+    def __init__(self, rule: Rule, sent: Arrays) -> None:
+        self.accumulator = Accumulator(rule, sent)
+        self.first: Arrays = {}
+        self.metrics: dict[int, dict[str, float]] = {}
+
+    def add(self, client_id: int, arrays: Arrays, metrics: dict[str, float]) -> None:
+        """Add one client's result; the first one's arrays stay as they are until there is more."""
+        if not self.metrics:
+            # A copy: what a client returns may be a view of the model that the next one uses.
+            self.first = {name: array.copy("K") for name, array in arrays.items()}
+        else:
+            if len(self.metrics) == 1:
+                ((first_id, of_first),) = self.metrics.items()
+                for name in list(self.first):  # One by one, as a model may be large.
+                    self.accumulator.add(first_id, {name: self.first.pop(name)}, of_first)
+            self.accumulator.add(client_id, arrays, metrics)
+        self.metrics[client_id] = metrics
+
+
+def run_all(
+    make_client: MakeClient,
+    clients: Sequence[int],
+    method: str,
+    sent: Arrays,
+    config: Mapping[str, Any],
+    rule: Rule,
+    limits: Limits,
+    template: Arrays | None = None,
+) -> NodeReply:
+    """Run the clients in the order of their ids and add up their results by `rule`.
+
+    A chain runs in the order given, each client from the arrays of the last good one. Clients whose
+    arrays have other names than most clients' are left out: what they name is added up by itself.
+    `template` has the arrays that clients answer with, where those are not `sent` alone.
+    """
+    template = sent if template is None else template
+    chained, start, reply = isinstance(rule, Chain), sent, NodeReply()
+    groups: dict[frozenset[str], _Alike] = {}
+    asked = list(enumerate(clients))
+    for position, client_id in asked if chained else sorted(asked, key=lambda one: one[1]):
+        try:
+            own = config_of(config, position)
+            client = make_client(client_id, own)
+            arrays, metrics = run(client, method, start, {**own, "client": client_id})
+            limits.check(arrays, metrics, template, rule)
+            names = frozenset(arrays) if rule.sums else frozenset()
+            group = groups.get(names) or _Alike(rule, template)
+            if chained:
+                start, arrays = cast_like(arrays, sent), {}
+            group.add(client_id, arrays, metrics)
+            groups[names] = group
+            arrays = {}  # Not kept while the next client computes: a model may be large.
+        except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
+            reply.failed[client_id] = told(error)
+    if not groups:
+        return reply
+    chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, template))
+    for other in groups.values():
+        reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
+    reply.metrics = chosen.metrics
+    if line := leave_out_rare_metrics([reply], limits.most_names):
+        logger.warning("%s", line)
+    if rule.sums:
+        alone = len(reply.metrics) == 1
+        if chained:
+            reply.records = {ARRAYS if alone else "last": start}
+        else:
+            reply.records = {ARRAYS: chosen.first} if alone else chosen.accumulator.sums
+        for arrays in reply.records.values():
+            for name, array in arrays.items():  # One by one, as a model may be large.
+                arrays[name] = np.asarray(array, order="C")
+    return reply
+
+
+def sent_arrays(message: Message) -> tuple[Arrays, dict[str, Arrays]]:
+    """Return the request's arrays, only to be read, and copies of the others that it names."""
+    records = records_of(message.content, ArrayRecord)
+    name = ARRAYS if ARRAYS in records else next(iter(records), "")
+    sent = from_record(records.pop(name), copy=False) if records else {}
+    records.pop(NO_MODEL, None)
+    return sent, {name: from_record(record) for name, record in records.items()}
+
+
+def method_name(message_type: str) -> str:
+    """Return the client's method for a message type: fit, evaluate, or the action's own name."""
+    category, _, action = message_type.partition(".")
+    return action or {"train": "fit"}.get(category, category)
+
+
+def run(
+    client: NumPyClient, method: str, sent: Arrays, config: Mapping[str, Any]
+) -> tuple[Arrays, dict[str, float]]:
+    """Call a client's method and return its named arrays and its metrics.
+
+    Raises a ValueError if there is no such method, or it does not return what a NumPyClient does.
+    """
+    if not callable(getattr(client, method, None)):
+        raise ValueError(f"{type(client).__name__} has no method '{method}'")
+    # Copies, as a client may change them, and the next one starts from the same.
+    parameters = [array.copy() for array in sent.values()]
+    outcome = getattr(client, method)(parameters, dict(config))
+    if not isinstance(outcome, tuple) or len(outcome) != 3:
+        raise ValueError(f"{type(client).__name__}.{method} returned no tuple of three")
+    first, num_examples, extra = outcome
+    metrics = {**extra, "num-examples": num_examples}
+    if method == "evaluate":
+        metrics["loss"], arrays = float(first), Arrays()
+    else:
+        arrays = named(first, sent)
+    for name, value in metrics.items():
+        if name in TAKEN:
+            raise ValueError(f"metric '{name}' cannot be called so; give it another name")
+        if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+            raise ValueError(f"metric '{name}' is a {type(value).__name__}; metrics are numbers")
+    return arrays, {n: v.item() if isinstance(v, np.generic) else v for n, v in metrics.items()}
+
+
+def named(
+    arrays: Mapping[str, np.ndarray[Any, Any]] | Sequence[np.ndarray[Any, Any]], sent: Arrays
+) -> Arrays:
+    """Name a client's arrays: a mapping has names, a list is in the order of what was sent."""
+    if isinstance(arrays, Mapping):
+        return {name: np.asarray(array) for name, array in arrays.items()}
+    if len(arrays) != len(sent):
+        raise ValueError(f"{len(arrays)} arrays were returned, sent were {len(sent)}")
+    return {name: np.asarray(array) for name, array in zip(sent, arrays, strict=True)}

@@ -1,0 +1,295 @@
+"""A run of a strategy: its rounds one after another, each repeated where it failed.
+
+The run holds all that changes from round to round: the arrays, the method's state, the clients'
+versions, the history. The strategy holds options only.
+"""
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from coprefl_flwr.arrays import Arrays, mismatch, other_dtype, read_only, to_record
+from coprefl_flwr.errors import RoundFailedError, RunFailedError
+from coprefl_flwr.federation.checkpoint import (
+    Checkpoint,
+    History,
+    State,
+    continue_from,
+    write_checkpoint,
+)
+from coprefl_flwr.federation.communication import Traffic, size
+from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
+from coprefl_flwr.federation.messages import MessageConfig
+from coprefl_flwr.federation.program import RoundProgram
+from coprefl_flwr.federation.transport import Transport
+from coprefl_flwr.federation.versions import Versions
+
+logger = logging.getLogger("flwr.coprefl")
+flower = logging.getLogger("flwr")
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a hook learns after a round: metrics as in Flower's `Result`, and the traffic.
+
+    `arrays` are the new global model's, only to be read; `history` is what all rounds so far
+    measured, `state` what the method carries, and `versions` by client id which state it has.
+    """
+
+    round: int
+    num_rounds: int
+    arrays: Arrays
+    metrics: Metrics
+    evaluation: Replies | None
+    seconds: float
+    history: History = field(default_factory=History)
+    state: State = field(default_factory=dict)
+    versions: Mapping[int, str] = field(default_factory=dict)
+
+
+Hook = Callable[[RoundReport], None]
+Stop = Callable[[RoundReport], bool]
+
+
+@dataclass(repr=False)
+class RunResult(Result):
+    """Flower's `Result`, the history of all rounds with their traffic, and the last evaluation."""
+
+    history: History = field(default_factory=History)
+    evaluation: Replies | None = None
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a strategy on a grid, from `arrays`; fields are as in `RoundStrategy.start`."""
+
+    strategy: RoundProgram
+    grid: Grid
+    arrays: Arrays
+    num_rounds: int = 0
+    timeout: float = 3600.0
+    train_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_config: ConfigRecord = field(default_factory=ConfigRecord)
+    evaluate_fn: EvaluateFn | None = None
+    checkpoint: str | Path | None = None
+    checkpoint_every: int = 1
+    resume: bool = False
+    hooks: Sequence[Hook] = ()
+    stop: Stop | None = None
+
+    def __post_init__(self) -> None:
+        """Begin, or go on after the checkpoint if the run resumes and there is one."""
+        options = self.strategy.options()
+        kept = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
+        self.arrays, self.first = kept.arrays, kept.round + 1
+        self.history, self.state = kept.history, kept.state
+        self.versions = Versions(dict(kept.versions), dict(kept.versions))
+        self.link = Transport(
+            self.grid,
+            self.timeout,
+            self.strategy.min_available_nodes,
+            self.strategy.min_replies,
+            self.strategy.population,
+            self.strategy.bounds,
+            self.strategy.hosted(),
+            kept.bound,
+        )
+        self.evaluation: Replies | None = None
+        self._stateful: set[int] = set()
+
+    def all_rounds(self) -> RunResult:
+        """Run the rounds that are left; return the last model and what every round measured."""
+        began = time.monotonic()
+        if self.first == 1:
+            self._evaluate_on_server(0)
+        done = self.first - 1
+        if done and self.stop and self.stop(self._report(done, 0.0)):
+            self.num_rounds = done
+        while done < self.num_rounds:
+            done += 1
+            flower.info("")
+            flower.info("[ROUND %s/%s]", done, self.num_rounds)
+            self._one_round(done)
+        self.link.end()
+        arrays = to_record(self.arrays, copy=False)
+        result = RunResult(arrays, history=self.history, evaluation=self.evaluation)
+        self.history.put_into(result)
+        flower.info("")
+        flower.info("Strategy execution finished in %.2fs", time.monotonic() - began)
+        flower.info("")
+        flower.info("Final results:")
+        for line in str(result).splitlines():
+            flower.info("\t%s", line)
+        return result
+
+    def _one_round(self, server_round: int) -> None:
+        """Train and evaluate, call the hooks, and write the checkpoint if it is due."""
+        began = time.monotonic()
+        self.train(server_round)
+        self.evaluate(server_round)
+        self._evaluate_on_server(server_round)
+        report = self._report(server_round, time.monotonic() - began)
+        if server_round < self.num_rounds and self.stop is not None and self.stop(report):
+            self.num_rounds = server_round
+            report = replace(report, num_rounds=server_round)
+        for hook in self.hooks:
+            hook(report)
+        if server_round % self.checkpoint_every == 0 or server_round == self.num_rounds:
+            self._keep(server_round)
+
+    def train(self, server_round: int) -> None:
+        """Run a round's program to its end, from its beginning again where an attempt failed.
+
+        Raises a RunFailedError if too many did, or the clients' program is to blame.
+        """
+        self.begin_round()
+        most = self.strategy.max_failed_rounds
+        for attempt in range(most):
+            before = copy.deepcopy(self.state)
+            try:
+                arrays, metrics = self._attempt(self.context(server_round, attempt))
+                break
+            except RoundFailedError as failure:
+                self.state = before
+                if shared := self.link.shared_error():
+                    raise RunFailedError(f"round {server_round}: {shared}") from None
+                logger.warning(
+                    "round %s, attempt %s failed: %s", server_round, attempt + 1, failure
+                )
+                if attempt + 1 == most:
+                    failed = f"round {server_round} failed {most} times in a row"
+                    raise RunFailedError(f"{failed}, last: {failure}") from failure
+        self.end_round(server_round, attempt, arrays, metrics)
+
+    def begin_round(self) -> None:
+        """Forget what failed in the round before, and count anew what is sent."""
+        self.link.new_round()
+        self.link.traffic = Traffic(size(self.arrays))
+
+    def context(self, server_round: int, attempt: int = 0) -> RoundContext:
+        """Return what the program of a round may ask."""
+        run = self.strategy, self.link
+        return RoundContext(*run, server_round, attempt, self.state, self.versions)
+
+    def _attempt(self, ctx: RoundContext) -> tuple[Arrays, Metrics]:
+        """Send the program the replies to its exchanges until it returns the new model."""
+        self._stateful = set()
+        # Only to be read: hooks may have kept them, and another attempt begins with them.
+        program = self.strategy.program(ctx, read_only(self.arrays))
+        try:
+            exchange = next(program)
+            while True:
+                exchange = program.send(self._replies(ctx, exchange, self.train_config))
+        except StopIteration as end:
+            returned, metrics = end.value
+        return self.checked(returned), metrics
+
+    def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
+        """Return the combined replies to an exchange."""
+        messages = self.messages(ctx, exchange, config)
+        sent = self.grid.send_and_receive(messages, timeout=self.link.patience) if messages else []
+        return self.collected(exchange, sent)
+
+    def messages(
+        self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord
+    ) -> list[Message]:
+        """Return the messages of an exchange, with the app's settings and what every one names."""
+        named: MessageConfig = {
+            "server-round": ctx.round,
+            "run": self.strategy.run_name,
+            "population": self.strategy.population,
+            "seed": self.strategy.seed,
+            "attempt": ctx.attempt,
+        }
+        return self.link.prepare(exchange, {**config, **named}, self.versions)
+
+    def collected(self, exchange: Exchange, messages: Iterable[Message]) -> Replies:
+        """Return the combined replies to the messages of an exchange."""
+        replies = self.link.collect(messages)
+        if exchange.stateful:
+            self._stateful |= set(replies.clients)
+        return replies
+
+    def checked(self, returned: Arrays) -> Arrays:
+        """Return the new global arrays, or raise a RoundFailedError if they cannot be them."""
+        # NumPy's arithmetic makes numbers of arrays of one.
+        arrays = {name: np.asarray(array) for name, array in returned.items()}
+        problem = mismatch(arrays, self.arrays) or other_dtype(arrays, self.arrays)
+        if problem:
+            raise RoundFailedError(f"the new global model is no good: {problem}")
+        # In the old order, by which clients tell arrays from each other.
+        return {name: arrays[name] for name in self.arrays}
+
+    def end_round(self, server_round: int, attempt: int, arrays: Arrays, metrics: Metrics) -> None:
+        """Make the new model, the clients' new states and the metrics those of the run."""
+        self.arrays = arrays
+        self.versions.commit(self._stateful, server_round, attempt)
+        self.history.train[server_round] = metrics
+        self.history.traffic[server_round] = self.link.traffic.as_metrics()
+        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+
+    def evaluate(self, server_round: int) -> None:
+        """Have all clients evaluate the global model, in the rounds that are due."""
+        self.evaluation = None
+        if not self.strategy.evaluation_due(server_round, self.num_rounds):
+            return
+        ctx, exchange = self.evaluation_exchange(server_round)
+        try:
+            self.evaluation = self._replies(ctx, exchange, self.evaluate_config)
+        except RoundFailedError as failure:
+            logger.warning("round %s, evaluation failed: %s", server_round, failure)
+            return
+        metrics = self.evaluation.evaluation_metrics()
+        self.history.evaluate[server_round] = metrics
+        flower.info("\t└──> Aggregated MetricRecord: %s", metrics)
+
+    def evaluation_exchange(self, server_round: int) -> tuple[RoundContext, Exchange]:
+        """Return an evaluation's exchange; where training used clients' states, it does too."""
+        ctx = self.context(server_round)
+        exchange = self.strategy.evaluation_exchange(ctx, self.arrays, ctx.evaluating())
+        return ctx, replace(exchange, stateful=bool(self._stateful))
+
+    def _evaluate_on_server(self, server_round: int) -> None:
+        """Call the user's `evaluate_fn`, if there is one."""
+        if self.evaluate_fn is None:
+            return
+        metrics = self.evaluate_fn(server_round, to_record(self.arrays, copy=False))
+        flower.info("\t└──> Server's MetricRecord: %s", metrics)
+        if metrics is not None:
+            self.history.server[server_round] = dict(metrics)
+
+    def _keep(self, server_round: int) -> None:
+        """Write the checkpoint of a round, if one is wanted."""
+        if not self.checkpoint:
+            return
+        options, versions = self.strategy.options(), self.versions
+        bound = self.link.roster.bound
+        kept = (self.arrays, self.state, self.history, options, versions.committed, bound)
+        write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
+        versions.checkpointed()
+
+    def _report(self, server_round: int, seconds: float) -> RoundReport:
+        """Return what hooks learn after a round."""
+        return RoundReport(
+            server_round,
+            self.num_rounds,
+            # A hook that changed them would change the next round, which shares their memory.
+            read_only(self.arrays),
+            self.history.of_round(server_round),
+            self.evaluation,
+            seconds,
+            self.history,
+            self.state,
+            self.versions.committed,
+        )

@@ -1,0 +1,401 @@
+"""Takes exchanges to the nodes and brings the combined replies back."""
+
+import logging
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, to_record
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
+from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
+from coprefl_flwr.federation.communication import Traffic
+from coprefl_flwr.federation.exchange import Exchange, Replies
+from coprefl_flwr.federation.failures import (
+    MOD,
+    NOT_REGISTERED,
+    most_often,
+    program_error,
+    reason,
+)
+from coprefl_flwr.federation.flower import end_with_simulation, plain_log
+from coprefl_flwr.federation.lines import DISPUTED, GONE, METRICS, Lines
+from coprefl_flwr.federation.messages import (
+    ARRAYS,
+    NO_MODEL,
+    RETURNED,
+    ROSTER,
+    MessageConfig,
+    NodeReply,
+    read_reply,
+    request,
+    table,
+)
+from coprefl_flwr.federation.nodes import Hosted, Roster
+from coprefl_flwr.federation.outliers import (
+    leave_out_large,
+    leave_out_other_names,
+    leave_out_rare_metrics,
+)
+from coprefl_flwr.federation.validation import (
+    Bounds,
+    Limits,
+    check_reply,
+    check_size,
+    check_unchanged,
+    no_model,
+)
+from coprefl_flwr.federation.versions import Versions
+from coprefl_flwr.handover import records_of
+
+logger = logging.getLogger("flwr.coprefl")
+
+PULL_INTERVAL = 0.01
+"""Seconds between two looks for replies, where the grid lets us choose (Flower's is 0.1)."""
+
+_SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
+"""Per grid, the nodes that did not answer in time, as their worker is still busy."""
+
+NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
+"""Flower's errors for a query that an app does not know."""
+
+START_UP = 300.0
+"""Least time in seconds for a node's first answer, as its worker must start and import first."""
+
+
+@dataclass
+class Transport:
+    """One run's link to the nodes: it knows who hosts which client, and sends the messages.
+
+    An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
+    `min_available_nodes` clients are waited for before the first exchange. `bounds` and `hosted`
+    are the strategy's, and `bound` has the nodes that clients were bound to when the run was
+    stopped.
+    Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
+    answered.
+    """
+
+    grid: Grid
+    timeout: float
+    min_available_nodes: int
+    min_replies: int
+    population: str
+    bounds: Bounds = field(default_factory=Bounds)
+    hosted: Hosted | None = None
+    bound: Mapping[int, int] = field(default_factory=dict)
+    lines: Lines = field(default_factory=Lines)
+    refused: dict[int, str] = field(default_factory=dict)
+    begun: bool = False
+    most_clients: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
+    failed: dict[str, dict[int, str]] = field(default_factory=dict)
+    worked: set[str] = field(default_factory=set)
+    _asked: Exchange | None = None
+    _sent: list[Message] = field(default_factory=list)
+    _shares: dict[int, list[int]] = field(default_factory=dict)
+    _with_models: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Let the grid of a simulation look for replies more often, and end when that ended."""
+        ours = end_with_simulation(self.grid) or getattr(self.grid, "own_nodes", False)
+        per_node = self.bounds.clients_per_node or (None if ours else 1)
+        self.roster = Roster(self.hosted, self.bounds.most_clients, per_node, self.bound)
+        self._heard: set[int] = set()
+        self._disputed: dict[int, str] = {}
+        # Kept for the next strategy on the same grid, where a busy node is still busy.
+        self.silent = _SILENT.setdefault(self.grid, set())
+        if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
+            self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
+
+    def nodes(self) -> list[int]:
+        """Return the ids of the nodes that can be asked, ascending."""
+        return sorted(set(self.grid.get_node_ids()) - self.silent)
+
+    def clients(self, wanted: int | None = None) -> Sequence[int]:
+        """Return the ids of all clients; the first time, wait until nodes and `wanted` are there.
+
+        Later the run goes on with the clients that are left. Raises a RunFailedError if they have
+        not connected within the time limit.
+        """
+        end, told = time.monotonic() + self.timeout, False
+        needed = max(self.min_available_nodes, wanted or 1)
+        self.refused.clear()
+        while True:
+            nodes = self.nodes()
+            if nodes:
+                self._ask_roster(nodes)
+                self._tell_disputed()
+                clients = self.roster.clients()
+                self.most_clients = max(self.most_clients, len(clients))
+                enough = 1 if self.begun else needed
+                if self.roster.shared is not None or len(clients) >= enough:
+                    self.begun = True
+                    self.roster.keep()
+                    return clients
+            shared = program_error(self.refused.values())
+            if told and shared and set(nodes) <= set(self.refused):
+                raise RunFailedError(f"no node can tell its clients: {shared}")
+            listed = set(self.grid.get_node_ids())
+            if self.begun and listed and listed <= self.silent:
+                gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
+                raise RunFailedError(f"{gone}, and no node is asked again after that")
+            there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
+            waiting = f"{there}, needed are {needed} clients"
+            if time.monotonic() > end:
+                found = (*self.refused.values(), *self._disputed.values())
+                why = next(filter(None, found), "")
+                waited = f"{waiting}; waited {self.timeout:g} s"
+                raise RunFailedError(f"{waited}; {why}" if why else waited)
+            if not told:
+                logger.info("waiting for nodes: %s", waiting)
+                told = True
+            time.sleep(min(1.0, self.timeout))
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which the nodes last asked must answer."""
+        new = self._shares.keys() - self._heard
+        return max(self.timeout, START_UP) if new else self.timeout
+
+    def segments(self, chain: Sequence[int]) -> list[list[int]]:
+        """Cut a chain of clients into segments, each of clients that one node hosts."""
+        return self.roster.segments(chain)
+
+    def _ask_roster(self, nodes: Sequence[int]) -> None:
+        """Find out which clients new nodes run, where not all share them."""
+        roster = self.roster
+        if roster.shared is not None:
+            return
+        roster.forget(roster.known() - set(nodes))
+        gave_answer = roster.known() | self.refused.keys()
+        new = [node for node in nodes if node not in gave_answer]
+        if roster.given is None:
+            self._ask(new)
+        else:
+            self._refuse(roster.look_up(new))
+
+    def _ask(self, nodes: Sequence[int]) -> None:
+        """Ask these nodes for their clients; an app that knows no roster answers with an error."""
+        if not nodes:
+            return
+        content = RecordDict({"config": ConfigRecord({"population": self.population})})
+        messages = [Message(content, node, ROSTER) for node in nodes]
+        patience = max(self.timeout, START_UP)
+        with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
+            replies = list(self.grid.send_and_receive(messages, timeout=patience))
+        of = dict(_by_node(replies, messages))
+        answers, problems = dict[int, Mapping[str, object] | None](), dict[int, str]()
+        for node in sorted(of.keys() & set(nodes)):
+            try:
+                answers[node] = _answer(of[node])
+            except Exception as error:  # Whatever a node sends must not end the run.
+                problems[node] = one_line(error)
+        self._heard |= of.keys()
+        self._refuse(problems | self.roster.hear(answers))
+        self._mark_silent(set(nodes) - set(of), patience)
+
+    def _tell_disputed(self) -> None:
+        """Tell, once, which clients several nodes name, and who has them."""
+        for client, why in self.roster.lost.items():
+            if self._disputed.get(client) != why:
+                self.lines.warn(DISPUTED, why)
+        self._disputed = self.roster.lost
+
+    def _refuse(self, problems: Mapping[int, str]) -> None:
+        """Tell which nodes' answers are no good; they are asked again before the next round."""
+        for node, why in problems.items():
+            self.refused[node] = cut(why)
+            self.lines.warn(node, f"node {node} is left out: {cut(why)}")
+
+    def prepare(
+        self, exchange: Exchange, config: MessageConfig, versions: Versions
+    ) -> list[Message]:
+        """Return the messages that put an exchange to the nodes that host its clients."""
+        named = {ARRAYS: exchange.arrays, **exchange.extra}
+        # Shared: the round's program waits for the replies meanwhile.
+        records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
+        self._asked = exchange
+        self._limits = Limits.of(self.bounds, exchange)
+        chained = isinstance(exchange.combine, Chain)
+        self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
+        self._with_models = self.roster.single() if exchange.of_models else set()
+        self._sent = []
+        for node, share in self._shares.items():
+            each = [versions.of(client) if exchange.stateful else {} for client in share]
+            whole: MessageConfig = {RETURNED: list(exchange.returned)} if exchange.returned else {}
+            content = request(
+                records if node in self._with_models else {**records, NO_MODEL: ArrayRecord()},
+                {**config, **exchange.config, **whole},
+                rule=exchange.combine,
+                clients=None if node in self.roster.plain else share,
+                of_clients={name: [values[name] for values in each] for name in each[0]},
+                limits=str(self._limits),
+            )
+            self._sent.append(Message(content, node, exchange.action))
+        reached = {client for share in self._shares.values() for client in share}
+        for client in sorted(set(exchange.clients) - reached):
+            self.lines.warn(GONE, f"client {client} is left out: its node is gone")
+        self.traffic.count_down(exchange, len(reached), self._sent)
+        return self._sent
+
+    def collect(self, messages: Iterable[Message]) -> Replies:
+        """Combine the replies to the messages last prepared; log every failure in one line.
+
+        Raises a RoundFailedError if fewer clients than needed gave a good reply.
+        """
+        exchange = self._asked
+        if exchange is None:
+            raise RuntimeError("no exchange is under way")
+        replies: dict[int, NodeReply] = {}
+        for node, message in _by_node(messages, self._sent):
+            if node in replies or node not in self._shares:
+                why = f": {reason(message)}" if message.has_error() else ""
+                self.lines.warn(node, f"node {node} sent a reply that it was not asked for{why}")
+                continue
+            replies[node] = self._read(exchange, message, node)
+            self.traffic.count_wire_up(message)
+            _empty(message)
+        self._mark_silent(set(self._shares) - set(replies), self.patience)
+        self._heard |= replies.keys()
+        if line := leave_out_rare_metrics(replies.values(), self._limits.most_names):
+            self.lines.warn(METRICS, line)
+        leave_out_other_names(exchange, replies)
+        leave_out_large(exchange, replies, self.bounds.largest_update)
+        self._tell_failures(exchange, replies)
+        good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
+        count = sum(len(reply.metrics) for reply in good)
+        self.traffic.count_replies(len(exchange.clients), count)
+        self.traffic.count_up(exchange, good)
+        needed = self.min_replies if exchange.needed is None else exchange.needed
+        if count < needed:
+            found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
+            why = most_often(self.failed[exchange.action].values())
+            raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
+        return combined(exchange, good)
+
+    def _tell_failures(self, exchange: Exchange, replies: dict[int, NodeReply]) -> None:
+        """Log why clients failed: in one line if all did by one error of their program.
+
+        That line is a RoundFailedError's, which may be logged, or end the run, instead.
+        """
+        failed = {c: why for reply in replies.values() for c, why in reply.failed.items()}
+        self.failed.setdefault(exchange.action, {}).update(failed)
+        if any(reply.metrics for reply in replies.values()):
+            self.worked.add(exchange.action)
+        elif alike := _alike(exchange.action, failed):
+            if exchange.needed != 0:
+                raise RoundFailedError(alike)
+            logger.warning("%s", alike)
+            return
+        for node in sorted(replies):
+            for client, why in replies[node].failed.items():
+                self.lines.warn(node, f"client {client} on node {node} is left out: {why}")
+
+    def new_round(self) -> None:
+        """Forget what failed in the round before."""
+        self.lines.new_round()
+        self.failed.clear()
+        self.worked.clear()
+
+    def shared_error(self) -> str:
+        """Return the program error that no client of this round's last exchange was without.
+
+        It is "" if there is none, or only one client of several failed: its data may be to blame.
+        """
+        action = self._asked.action if self._asked else ""
+        failed = self.failed.get(action, {})
+        if action in self.worked or len(failed) < min(2, self.most_clients):
+            return ""
+        return _alike(action, failed)
+
+    def _read(self, exchange: Exchange, message: Message, node: int) -> NodeReply:
+        """Read and check one node's reply; a bad reply fails all its clients."""
+        share = self._shares[node]
+        if message.has_error():
+            why = reason(message)
+            if MOD in why and node not in self._with_models:
+                why = f"{why}; the reply is not a model, but {no_model(exchange)}"
+            return NodeReply(failed=dict.fromkeys(share, why))
+        try:
+            check_size(message.content, exchange, len(share), self.bounds)
+            reply = read_reply(message.content, share, exchange.combine.sums)
+            check_unchanged(exchange, reply)
+            check_reply(exchange, self._limits, reply)
+        except Exception as error:  # Whatever a node sends must not end the run.
+            return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
+        return reply
+
+    def end(self) -> None:
+        """Log what is left to say, and why a simulation may not end yet: workers are busy."""
+        self.lines.new_round()
+        if self.silent:
+            names = ", ".join(map(str, sorted(self.silent)))
+            logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
+
+    def _mark_silent(self, nodes: set[int], waited: float) -> None:
+        for node in sorted(nodes):
+            logger.warning(
+                "node %s did not answer within %g s and is not asked again", node, waited
+            )
+        self.silent |= nodes
+
+
+def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
+    """Return replies with the node each is from: an error may come from the SuperLink instead."""
+    asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
+    for reply in replies:
+        about = reply.metadata
+        yield asked.get(about.reply_to_message_id, about.src_node_id), reply
+
+
+def _empty(message: Message) -> None:
+    """Take the arrays out of a reply that was read: its grid may keep it until the next ones."""
+    if not message.has_error():
+        for name in records_of(message.content, ArrayRecord):
+            del message.content[name]
+
+
+def _answer(reply: Message) -> Mapping[str, object] | None:
+    """Return what a node said of its roster, None if it knows none, or raise a ValueError."""
+    if not reply.has_error():
+        return dict(records_of(reply.content, ConfigRecord)["roster"])
+    if re.search(NO_ROSTER, reason(reply)):
+        return None
+    raise ValueError(reason(reply))
+
+
+def _alike(action: str, failed: Mapping[int, str]) -> str:
+    """Return one line for clients that all failed by one kind of program error, else ""."""
+    shared = program_error(failed.values())
+    who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
+    return f"{action}: {who} failed with {shared}" if shared else ""
+
+
+def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
+    """Add up the nodes' replies, given in the order of their smallest client id."""
+    rule = exchange.combine
+    accumulator = Accumulator(rule, exchange.template)
+    for reply in replies:
+        if len(reply.metrics) == 1 and rule.sums:
+            (client,) = reply.clients
+            (only,) = reply.records.values()
+            accumulator.add(client, only, reply.metrics[client])
+        elif rule.sums:
+            accumulator.merge(reply.records)
+    per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}
+    arrays: Arrays = {}
+    if isinstance(rule, Mean) and per_client:
+        weight = sum(rule.coefficients(metrics)["sum"] for metrics in per_client.values())
+        samples = sum(rule.buffer_coefficient(metrics, 0.0) for metrics in per_client.values())
+        sums = accumulator.sums["sum"]
+        for name, sent in exchange.template.items():
+            if name in sums:  # Cast one by one: a second model in float64 is not needed.
+                mean = sums[name] / (samples if is_buffer(name, sent) else weight)
+                arrays |= cast_like({name: mean}, {name: sent})
+    if isinstance(rule, Chain) and per_client:
+        arrays = cast_like(accumulator.sums["last"], exchange.template)
+    return Replies(tuple(sorted(per_client)), table(per_client), arrays, accumulator.sums)

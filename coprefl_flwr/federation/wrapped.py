@@ -1,0 +1,151 @@
+"""A strategy inside one of Flower's wrappers, such as its DifferentialPrivacy strategies.
+
+Such a wrapper runs Flower's own loop: it asks the strategy for messages, changes the replies, and
+hands them back. So a round must be one exchange that is answered by models, and their mean the new
+model: the wrapper's noise is that of a mean. There are no checkpoint and no hooks.
+"""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+
+from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
+from coprefl_flwr.federation.context import Listed, RoundContext
+from coprefl_flwr.federation.exchange import Exchange, Replies, Round
+from coprefl_flwr.federation.program import RoundProgram
+from coprefl_flwr.federation.run import Run, logger
+
+
+@dataclass(eq=False)
+class _Wrapped:
+    """A run that is driven from outside, and the exchange that is under way."""
+
+    run: Run
+    program: Round | None = None
+    asked: Exchange | None = None
+
+
+_RUNS: WeakKeyDictionary[RoundProgram, _Wrapped] = WeakKeyDictionary()
+"""The run of each strategy that a wrapper drives: Flower hands it from step to step nowhere."""
+
+
+def configure_train(
+    strategy: RoundProgram,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+    grid: Grid,
+) -> list[Message]:
+    """Return the messages of a round's one exchange, or raise a SettingsError if it has more."""
+    now = _RUNS.get(strategy)
+    if now is None or now.run.grid is not grid:
+        _check(strategy, from_record(arrays))
+        # Weak, so that the entry goes with the strategy.
+        now = _RUNS[strategy] = _Wrapped(Run(weakref.proxy(strategy), grid, {}))
+    run = now.run
+    # A copy, as the wrapper may change its record later.
+    run.arrays = from_record(arrays)
+    run.begin_round()
+    ctx = run.context(server_round)
+    now.program = strategy.program(ctx, run.arrays)
+    now.asked = next(now.program)
+    return run.messages(ctx, now.asked, config)
+
+
+def aggregate_train(
+    strategy: RoundProgram, server_round: int, replies: Iterable[Message]
+) -> tuple[ArrayRecord, MetricRecord]:
+    """Return the new model and the round's metrics.
+
+    Raises a RunFailedError if the round failed: replies to another attempt would not go through
+    the wrapper.
+    """
+    now = _RUNS[strategy]
+    if now.program is None or now.asked is None:
+        raise RuntimeError("no exchange is under way")
+    try:
+        now.program.send(now.run.collected(now.asked, replies))
+    except StopIteration as end:
+        returned, metrics = end.value
+    except RoundFailedError as failure:
+        why = now.run.link.shared_error() or str(failure)
+        raise RunFailedError(f"round {server_round}: {why}") from None
+    now.program = now.asked = None
+    now.run.end_round(server_round, 0, now.run.checked(returned), metrics)
+    return to_record(now.run.arrays, copy=False), MetricRecord(dict(metrics))
+
+
+def configure_evaluate(
+    strategy: RoundProgram,
+    server_round: int,
+    arrays: ArrayRecord,
+    config: ConfigRecord,
+) -> list[Message]:
+    """Return the messages of an evaluation on all clients, where it is due."""
+    now = _RUNS[strategy]
+    if not strategy.evaluation_due(server_round, 0):
+        return []
+    now.run.arrays = from_record(arrays)
+    ctx, now.asked = now.run.evaluation_exchange(server_round)
+    return now.run.messages(ctx, now.asked, config)
+
+
+def aggregate_evaluate(
+    strategy: RoundProgram, server_round: int, replies: Iterable[Message]
+) -> MetricRecord | None:
+    """Return the means of what the clients measured, weighted by num-examples."""
+    now, messages = _RUNS[strategy], list(replies)
+    if not messages or now.asked is None:
+        return None
+    try:
+        metrics = now.run.collected(now.asked, messages).evaluation_metrics()
+    except RoundFailedError as failure:
+        logger.warning("round %s, evaluation failed: %s", server_round, failure)
+        return None
+    return MetricRecord(dict(metrics))
+
+
+def _check(strategy: RoundProgram, arrays: Arrays) -> None:
+    """Raise a SettingsError for a strategy that no wrapper can drive."""
+    if isinstance(strategy.clients, int):
+        raise SettingsError(
+            f"clients = {strategy.clients}: inside a wrapper such as Flower's DifferentialPrivacy "
+            "every node must be one client, and nodes that host several add up their results"
+        )
+    if strategy.robust:
+        raise SettingsError(
+            f"aggregation = {strategy.aggregation}: inside a wrapper such as Flower's "
+            "DifferentialPrivacy only the mean is allowed, as its noise is that of a mean"
+        )
+    if not is_one_mean(strategy, arrays):
+        raise SettingsError(
+            f"{type(strategy).__name__} cannot run inside a wrapper such as Flower's "
+            "DifferentialPrivacy, which takes a round for one exchange answered by models "
+            "(allowed inside a wrapper: FedAvg, FedProx, PerFedAvg)"
+        )
+
+
+def is_one_mean(strategy: RoundProgram, arrays: Arrays) -> bool:
+    """Return whether a round is one exchange answered by models, whose mean is the new model.
+
+    The round's program is driven with a made-up reply; no client is asked.
+    """
+    ctx = RoundContext(strategy, Listed(range(max(2, strategy.participants or 0))))
+    try:
+        program = strategy.program(ctx, arrays)
+        exchange = next(program)
+        clients = tuple(exchange.clients)
+        mean = {name: array.copy() for name, array in arrays.items()}
+        measured = {name: np.ones(len(clients)) for name in ("num-examples", "loss")}
+        program.send(Replies(clients, measured, mean))
+    except StopIteration as end:
+        return exchange.of_models and end.value is not None and end.value[0] is mean
+    except Exception:  # Whatever a method makes of replies that are none.
+        return False
+    return False

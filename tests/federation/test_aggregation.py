@@ -1,0 +1,214 @@
+"""The rules and the accumulator: coefficients by hand, and sums that are the same whoever adds."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.federation.aggregation import (
+    Accumulator,
+    Chain,
+    LossMoments,
+    Mean,
+    Nothing,
+    PerClient,
+    Total,
+    measured,
+    parse,
+)
+
+LAYOUTS = ("C", "F", "channels last", "turned around", "with gaps")
+RULES = [
+    *(Mean(), Mean(""), Mean("weight"), Mean("eval:n")),
+    *(Total(), LossMoments(), PerClient(), Chain(), Nothing()),
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_a_rule_comes_back_from_its_text(rule):
+    assert parse(str(rule)) == rule
+
+
+@pytest.mark.parametrize(
+    "text", ["", "mean", "maen:x", "loss-moment", "loss-moments:low", "total:1", "Total", "chain:"]
+)
+def test_another_text_is_no_rule(text):
+    with pytest.raises(ValueError, match="unknown rule"):
+        parse(text)
+
+
+def test_coefficients():
+    metrics = {"num-examples": 8, "loss": 2.5, "client": 7}
+    assert Mean().coefficients(metrics) == {"sum": 8}
+    assert Mean("").coefficients({}) == {"sum": 1}
+    assert Mean("loss").coefficients(metrics) == {"sum": 2.5}
+    assert Total().coefficients({}) == {"sum": 1}
+    assert LossMoments().coefficients(metrics) == {"gradient": 1, "loss-gradient": 2.5}
+    assert PerClient().coefficients(metrics) == {"7": 1}
+    assert Chain().coefficients(metrics) == {"last": 1}
+    assert Nothing().coefficients(metrics) == {}
+
+
+def test_coefficients_of_buffers():
+    """Under a mean the number of samples whatever the weight is, else those of the weights."""
+    metrics = {"num-examples": 8, "loss": 2.5}
+    for rule in (Mean(), Mean(""), Mean("loss")):
+        assert rule.buffer_coefficient(metrics, 0.5) == 8
+    for rule in (Total(), LossMoments(), PerClient(), Chain()):
+        assert rule.buffer_coefficient(metrics, 0.5) == 0.5
+    for metrics, line in (
+        ({}, "no metric 'num-examples' in the reply"),
+        ({"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+    ):
+        with pytest.raises(ValueError) as caught:  # noqa: PT011
+            Mean("").buffer_coefficient(metrics, 1.0)
+        assert str(caught.value) == line
+
+
+@pytest.mark.parametrize(
+    ("rule", "metrics", "message"),
+    [
+        (Mean(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        (Mean(), {"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+        (Mean("w"), {"w": -0.5}, "metric 'w' is -0.5; a weight must be above 0"),
+        (Mean(), {"num-examples": np.nan}, "metric 'num-examples' is nan"),
+        (Chain(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        (Chain(), {"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
+        (Nothing(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        (Nothing(), {"num-examples": -1}, "metric 'num-examples' is -1; a weight must be above 0"),
+        (LossMoments(), {"num-examples": 1}, "no metric 'loss' in the reply"),
+        (LossMoments(), {"loss": np.inf}, "metric 'loss' is inf"),
+    ],
+)
+def test_what_a_rule_cannot_use_is_named(rule, metrics, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        rule.coefficients(metrics)
+    assert str(caught.value) == message
+
+
+def test_measured():
+    assert measured({"a": 3}, "a") == 3.0
+
+
+def clients(count):
+    """Return (arrays, metrics) of clients with float32 arrays and an int64 counter."""
+    rng = np.random.default_rng(1)
+    return [
+        (
+            {
+                "w": rng.normal(size=(3, 2)).astype(np.float32),
+                "n": np.array(rng.integers(99)),
+                "bn.running_mean": rng.normal(size=2).astype(np.float32),
+            },
+            {"num-examples": int(rng.integers(1, 50)), "loss": float(rng.uniform(1, 5))},
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("rule", [Mean(), Mean(""), Total(), LossMoments(), PerClient()], ids=str)
+@pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 4, 8, 12), (0, 1, 2, 11, 12)])
+def test_parts_merged_are_the_whole(rule, cuts):
+    """To 1e-15 of the sum of the absolute terms: order costs the last bits, hosting no more."""
+    everyone = clients(12)
+    whole, size, merged = Accumulator(rule), Accumulator(rule), Accumulator(rule)
+    for client, (arrays, metrics) in enumerate(everyone):
+        whole.add(client, arrays, metrics)
+        size.add(client, {name: np.abs(array) for name, array in arrays.items()}, metrics)
+    for first, last in itertools.pairwise(cuts):
+        part = Accumulator(rule)
+        for client in range(first, last):
+            part.add(client, *everyone[client])
+        merged.merge(part.sums)
+    assert merged.sums.keys() == whole.sums.keys()
+    for name, arrays in whole.sums.items():
+        assert merged.sums[name].keys() == arrays.keys()
+        for key, array in arrays.items():
+            assert array.dtype == merged.sums[name][key].dtype == np.float64
+            assert array.shape == merged.sums[name][key].shape
+            error = np.abs(merged.sums[name][key] - array)
+            assert (error <= 1e-15 * size.sums[name][key]).all()
+
+
+def test_a_sum_is_float64_from_its_first_term():
+    """2^24 + 1 has no float32, 0.1 as float32 times 3 no float32 either; both must survive."""
+    accumulator = Accumulator(Total())
+    accumulator.add(0, {"w": np.float32([2.0**24])}, {})
+    accumulator.add(1, {"w": np.float32([1.0])}, {})
+    assert accumulator.sums["sum"]["w"] == 2.0**24 + 1
+    weighted = Accumulator(Mean())
+    weighted.add(0, {"w": np.float32([0.1])}, {"num-examples": 3})
+    assert weighted.sums["sum"]["w"] == 3 * np.float64(np.float32(0.1))
+
+
+def test_adding_leaves_the_clients_arrays_alone():
+    mine, sums = {"w": np.float64([1.0])}, {"sum": {"w": np.float64([5.0])}}
+    accumulator = Accumulator(Total())
+    accumulator.merge(sums)
+    accumulator.add(0, mine, {})
+    accumulator.add(1, mine, {})
+    assert accumulator.sums["sum"]["w"] == 7
+    assert mine["w"] == 1
+    assert sums["sum"]["w"] == 5
+
+
+def test_buffers_have_their_own_weights():
+    """Two clients of 1 and 3 samples, weighted 10 and 20: 10 * 1 + 20 * 2 and 1 * 1 + 3 * 2."""
+    accumulator = Accumulator(Mean("loss"))
+    for client, (n, loss) in enumerate([(1, 10.0), (3, 20.0)], start=1):
+        value = np.float32(client)
+        arrays = {"w": value, "bn.running_var": value, "count": np.array(client)}
+        accumulator.add(client, arrays, {"num-examples": n, "loss": loss})
+    sums = accumulator.sums["sum"]
+    assert [float(sums[name]) for name in ("w", "bn.running_var", "count")] == [50, 7, 7]
+
+
+def test_what_was_sent_says_what_is_a_buffer():
+    """A client may return floats for a counter, and whole numbers for weights."""
+    accumulator = Accumulator(Mean(""), {"w": np.float32(0), "count": np.array(0)})
+    accumulator.add(1, {"w": np.array(5), "count": np.float64(2.0)}, {"num-examples": 4})
+    assert (accumulator.sums["sum"]["w"], accumulator.sums["sum"]["count"]) == (5, 8)
+
+
+def test_nothing_adds_nothing():
+    accumulator = Accumulator(Nothing())
+    accumulator.add(0, {"w": np.ones(2)}, {"num-examples": 3})
+    assert accumulator.sums == {}
+
+
+def test_per_client_keeps_each_client():
+    accumulator = Accumulator(PerClient())
+    for client in (3, 11):
+        accumulator.add(client, {"w": np.float32([client])}, {})
+    assert {name: float(arrays["w"][0]) for name, arrays in accumulator.sums.items()} == {
+        "3": 3.0,
+        "11": 11.0,
+    }
+
+
+def laid_out(array, kind):
+    """Return the same numbers in another order in memory."""
+    if kind == "C":
+        return np.ascontiguousarray(array)
+    if kind == "F":
+        return np.asfortranarray(array)
+    if kind == "channels last":
+        return np.ascontiguousarray(array.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+    if kind == "turned around":
+        return np.ascontiguousarray(array[::-1])[::-1]
+    return np.repeat(array, 2, axis=1)[:, ::2]
+
+
+@pytest.mark.parametrize("kinds", itertools.product(LAYOUTS, repeat=2), ids=" then ".join)
+def test_sums_have_the_same_bits_whatever_the_order_in_memory(kinds):
+    rng = np.random.default_rng(3)
+    everyone = [rng.normal(size=(3, 4, 1, 5)).astype(np.float32) for _ in range(3)]
+    sums = []
+    for orders in (("C",) * 3, (*kinds, kinds[1])):
+        accumulator = Accumulator(Mean())
+        for client, (array, kind) in enumerate(zip(everyone, orders, strict=True)):
+            given = laid_out(array, kind)
+            accumulator.add(client, {"w": given}, {"num-examples": client + 3})
+            np.testing.assert_array_equal(given, array)
+        sums.append(accumulator.sums["sum"]["w"].tobytes())
+    assert sums[0] == sums[1]

@@ -1,0 +1,434 @@
+"""What the package needs of flwr: `flwr run` as a whole, and the pieces in flower.py.
+
+These start real SuperLinks and Ray; each run takes about half a minute.
+"""
+
+import logging
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from queue import Queue
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.numpy import load_file
+
+from coprefl_flwr.arrays import to_record
+from coprefl_flwr.client_app import app
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.federation.flower import (
+    end_with_simulation,
+    enter_run,
+    flat,
+    given_config,
+    name_message,
+    plain_log,
+    without_colours,
+)
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, with_role
+from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.strategies import FedAvg
+from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.settings import Settings
+from tests.common.simulation import ROOT, simulate
+
+pytestmark = pytest.mark.ray
+
+SMALL = {
+    "method": "coprefl",
+    "clients": 12,
+    "downstream-classes": "90",
+    "participants": 5,
+    "rounds": 3,
+    "local-steps": 3,
+    "learning-rate": 0.05,
+    "meta-learning-rate": 0.01,
+    "tasks": 0,
+}
+
+
+def test_flwr_run_and_the_local_grid_agree(tmp_path):
+    """The same study under Flower's simulation and in one process with 1, 2 and 4 nodes.
+
+    Its second method, its model and its data are of a user's own, outside of the package.
+    """
+    parts = Path(shutil.copytree(ROOT / "examples" / "own_parts", tmp_path / "parts"))
+    own = {
+        "method": f"coprefl {parts / 'method.py'}:PartWay:step=0.8",
+        "model": f"{parts / 'model.py'}:perceptron:width=8",
+        "dataset": f"{parts / 'data.py'}:stripes",
+        "downstream-classes": "3",
+        "min-samples": 4,
+    }
+    config = {**SMALL, **own, "output-dir": str(tmp_path), "run-name": "flower"}
+    done = simulate(ROOT, tmp_path, config)
+    assert done.returncode == 0, done.stdout
+    assert "status of the run: finished:completed" in done.stdout
+    assert "\x1b" not in done.stdout  # It is no terminal.
+    for nodes in (1, 2, 4):
+        name = f"local-{nodes}"
+        chosen = Settings.from_config(config | {"run-name": name})
+        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        for start in ("coprefl", "method.py-PartWay-step-0.8"):
+            flower, _ = load_saved_model(tmp_path / "flower" / "starts" / start)
+            local, _ = load_saved_model(tmp_path / name / "starts" / start)
+            assert flower.keys() == local.keys()
+            for array in flower:
+                np.testing.assert_allclose(
+                    local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{name}, {array}"
+                )
+
+
+def test_every_method_agrees_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """All by name in one command; two of them one after the other too."""
+    names = [*with_role(PRETRAINING), "cyclic:rounds=1+scaffold:rounds=2"]
+    config = {**SMALL, "method": " ".join(names), "rounds": 2, "local-steps": 2, "participants": 3}
+    done = simulate(ROOT, tmp_path, {**config, "output-dir": str(tmp_path), "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    config |= {"output-dir": str(tmp_path), "run-name": "local"}
+    run_study(LocalGrid(app, 1, config), Settings.from_config(config))
+    folders = sorted(path.name for path in (tmp_path / "local" / "starts").iterdir())
+    assert len(folders) == len(names)
+    for folder in folders:
+        flower, _ = load_saved_model(tmp_path / "flower" / "starts" / folder)
+        local, _ = load_saved_model(tmp_path / "local" / "starts" / folder)
+        for array in flower:
+            np.testing.assert_allclose(
+                local[array], flower[array], rtol=0, atol=1e-4, err_msg=f"{folder}, {array}"
+            )
+
+
+def test_clipped_queries_with_noise_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """The noise is no matter of which process draws it, and it makes another model."""
+    config = {**SMALL, "rounds": 2, "output-dir": str(tmp_path)}
+    config |= {"query-clip": 1.5, "query-noise": 0.01}
+    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    others = {"local": (3, {}), "calm": (1, {"query-noise": 0.0})}
+    found = {"flower": load_saved_model(tmp_path / "flower" / "starts" / "coprefl")[0]}
+    for name, (nodes, own) in others.items():
+        chosen = Settings.from_config({**config, "run-name": name, **own})
+        run_study(LocalGrid(app, nodes, chosen.to_config()), chosen)
+        found[name] = load_saved_model(tmp_path / name / "starts" / "coprefl")[0]
+    for array, ours in found["local"].items():
+        np.testing.assert_allclose(found["flower"][array], ours, rtol=0, atol=1e-4, err_msg=array)
+    assert (
+        max(abs(found["calm"][name] - ours).max() for name, ours in found["local"].items()) > 1e-3
+    )
+
+
+MODDED = """
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.mod import LocalDpMod
+from torch import nn, ones, zeros
+
+from coprefl_flwr.clients import query_reply
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    metrics = MetricRecord({"num-examples": 4, "loss": 1.0})
+    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+    return Message(content, reply_to=message)
+
+@app.train("query", mods=[LocalDpMod(1.0, 0.0, 1.0, 0.1)])
+def query(message, context):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    return query_reply(message, model, [(ones(4, 2), zeros(4).long())])
+"""
+
+SERVING = """
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from torch import nn
+
+from coprefl_flwr.strategies import CoPreFL
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    CoPreFL(min_available_nodes=2).start(grid, ArrayRecord(model.state_dict()), num_rounds=1)
+"""
+
+
+def test_a_mod_around_the_query_ends_a_run_of_flwr_in_a_line(tmp_path):
+    """It refuses the request: what it refuses of a reply, Flower drops, and the server waits."""
+    package = tmp_path / "modded" / "modded"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "client_app.py").write_text(MODDED)
+    (package / "server_app.py").write_text(SERVING)
+    about = (ROOT / "examples" / "own_app" / "pyproject.toml").read_text()
+    about = about.replace("own_app", "modded").replace("own-app", "modded")
+    (package.parent / "pyproject.toml").write_text(about)
+    done = simulate(package.parent, tmp_path, {"num-server-rounds": 1})
+    assert done.returncode == 1
+    assert re.search(
+        r"round 1: train\.query: all 2 clients failed with a client-side mod refused: LocalDpMod "
+        r"expects exactly one ArrayRecord.*; the reply is not a model, but a gradient",
+        done.stdout,
+    ), done.stdout
+
+
+def test_personalised_methods_agree_under_flwr_run_and_on_the_local_grid(tmp_path):
+    """By name alone, on the embedded glyphs; each client's accuracy, and what travels."""
+    names = list(with_role(PERSONALISED))
+    config = {
+        "study": "personalised",
+        "method": " ".join(names),
+        "rounds": 2,
+        "train-per-class": 2,
+        "test-per-class": 4,
+        "output-dir": str(tmp_path),
+    }
+    done = simulate(ROOT, tmp_path, {**config, "run-name": "flower"})
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"fedpcl +\d+\.\d", done.stdout)
+    assert "| fedpcl | " in (tmp_path / "flower" / "summary.md").read_text()
+    config |= {"run-name": "local"}
+    # As many threads as a worker of one CPU has: Adam's first steps are of one size however small
+    # the gradient, and make much of what other threads round otherwise.
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        run_study(LocalGrid(app, 1, config), Settings.from_config(config))
+    finally:
+        torch.set_num_threads(threads)
+    for name in names:
+        flower, local = (tmp_path / run / "methods" / name for run in ("flower", "local"))
+        assert (flower / "client-state").exists() == (local / "client-state").exists()
+        if name == "solo":
+            continue
+        ours = load_file(local / "global.safetensors")
+        for array, theirs in load_file(flower / "global.safetensors").items():
+            np.testing.assert_allclose(
+                theirs, ours[array], rtol=0, atol=1e-4, err_msg=f"{name}, {array}"
+            )
+
+
+def test_a_wrong_setting_is_the_last_line_of_the_log_and_leaves_nothing(tmp_path):
+    done = simulate(ROOT, tmp_path, {**SMALL, "output-dir": str(tmp_path / "out"), "gamma": 1.5})
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if line.strip()]
+    last_of_log, status, kept = lines[-3:]
+    assert re.fullmatch(r"\s*gamma = 1\.5: must be between 0 and 1", last_of_log), done.stdout
+    assert status == "status of the run: finished:failed"
+    assert kept.startswith("simulate.sh: Flower's logs are in ")
+    assert "Traceback" not in done.stdout
+    assert not (tmp_path / "out").exists()
+    running = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    assert str(tmp_path) not in running.stdout
+
+
+@pytest.mark.parametrize(
+    ("terminal", "no_color", "coloured"),
+    [(True, "", True), (False, "", False), (True, "1", False)],
+)
+def test_the_log_has_colours_on_a_terminal_alone(terminal, no_color, coloured, monkeypatch):
+    """Flower colours its levels, and Ray its prefixes, wherever they go."""
+    handlers = [one for one in logging.getLogger("flwr").handlers if hasattr(one, "colored")]
+    for handler in handlers:
+        monkeypatch.setattr(handler, "colored", True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.delenv("RAY_COLOR_PREFIX", raising=False)
+    without_colours()
+    record = logging.LogRecord("flwr", logging.INFO, "", 1, "a line", (), None)
+    assert ["\x1b" in one.format(record) for one in handlers] == [coloured]
+    assert os.environ.pop("RAY_COLOR_PREFIX", "1") == ("1" if coloured else "0")
+
+
+def test_the_run_config_is_read_as_flwr_run_reads_it(tmp_path):
+    assert given_config(["a=1 b.c='x y'", "d=true"]) == {"a": 1, "b.c": "x y", "d": True}
+    (tmp_path / "some.toml").write_text("[b]\nc = 2\n")
+    assert given_config([str(tmp_path / "some.toml")]) == {"b.c": 2}
+    assert flat({"a": 1, "b": {"c": 2}}) == {"a": 1, "b.c": 2}
+
+
+def test_messages_can_be_made_and_named_outside_of_a_run():
+    enter_run(run_id=1, node_id=1)
+    message = Message(RecordDict(), dst_node_id=5, message_type="query")
+    name_message(message, "17")
+    assert message.metadata.message_id == "17"
+    assert Message(RecordDict(), reply_to=message).metadata.reply_to_message_id == "17"
+
+
+def flowers_record(file, function, message="boom", args=(), error=None):
+    """Return an error in Flower's log as its filters leave it."""
+    flower = logging.getLogger("flwr")
+    info = (type(error), error, None) if error else None
+    record = flower.makeRecord(
+        "flwr", logging.ERROR, f"/x/{file}", 1, message, args, info, function
+    )
+    assert flower.filter(record)
+    return record
+
+
+def test_tracebacks_of_clients_are_for_who_asks_for_them():
+    """In a run of ours, and nothing else of Flower's errors."""
+    with plain_log():
+        assert flowers_record("vce_api.py", "worker").levelno == logging.DEBUG
+        assert flowers_record("raybackend.py", "process_message").levelno == logging.DEBUG
+        assert flowers_record("vce_api.py", "start_vce").levelno == logging.ERROR
+    assert flowers_record("vce_api.py", "worker").levelno == logging.ERROR
+
+
+def raised(error):
+    """Raise an error in a run, and a second time around it, as the package's ServerApp does."""
+    with pytest.raises(type(error)), plain_log(), plain_log():
+        raise error
+    return error
+
+
+def test_an_error_that_ends_a_run_is_the_last_line_without_a_traceback():
+    caught, error, bug = (
+        raised(RunFailedError("round 1: no")),
+        raised(RunFailedError("round 2: no")),
+        raised(RuntimeError("bug")),
+    )
+    assert flowers_record("app.py", "run", error=bug).exc_info is not None
+    # Not those that the user caught.
+    assert flowers_record("exit.py", "exit", "Exit Code: 700").msg == "Exit Code: 700"
+    assert flowers_record("app.py", "run", error=error).exc_info is None
+    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert last == "Exit Code: 700\n\nround 2: no"
+    assert flowers_record("app.py", "run", error=caught).exc_info is not None
+
+
+@pytest.fixture
+def other_cluster(tmp_path, monkeypatch):
+    """The port that another program's address file names, of a cluster that answers no more."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    file = tmp_path / "ray" / "ray_current_cluster"
+    file.parent.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        file.write_text(f"127.0.0.1:{port}")
+        yield listening
+
+
+@pytest.fixture
+def flowers_process(monkeypatch):
+    """Leave nothing of a simulation in this process."""
+    for name in ("task", "run", "node"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}_id", None)
+    monkeypatch.setattr("flwr.supercore.telemetry.FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_a_simulation_that_crashed_at_its_start_ends_the_run_with_the_reason(
+    other_cluster, flowers_process, tmp_path
+):
+    """Ray takes no number of CPUs where it joins a cluster; the server waited for an hour."""
+    ended = Queue()
+    server = ServerApp()
+
+    @server.main()
+    def main(grid, context):
+        try:
+            FedAvg(clients=2).start(grid, to_record({"w": np.zeros(1, np.float32)}), num_rounds=1)
+        except RunFailedError as error:
+            ended.put(str(error))
+            raise
+
+    client = client_app(lambda context, client_id: NumPyClient())
+    with pytest.raises(RuntimeError, match="Ending simulation"):
+        run_simulation(server, client, 2, backend_config={"init_args": {"num_cpus": 1}})
+    file = tmp_path / "ray" / "ray_current_cluster"
+    assert ended.get(timeout=20) == (
+        "Flower's simulation ended: When connecting to an existing cluster, num_cpus and num_gpus "
+        f"must not be provided. ({file} names a Ray cluster: delete it if that is gone)"
+    )
+
+
+class InMemoryGrid(LocalGrid):
+    """Stands for the grid of Flower's simulation, which has this name in every version."""
+
+
+def test_a_simulation_whose_cluster_is_gone_does_not_begin(
+    other_cluster, tmp_path, monkeypatch, caplog
+):
+    """Ray would look for it for 12 minutes."""
+    address = f"127.0.0.1:{other_cluster.getsockname()[1]}"
+    assert end_with_simulation(InMemoryGrid(app))
+    other_cluster.close()
+    line = f"Flower's simulation cannot begin: nothing answers at {address}"
+    file = tmp_path / "ray" / "ray_current_cluster"
+    with pytest.raises(RunFailedError) as failed:
+        end_with_simulation(InMemoryGrid(app))
+    assert str(failed.value) == f"{line} ({file} names a Ray cluster: delete it if that is gone)"
+    assert str(failed.value) in caplog.text
+    monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
+    with pytest.raises(RunFailedError, match=r"\(RAY_ADDRESS=ray://.*: unset it if that is gone\)"):
+        end_with_simulation(InMemoryGrid(app))
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    assert end_with_simulation(InMemoryGrid(app))
+
+
+def test_a_grid_ends_with_its_simulation_and_no_other_does(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    grid, other = InMemoryGrid(app, 3), LocalGrid(app, 3)
+    assert not end_with_simulation(other)
+    assert all(end_with_simulation(grid) for _ in range(2))  # Once a strategy of a run.
+    crash = RuntimeError("no room")
+    with plain_log():
+        assert (list(grid.get_node_ids()), grid.pull_messages([])) == ([2, 3, 4], [])
+        flowers_record("run_simulation.py", "_main_loop", "An exception !! %s", args=(crash,))
+        for ask in (grid.get_node_ids, lambda: grid.pull_messages([])):
+            with pytest.raises(RunFailedError, match=r"^Flower's simulation ended: .*no room$"):
+                ask()
+        assert (list(other.get_node_ids()), other.pull_messages([])) == ([2, 3, 4], [])
+    with plain_log():  # The next simulation of this process.
+        assert list(grid.get_node_ids()) == [2, 3, 4]
+
+
+def test_the_log_of_a_crashed_simulation_ends_with_what_caused_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.setattr("coprefl_flwr.federation.flower._ENDING.crash", "")
+    cause, crash, ending = ConnectionError("no Ray"), RuntimeError("crashed"), RuntimeError("ends")
+    crash.__cause__, ending.__cause__ = cause, crash
+    with plain_log():
+        told = "An exception occured!! %s"
+        assert flowers_record("vce_api.py", "run_api", told, args=(cause,)).levelno == logging.ERROR
+        traceback = flowers_record("vce_api.py", "run_api", "Traceback (most recent call last)")
+        assert traceback.levelno == logging.DEBUG
+        flowers_record("run_simulation.py", "_main_loop", told, args=(crash,))
+    bug = flowers_record("app.py", "run", error=RuntimeError("bug"))
+    assert bug.exc_info is not None
+    assert flowers_record("app.py", "run", error=ending).exc_info is None
+    last = flowers_record("exit.py", "exit", "Exit Code: 700").msg
+    assert last == "Exit Code: 700\n\nFlower's simulation ended: ConnectionError: no Ray"
+
+
+@pytest.mark.parametrize("module", ["app", "clientapp", "serverapp", "client"])
+def test_only_flower_py_reaches_into_flwr(module):
+    """All other imports are from the four modules that Flower's documentation names."""
+    found = set()
+    for file in (ROOT / "coprefl_flwr").rglob("*.py"):
+        if file.name != "flower.py":
+            found |= set(re.findall(r"(?:from|import) (flwr\.[\w.]+)", file.read_text()))
+    public = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+    assert found == public | {"flwr.client"}
+    assert f"flwr.{module}" in found

@@ -1,0 +1,362 @@
+"""Flower's own strategies as methods, each against a round by hand."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp import NeighboringRelation, PrivacyConfig, SamplingMethod
+from flwr.serverapp import strategy as flowers
+
+import coprefl_flwr as cp
+from coprefl_flwr.arrays import weights_of
+from coprefl_flwr.clients import FedProxClient, QFFLClient, TorchClient
+from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.federation import of_flower
+from coprefl_flwr.methods import find_method
+from coprefl_flwr.strategies import FedAvg, FedProx
+from coprefl_flwr.testing import check_method
+from tests.common.by_hand import (
+    assert_equal,
+    descend,
+    is_statistic,
+    loaded,
+    loss_of,
+    run,
+    run_on,
+    sizes,
+)
+from tests.common.checks import refusal
+from tests.common.data import images
+from tests.common.federation import HOSTINGS
+from tests.common.networks import Perceptron
+
+PLACE = "flwr.serverapp.strategy"
+CHECKED = [
+    *("FedAvg", "FedMedian", "FedTrimmedAvg", "Krum:num-malicious-nodes=1", "Bulyan"),
+    *("MultiKrum:num-nodes-to-select=2", "FedAdagrad", "FedAdam", "FedYogi"),
+    *(
+        "FedAvgM:server-momentum=0.9",
+        "QFedAvg:client-learning-rate=0.05",
+        "FedProx:proximal-mu=0.1",
+    ),
+    "DifferentialPrivacyServerSideFixedClipping:"
+    "noise-multiplier=0.1,clipping-norm=1,num-sampled-clients=4",
+    "DifferentialPrivacyServerSideAdaptiveClipping:"
+    f"noise-multiplier=0.1,num-sampled-clients=4,strategy={PLACE}:FedAvgM:server-momentum=0.5",
+]
+
+
+@pytest.mark.parametrize("text", CHECKED)
+def test_it_keeps_the_properties_of_a_method(text):
+    """As a pre-training and in tasks: hosted in any way, interrupted, with BatchNorm."""
+    check_method(f"{PLACE}:{text}")
+
+
+def test_all_that_average_are_checked():
+    stock = {name for name in flowers.__all__ if name not in ("Strategy", "Result")}
+    refused = {name for name in stock if name.startswith("FedXgb") or "ClientSide" in name}
+    newer = {"FedMom", "FedRDF", "MeaMed"}  # Flower has these after 1.41.
+    assert stock - refused - newer == {text.partition(":")[0] for text in CHECKED}
+
+
+# ---- rounds by hand -----------------------------------------------------------------------------
+
+
+def local_models(federation, start, clients):
+    """Return what client i makes of `start` in i + 1 steps, and its loss before."""
+    models, losses = [], []
+    for client in clients:
+        model, data = loaded(start), federation.whole(client)
+        with torch.no_grad():
+            losses.append(float(loss_of(model.eval(), data)))
+        descend(model, lambda model=model, data=data: loss_of(model, data), client + 1)
+        models.append({name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    return models, losses
+
+
+def mean_of(x, models, counts, **_):
+    return {name: np.average([m[name] for m in models], axis=0, weights=counts) for name in x}
+
+
+def median_of(x, models, counts, **_):
+    return {name: np.median([m[name] for m in models], axis=0) for name in x}
+
+
+def trimmed_of(x, models, counts, **_):
+    """Without the largest and the smallest of four numbers."""
+    return {name: np.sort([m[name] for m in models], axis=0)[1:-1].mean(axis=0) for name in x}
+
+
+def krum_of(x, models, counts, **_):
+    """The model with the least distance to its nearest one, n - f - 2 = 1."""
+    flat = [np.concatenate([m[name].ravel() for name in x]) for m in models]
+    nearest = [sorted(((a - b) ** 2).sum() for b in flat)[1] for a in flat]
+    return models[int(np.argmin(nearest))]
+
+
+def adam_like(second, correction=lambda t: 1.0, eta=0.1, beta1=0.9):
+    """Return a server's step by moments that begin at 0."""
+
+    def step(x, models, counts, t, memory, **_):
+        mean = mean_of(x, models, counts)
+        found = {}
+        for name in x:
+            delta = mean[name] - x[name]
+            m, v = memory.get(name, (0 * delta, 0 * delta))
+            m, v = beta1 * m + (1 - beta1) * delta, second(v, delta**2)
+            memory[name] = m, v
+            found[name] = x[name] + eta * correction(t) * m / (np.sqrt(v) + 1e-3)
+        return found
+
+    return step
+
+
+def momentum(x, models, counts, memory, **_):
+    mean = mean_of(x, models, counts)
+    for name in x:
+        memory[name] = 0.9 * memory.get(name, 0) + mean[name] - x[name]
+    return {name: x[name] + 0.5 * memory[name] for name in x}
+
+
+def fair(x, models, counts, losses, **_):
+    """q-FedAvg with q = 0.5 and L = 1 / 0.1."""
+    above, below = dict.fromkeys(x, 0.0), 0.0
+    for model, loss in zip(models, losses, strict=True):
+        gradient = {name: 10 * (x[name] - model[name]) for name in x}
+        above = {name: above[name] + loss**0.5 * gradient[name] for name in x}
+        length = sum((one**2).sum() for one in gradient.values())
+        below += 0.5 * loss**-0.5 * length + 10 * loss**0.5
+    return {name: x[name] - above[name] / below for name in x}
+
+
+def corrected(t):
+    """Flower's FedAdam corrects round 1 as if it were the second."""
+    return np.sqrt(1 - 0.99 ** (t + 1)) / (1 - 0.9 ** (t + 1))
+
+
+ROUNDS = {
+    "FedAvg": (flowers.FedAvg(), mean_of),
+    "FedMedian": (flowers.FedMedian(), median_of),
+    "FedTrimmedAvg": (flowers.FedTrimmedAvg(beta=0.25), trimmed_of),
+    "Krum": (flowers.Krum(num_malicious_nodes=1), krum_of),
+    "FedAdam": (flowers.FedAdam(), adam_like(lambda v, s: 0.99 * v + 0.01 * s, corrected)),
+    "FedYogi": (
+        flowers.FedYogi(),
+        adam_like(lambda v, s: v - 0.01 * s * np.sign(v - s), eta=0.01),
+    ),
+    "FedAdagrad": (flowers.FedAdagrad(), adam_like(lambda v, s: v + s, beta1=0.0)),
+    "FedAvgM": (flowers.FedAvgM(server_learning_rate=0.5, server_momentum=0.9), momentum),
+    "QFedAvg": (flowers.QFedAvg(client_learning_rate=0.1, q=0.5), fair),
+}
+STEP = ("FedAdam", "FedYogi", "FedAdagrad", "FedAvgM", "QFedAvg")
+"""Those that are given weights alone: BatchNorm's statistics are the mean."""
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_three_rounds_by_hand(exact_federation, name):
+    given, by_hand = ROUNDS[name]
+    client = QFFLClient if name == "QFedAvg" else TorchClient
+    x, memory = exact_federation.arrays(), {}
+    strategy = of_flower(given, seed=3, participants=4)
+    found, asked = run(strategy, exact_federation.app(client), x, 3)
+    for t, clients in enumerate(asked, 1):
+        models, losses = local_models(exact_federation, x, sorted(clients))
+        counts = sizes(sorted(clients))
+        seen = {n: one for n, one in x.items() if one.dtype.kind == "f"}
+        seen = weights_of(x) if name in STEP else seen
+        moved = by_hand(seen, models, counts, t=t, memory=memory, losses=losses)
+        mean = mean_of(x, models, counts)
+        x = {n: np.asarray(moved[n] if n in seen else mean[n]) for n in x}
+        x = {n: np.rint(a).astype(np.int64) if "num_batches" in n else a for n, a in x.items()}
+    assert any(is_statistic(n) for n in x)
+    assert_equal(found, x, 1e-9)
+
+
+@pytest.mark.parametrize("hosting", HOSTINGS)
+def test_flowers_fedavg_is_ours_with_the_same_clients(federation, hosting):
+    """However clients are hosted, to 1e-6 in float32."""
+    options = {"participants": 3, "seed": 5, "min_available_nodes": HOSTINGS[hosting][0]}
+    start = federation.arrays()
+    ours, asked = run_on(FedAvg(**options), federation.grid(hosting, TorchClient), start, 3)
+    theirs = of_flower(flowers.FedAvg(), **options)
+    found, clients = run_on(theirs, federation.grid(hosting, TorchClient), start, 3)
+    assert clients == asked
+    assert_equal(found, ours, 1e-6)
+
+
+def test_flowers_fedprox_is_ours(exact_federation):
+    app, start = exact_federation.app(FedProxClient), exact_federation.arrays()
+    ours, _ = run(FedProx(mu=0.5), app, start)
+    found, _ = run(of_flower(flowers.FedProx(proximal_mu=0.5)), app, start)
+    assert_equal(found, ours)
+
+
+# ---- in Python ----------------------------------------------------------------------------------
+
+SMALL = {"local_steps": 2, "batch_size": 8, "learning_rate": 0.1, "quiet": True, "rounds": 2}
+
+
+def pretrained(method, **more):
+    clients = cp.partition(images(), 4, "iid")
+    made = cp.pretrain(method, Perceptron(), clients, **{**SMALL, **more})
+    return {name: tensor.numpy() for name, tensor in made.state_dict().items()}
+
+
+def test_pretrain_takes_an_instance_and_a_text():
+    ours = pretrained(cp.FedAvg())
+    assert_equal(pretrained(flowers.FedAvg(min_train_nodes=9)), ours, 1e-6)
+    assert_equal(pretrained(f"{PLACE}:FedAvg"), ours, 1e-6)
+
+
+def test_a_fraction_is_heeded_and_the_history_filled():
+    method = of_flower(flowers.FedMedian(fraction_train=0.5), seed=2)
+    clients = cp.partition(images(), 4, "iid")
+    made, history = cp.pretrain(method, Perceptron(), clients, **SMALL, history=True)
+    half = {name: tensor.numpy() for name, tensor in made.state_dict().items()}
+    assert list(history.rounds()) == [1, 2]
+    assert_equal(half, pretrained(of_flower(flowers.FedMedian(), seed=2, participants=2)), 0)
+
+
+def private(**options):
+    options = {"noise_multiplier": 0.1, "num_sampled_clients": 4} | options
+    return flowers.DifferentialPrivacyServerSideAdaptiveClipping(**options)
+
+
+def test_a_wrapper_is_the_same_as_an_instance_and_as_a_text():
+    given = private(strategy=flowers.FedTrimmedAvg(beta=0.3), initial_clipping_norm=0.5)
+    found = pretrained(given)
+    written = "noise-multiplier=0.1,num-sampled-clients=4,initial-clipping-norm=0.5"
+    name = f"{PLACE}:DifferentialPrivacyServerSideAdaptiveClipping"
+    inner = f"{PLACE}:FedTrimmedAvg:beta=0.3&weighted-by-key=num-examples"
+    assert_equal(found, pretrained(f"{name}:strategy={inner},{written}"), 0)
+    plain = pretrained(flowers.FedTrimmedAvg(beta=0.3))
+    assert any(not np.array_equal(found[name], plain[name]) for name in plain)
+    again = pretrained(private(strategy=flowers.FedTrimmedAvg(beta=0.3)))
+    assert any(not np.array_equal(found[name], again[name]) for name in plain)
+
+
+def test_noise_is_that_of_the_seed_and_leaves_numpys_own():
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    one = pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1))
+    assert np.array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+    np.random.seed(2)  # noqa: NPY002
+    assert_equal(pretrained(of_flower(private(strategy=flowers.FedAvg()), seed=1)), one, 0)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path):
+    """Four rounds are two and two more, with the moments; other arguments are refused."""
+    whole = pretrained(flowers.FedAdam(eta=0.05), rounds=4)
+    parts = {"checkpoint": tmp_path / "parts"}
+    pretrained(flowers.FedAdam(eta=0.05), **parts)
+    with pytest.raises(SettingsError, match="parts"):
+        pretrained(flowers.FedAdam(eta=0.2), **parts, resume=True, rounds=4)
+    found = pretrained(flowers.FedAdam(eta=0.05), **parts, resume=True, rounds=4)
+    assert_equal(found, whole, 0)
+
+
+def test_it_can_be_copied_and_sent():
+    method = of_flower(flowers.FedTrimmedAvg(beta=0.1), participants=2)
+    for one in (copy.deepcopy(method), pickle.loads(pickle.dumps(method))):
+        assert type(one) is type(method)
+        assert one.options() == method.options()
+        assert one.flower.beta == 0.1
+
+
+def test_tasks_take_an_instance():
+    tasks = cp.tasks(images(), number=1, classes=4, clients=3, scheme="iid")
+    more = {"local_steps": 1, "quiet": True, "rounds": 1}
+    ours = cp.evaluate_starts({"a": Perceptron()}, tasks, method=cp.FedAvg(), **more).rows
+    theirs = cp.evaluate_starts({"a": Perceptron()}, tasks, method=flowers.FedAvg(), **more).rows
+    assert theirs["loss"].to_numpy() == pytest.approx(ours["loss"].to_numpy(), abs=1e-6)
+
+
+# ---- what is refused ----------------------------------------------------------------------------
+
+WRAPPER = "DifferentialPrivacyServerSideFixedClipping"
+FULL = "noise-multiplier=1,clipping-norm=1,num-sampled-clients=4"
+TEXTS = {
+    "FedTrimedAvg": "did you mean 'FedTrimmedAvg'?",
+    "FedTrimmedAvg:bta=0.2": "did you mean 'beta'?",
+    "FedTrimmedAvg:beta=high": "beta = 'high': must be a number",
+    "FedTrimmedAvg:beta=0.7": "FedTrimmedAvg: ",
+    "FedTrimmedAvg:fraction-train=0.5": "has no 'fraction-train' here",
+    "QFedAvg": "rate is not set: QFedAvg needs it",
+    "FedXgbBagging": "FedXgbBagging: joins boosted trees, and methods here average arrays",
+    "FedXgbCyclic": "FedXgbCyclic: joins boosted trees",
+    "Strategy": "no strategy of flwr.serverapp.strategy that runs by itself",
+    "Result": "must be a subclass of",
+    "DifferentialPrivacyClientSideFixedClipping": "ServerSideFixedClipping clips at the server",
+    f"{WRAPPER}:clipping-norm=1,num-sampled-clients=4": "noise-multiplier is not set",
+    f"{WRAPPER}:{FULL},clipping-norm=-1": "should be a positive value",
+    f"{WRAPPER}:{FULL},strategy={PLACE}:QFedAvg": "its clients do more than train",
+    f"{WRAPPER}:{FULL},strategy={PLACE}:FedTrimmedAvg:bta=1": "did you mean 'beta'?",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_that_cannot_be(text):
+    assert TEXTS[text] in refusal(pretrained, f"{PLACE}:{text}")
+
+
+class Mine(flowers.FedAvg):
+    """A strategy of the user's own, whose state nobody here knows."""
+
+
+def chosen(contents, malicious, number):
+    return contents[:number]
+
+
+class Accountant:
+    """Stands for a user's own accountant of privacy, whose state is no array."""
+
+    config = PrivacyConfig(
+        1e-5, 4, NeighboringRelation.ADD_OR_REMOVE_ONE, SamplingMethod.NO_AMPLIFICATION
+    )
+
+
+INSTANCES = {
+    "an accountant": (
+        flowers.DifferentialPrivacyServerSideFixedClipping,
+        {
+            **{"strategy": flowers.FedAvg(), "noise_multiplier": 1.0, "clipping_norm": 1.0},
+            **{"num_sampled_clients": 4, "accountant": Accountant()},
+        },
+        "accountant cannot be kept with results; leave it out",
+    ),
+    "of the user's own": (Mine, {}, "Mine: is no strategy of flwr.serverapp.strategy"),
+    "a rule of the user's own": (
+        flowers.Bulyan,
+        {"selection_rule": chosen},
+        "Bulyan: selection_rule cannot be kept with results",
+    ),
+    "around ours": (
+        flowers.DifferentialPrivacyServerSideFixedClipping,
+        {
+            **{"strategy": FedAvg(), "noise_multiplier": 1.0, "clipping_norm": 1.0},
+            "num_sampled_clients": 4,
+        },
+        "FedAvg: is no strategy of flwr.serverapp.strategy",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", INSTANCES)
+def test_an_instance_that_cannot_be(what):
+    kind, options, line = INSTANCES[what]
+    assert line in refusal(pretrained, kind(**options))
+
+
+def test_a_class_is_no_instance():
+    assert "make one of it, as in FedAdam()" in refusal(pretrained, flowers.FedAdam)
+
+
+def test_a_model_that_is_not_made_fails_the_run():
+    with pytest.raises(RunFailedError, match="Bulyan makes no model of 4 replies"):
+        pretrained(flowers.Bulyan(num_malicious_nodes=1))
+
+
+def test_no_permission_is_needed(monkeypatch):
+    monkeypatch.setenv("COPREFL_ALLOW", "none")
+    assert find_method(f"{PLACE}:FedMedian").label == "FedMedian"

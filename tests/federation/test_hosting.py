@@ -1,0 +1,279 @@
+"""A hosting node: several clients' results become sums, and a bad one is left out and named."""
+
+import numpy as np
+import pytest
+from flwr.client import NumPyClient
+
+from coprefl_flwr.arrays import from_record
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation.aggregation import LossMoments, Mean, Nothing
+from coprefl_flwr.federation.hosting import method_name, named, run
+from coprefl_flwr.federation.validation import Limits
+from tests.common.messages import ask
+
+SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
+
+
+class Counter(NumPyClient):
+    """Client i adds i to both arrays and has i + 1 samples; `fault` stands for its results."""
+
+    calls = ()
+
+    def __init__(self, number, fault=None):
+        self.number, self.fault = number, fault
+
+    def fit(self, parameters, config):
+        Counter.calls += ((self.number, config),)
+        if self.fault:
+            return self.fault(self.number, parameters)
+        return [array + self.number for array in parameters], self.number + 1, {"loss": 0.5}
+
+    def query(self, parameters, config):
+        return {"w": np.float32([self.number, 1])}, 2, {"loss": np.float32(self.number)}
+
+    def evaluate(self, parameters, config):
+        return float(self.number), np.int64(4), {"correct": np.int64(3)}
+
+
+def host(action, clients, combine, fault=None):
+    Counter.calls = ()
+    app = client_app(lambda _, i: Counter(i, fault))
+    return ask(app, action, SENT, clients=clients, combine=combine, own=1)
+
+
+def sums(content):
+    return {name: from_record(record) for name, record in content.array_records.items()}
+
+
+def test_weighted_sum_in_the_order_of_ids():
+    """Weights 2 and 4 (clients 1 and 3): w = 2 (2, 3) + 4 (4, 5), n = 2 * 11 + 4 * 13."""
+    content = host("train", [3, 1], "mean:num-examples")
+    assert [number for number, _ in Counter.calls] == [1, 3]
+    assert [config for _, config in Counter.calls] == [{"own": 1, "client": i} for i in (1, 3)]
+    found = sums(content)
+    assert list(found) == ["sum"]
+    assert {array.dtype for array in found["sum"].values()} == {np.dtype(np.float64)}
+    np.testing.assert_array_equal(found["sum"]["w"], [20.0, 26.0])
+    assert found["sum"]["n"] == 74
+    assert dict(content["metrics"]) == {
+        "clients": [1, 3],
+        "loss": [0.5, 0.5],
+        "num-examples": [2.0, 4.0],
+    }
+    assert "failed" not in content
+
+
+def test_loss_moments():
+    """G1 = (1 + 3, 2), G2 = 1 (1, 1) + 3 (3, 1) = (10, 4)."""
+    found = sums(host("train.query", [1, 3], "loss-moments"))
+    np.testing.assert_array_equal(found["gradient"]["w"], [4.0, 2.0])
+    np.testing.assert_array_equal(found["loss-gradient"]["w"], [10.0, 4.0])
+    assert found["gradient"].keys() == {"w"}
+
+
+def test_arrays_of_one_client_go_as_they_are():
+    """Neither weighted nor in float64: the server knows the rule, and half the bytes travel."""
+    found = sums(host("train", [3], "mean:num-examples"))
+    assert list(found) == ["arrays"]
+    np.testing.assert_array_equal(found["arrays"]["w"], np.float32([4, 5]))
+    assert found["arrays"]["w"].dtype == np.float32
+    assert found["arrays"]["n"].dtype == np.int64
+
+
+def append(number, parameters):
+    """Append the digit `number` to both arrays."""
+    return [10 * array + number for array in parameters], 1, {"loss": float(number)}
+
+
+def test_a_chain_runs_in_its_own_order():
+    content = host("train", [3, 1, 2], "chain", append)
+    assert [number for number, _ in Counter.calls] == [3, 1, 2]
+    assert list(sums(content)) == ["last"]
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [1312, 2312])
+    assert sums(content)["last"]["n"] == 10312
+    # Metrics are in the order of ids, as always.
+    assert content["metrics"]["clients"] == [1, 2, 3]
+    assert content["metrics"]["loss"] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda number, p: None,
+        lambda number, p: ([p[0] * np.nan, p[1]], 1, {}),
+        lambda number, p: (p, 0, {}),
+    ],
+)
+def test_a_chain_skips_what_is_no_good(fault):
+    """From the last good model, not from what the bad one left."""
+
+    def bad(number, parameters):
+        if number in (3, 4):
+            parameters[0][:] = 77  # It may do what it likes with what it was given.
+            return fault(number, parameters)
+        return append(number, parameters)
+
+    content = host("train", [3, 1, 4, 2], "chain", bad)
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [112, 212])
+    assert content["metrics"]["clients"] == [1, 2]
+    assert content["failed"]["clients"] == [3, 4]
+    one = host("train", [4, 2, 3], "chain", bad)
+    np.testing.assert_array_equal(sums(one)["arrays"]["w"], [12, 22])
+
+
+def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
+    """As it would arrive through the server: names in another order, wider numbers."""
+
+    def careless(number, parameters):
+        seen.append([(array.dtype.name, array.tolist()) for array in parameters])
+        w, n = parameters
+        return {"n": np.float64(n) + 0.6, "w": np.float64(w) + 1}, 1, {}
+
+    seen = []
+    content = host("train", [0, 1, 2], "chain", careless)
+    assert seen == [
+        [("float32", [1.0, 2.0]), ("int64", 10)],
+        [("float32", [2.0, 3.0]), ("int64", 11)],
+        [("float32", [3.0, 4.0]), ("int64", 12)],
+    ]
+    assert list(sums(content)["last"]) == ["w", "n"]
+
+
+def test_a_chain_in_a_shared_model():
+    """Clients that return views of one model: each starts from a copy of what came before."""
+    model = np.zeros(2, np.float32)
+
+    def view(number, parameters):
+        model[:] = parameters[0]
+        model[:] += 1
+        if number == 2:
+            raise ArithmeticError("boom")
+        return [model, parameters[1]], 1, {}
+
+    content = host("train", [1, 2, 3], "chain", view)
+    np.testing.assert_array_equal(sums(content)["last"]["w"], [3, 4])
+
+
+def test_a_buffer_in_another_dtype_is_still_a_buffer():
+    """Clients 1 and 3 have 2 and 4 samples, and return the counter as float64."""
+
+    def floats(number, parameters):
+        return [parameters[0], np.float64(parameters[1])], number + 1, {}
+
+    found = sums(host("train", [1, 3], "mean:", floats))["sum"]
+    np.testing.assert_array_equal(found["w"], [2.0, 4.0])
+    assert found["n"] == 2 * 10 + 4 * 10
+
+
+def test_clients_are_told_their_own_settings():
+    Counter.calls = ()
+    app = client_app(lambda _, i: Counter(i))
+    versions = {"state-version": ["a", "b"], "state-kept": ["", "c"]}
+    ask(app, "train", SENT, clients=[5, 2], combine="mean:", **versions)
+    told = dict(Counter.calls)
+    assert told[5] == {"state-version": "a", "state-kept": "", "client": 5}
+    assert told[2] == {"state-version": "b", "state-kept": "c", "client": 2}
+
+
+def test_evaluation_has_no_arrays():
+    content = host("evaluate", [0, 2], "nothing")
+    assert sums(content) == {}
+    assert dict(content["metrics"]) == {
+        "clients": [0, 2],
+        "correct": [3.0, 3.0],
+        "loss": [0.0, 2.0],
+        "num-examples": [4.0, 4.0],
+    }
+
+
+def bad_2(number, parameters):
+    if number == 2:
+        return [parameters[0] * np.inf, parameters[1]], 1, {}
+    return parameters, 1, {}
+
+
+def test_a_bad_client_is_not_in_the_sum():
+    content = host("train", [0, 1, 2, 4], "mean:", bad_2)
+    np.testing.assert_array_equal(sums(content)["sum"]["w"], [3.0, 6.0])
+    assert content["metrics"]["clients"] == [0, 1, 4]
+    assert dict(content["failed"]) == {
+        "clients": [2],
+        "reasons": ["array 'w' holds a NaN or an infinity"],
+    }
+
+
+def test_the_only_good_client_goes_as_it_is():
+    content = host("train", [1, 2], "mean:", bad_2)
+    assert list(sums(content)) == ["arrays"]
+    np.testing.assert_array_equal(sums(content)["arrays"]["w"], SENT["w"])
+
+
+def test_no_good_client():
+    content = host("train", [2], "mean:", bad_2)
+    assert sums(content) == {}
+    assert content["metrics"]["clients"] == []
+    assert content["failed"]["clients"] == [2]
+
+
+def test_a_rule_that_cannot_weigh_a_client_fails_it():
+    def nothing_for_0(number, parameters):
+        return parameters, number, {}
+
+    content = host("train", [0, 1, 2], "mean:num-examples", nothing_for_0)
+    assert dict(content["failed"]) == {
+        "clients": [0],
+        "reasons": ["metric 'num-examples' is 0; a weight must be above 0"],
+    }
+    np.testing.assert_array_equal(sums(content)["sum"]["w"], [3.0, 6.0])
+
+
+@pytest.mark.parametrize(
+    ("message_type", "method"),
+    [("train", "fit"), ("evaluate", "evaluate"), ("train.query", "query"), ("train.fit", "fit")],
+)
+def test_method_name(message_type, method):
+    assert method_name(message_type) == method
+
+
+def test_run_names_arrays_and_gives_plain_numbers():
+    arrays, metrics = run(Counter(3), "query", SENT, {})
+    assert list(arrays) == ["w"]
+    assert metrics == {"loss": 3.0, "num-examples": 2}
+    assert type(metrics["loss"]) is float
+    arrays, metrics = run(Counter(3), "evaluate", SENT, {})
+    assert (arrays, metrics) == ({}, {"loss": 3.0, "correct": 3, "num-examples": 4})
+    assert type(metrics["num-examples"]) is int
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        (None, "Counter.fit returned no tuple of three"),
+        ((1, 2), "Counter.fit returned no tuple of three"),
+        (([np.zeros(2)], 1, {}), "1 arrays were returned, sent were 2"),
+        ((list(SENT.values()), 1, {"ok": True}), "metric 'ok' is a bool; metrics are numbers"),
+        ((list(SENT.values()), "1", {}), "metric 'num-examples' is a str; metrics are numbers"),
+        ((list(SENT.values()), 1, {"a": [1.0]}), "metric 'a' is a list; metrics are numbers"),
+    ],
+)
+def test_what_is_no_result_is_named(returned, message):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        run(Counter(0, lambda *_: returned), "fit", SENT, {})
+    assert str(caught.value) == message
+
+
+def test_named():
+    assert list(named([1.0, np.zeros(2)], SENT)) == ["w", "n"]
+    assert named([1.0, 2], SENT)["w"].shape == ()
+    assert list(named({"b": np.zeros(1), "a": 2}, SENT)) == ["b", "a"]
+
+
+def test_check():
+    good, check = {"loss": 1.0, "num-examples": 1}, Limits().check
+    check(SENT, good, SENT, Mean())
+    check({"w": SENT["w"]}, good, SENT, LossMoments())
+    check({}, good, SENT, Nothing())
+    with pytest.raises(ValueError, match="metric 'loss' is nan"):
+        check(SENT, {"loss": float("nan")}, SENT, Nothing())
+    with pytest.raises(ValueError, match="array 'n' is missing"):
+        check({"w": SENT["w"]}, good, SENT, Mean())

@@ -1,0 +1,146 @@
+"""Requests and replies: what goes into a message comes out of it, and nothing else is believed."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from coprefl_flwr.arrays import from_record, to_record
+from coprefl_flwr.federation.aggregation import LossMoments, Mean, parse
+from coprefl_flwr.federation.messages import (
+    NodeReply,
+    config_of,
+    hosted_reply,
+    plain_reply,
+    read_reply,
+    request,
+)
+
+ARRAYS = {"w": np.float32([1, 2]), "n": np.array(3)}
+
+
+def same(found, expected):
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_request_to_a_host_and_to_a_single_client():
+    records = {"arrays": to_record(ARRAYS), "extra": to_record({"v": np.zeros(1)})}
+    rule = LossMoments()
+    hosted = request(records, {"server-round": 2}, rule=rule, clients=[4, 1])
+    assert hosted["config"] == ConfigRecord(
+        {"server-round": 2, "clients": [4, 1], "combine": str(rule)}
+    )
+    assert parse(hosted["config"]["combine"]) == rule
+    assert list(hosted.array_records) == ["arrays", "extra"]
+    single = request(records, {"server-round": 2}, rule=rule, clients=None)
+    assert single["config"] == ConfigRecord({"server-round": 2})
+
+
+def test_settings_that_differ_from_client_to_client():
+    """In the order of `clients`, which need not be that of their ids."""
+    each = {"state-version": ["3-0", ""], "state-kept": ["", "1-1"]}
+    content = request({}, {"mu": 0.1}, rule=Mean(), clients=[4, 1], of_clients=each)
+    config = dict(content["config"])
+    common = {"mu": 0.1, "clients": [4, 1], "combine": "mean:num-examples"}
+    assert config == common | each
+    assert config_of(config, 0) == common | {"state-version": "3-0", "state-kept": ""}
+    assert config_of(config, 1) == common | {"state-version": "", "state-kept": "1-1"}
+    # A node that is one client is told plainly; where nothing differs nothing is said.
+    each = {"state-version": ["3-0"], "state-kept": [""]}
+    alone = request({}, {"mu": 0.1}, rule=Mean(), clients=None, of_clients=each)
+    assert alone["config"] == ConfigRecord({"mu": 0.1, "state-version": "3-0", "state-kept": ""})
+    assert config_of({"mu": 0.1}, 0) == {"mu": 0.1}
+
+
+def test_reply_of_a_host():
+    reply = NodeReply(
+        metrics={5: {"loss": 0.1 + 0.2, "num-examples": 7}, 2: {"loss": 1 / 3, "num-examples": 4}},
+        records={"gradient": ARRAYS, "loss-gradient": {"w": np.float64([3, 4])}},
+        failed={3: "ValueError: no"},
+    )
+    content = hosted_reply(reply)
+    assert content["metrics"]["clients"] == [2, 5]
+    back = read_reply(content, [2, 3, 5])
+    assert back.metrics == reply.metrics
+    assert back.clients == [2, 5]
+    assert back.failed == {3: "ValueError: no"}
+    assert list(back.records) == ["gradient", "loss-gradient"]
+    same(back.records["gradient"], ARRAYS)
+
+
+def test_metrics_that_some_clients_lack_stay_lacking():
+    reply = NodeReply(metrics={0: {"loss": 1.0}, 1: {"loss": 2.0, "extra": 3.0}, 2: {}})
+    back = read_reply(hosted_reply(reply), [0, 1, 2])
+    assert back.metrics == {0: {"loss": 1.0}, 1: {"loss": 2.0, "extra": 3.0}, 2: {}}
+    assert back.failed == {}
+
+
+def test_reply_of_a_host_without_a_good_client():
+    reply = NodeReply(failed={1: "ArithmeticError: boom", 4: "metric 'loss' is nan"})
+    back = read_reply(hosted_reply(reply), [1, 4])
+    assert back == reply
+    assert back.clients == []
+
+
+@pytest.mark.parametrize("clients", [[0, 9], [9]])
+def test_results_of_clients_that_were_not_asked(clients):
+    reply = NodeReply(metrics={client: {"loss": 1.0} for client in clients})
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        read_reply(hosted_reply(reply), [0, 1])
+    assert str(caught.value) == f"results of clients {clients}, asked were [0, 1]"
+
+
+def test_plain_reply():
+    content = plain_reply(ARRAYS, {"num-examples": 5, "loss": 0.5})
+    assert content["metrics"] == MetricRecord({"num-examples": 5, "loss": 0.5})
+    same(from_record(content["arrays"]), ARRAYS)
+    back = read_reply(content, [8])
+    assert back.metrics == {8: {"num-examples": 5.0, "loss": 0.5}}
+    same(back.records["arrays"], ARRAYS)
+
+
+def test_plain_reply_of_an_evaluation_has_no_arrays():
+    content = plain_reply({}, {"num-examples": 5})
+    assert list(content) == ["metrics"]
+
+
+def test_lists_of_a_plain_reply_are_no_metrics_of_the_client():
+    content = RecordDict({"m": MetricRecord({"loss": 1.0, "per-class": [0.1, 0.2]})})
+    assert read_reply(content, [8]).metrics == {8: {"loss": 1.0}}
+
+
+def test_plain_reply_for_several_clients():
+    """Whose result would it be?"""
+    with pytest.raises(ValueError, match="one result for the 2 clients that were asked"):
+        read_reply(plain_reply(ARRAYS, {"num-examples": 5}), [0, 1])
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_one_metric_record_is_needed(count):
+    content = RecordDict({f"m{i}": MetricRecord({"loss": 1.0}) for i in range(count)})
+    content["arrays"] = ArrayRecord()
+    with pytest.raises(ValueError, match=f"{count} MetricRecords in the reply, not one"):
+        read_reply(content, [0])
+
+
+@pytest.mark.parametrize(
+    "failed", [{"clients": 1, "reasons": ["a"]}, {"clients": [1, 2], "reasons": ["a"]}]
+)
+def test_a_record_of_failures_that_cannot_be_read(failed):
+    content = hosted_reply(NodeReply(metrics={0: {"loss": 1.0}}))
+    content["failed"] = ConfigRecord(failed)
+    with pytest.raises(ValueError, match=r"holds no lists|shorter"):
+        read_reply(content, [0, 1])
+
+
+def test_metrics_of_another_length_than_the_clients():
+    content = RecordDict({"metrics": MetricRecord({"clients": [0, 1], "loss": [1.0]})})
+    with pytest.raises(ValueError, match="shorter"):
+        read_reply(content, [0, 1])
+
+
+def test_the_weight_of_a_mean_travels():
+    text = request({}, {}, rule=Mean("F:k"), clients=[0])["config"]["combine"]
+    assert parse(text) == Mean("F:k")

@@ -1,0 +1,53 @@
+"""The link to the nodes."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation.exchange import Exchange
+from coprefl_flwr.federation.transport import PULL_INTERVAL, Transport
+from coprefl_flwr.federation.versions import Versions
+from coprefl_flwr.grids import LocalGrid
+
+
+class SleepingGrid:
+    """A grid that sleeps between its looks for replies, as the one of a simulation does."""
+
+    def __init__(self, pull_interval):
+        self.pull_interval = pull_interval
+
+
+class PlainGrid:
+    """A grid that says nothing of how it waits."""
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.1, PULL_INTERVAL), (0.001, 0.001)])
+def test_a_simulations_grid_sleeps_no_longer_than_needed(before, after):
+    grid = SleepingGrid(before)
+    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
+    assert grid.pull_interval == after
+
+
+def test_a_grid_without_the_choice_is_left_alone():
+    grid = PlainGrid()
+    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
+    assert not hasattr(grid, "pull_interval")
+
+
+def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
+    """It hosted 100 clients: a line for each was logged."""
+    app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
+    link = Transport(
+        LocalGrid(app), timeout=1.0, min_available_nodes=1, min_replies=1, population="train"
+    )
+    link.roster.hear({2: {"own": [0]}, 3: {"own": list(range(1, 101))}})
+    exchange = Exchange("train", {"w": np.zeros(1)}, range(101))
+    with caplog.at_level(logging.WARNING, "flwr.coprefl"):
+        link.prepare(exchange, {}, Versions())
+        link.new_round()
+        link.prepare(exchange, {}, Versions())
+    lines = [record.getMessage() for record in caplog.records]
+    shown = [f"client {client} is left out: its node is gone" for client in range(1, 21)]
+    assert lines == [*shown, "nodes that are gone: 80 more such lines in this round", *shown]

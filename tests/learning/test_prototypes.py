@@ -1,0 +1,52 @@
+"""Prototypes of clients with missing classes: every one keeps its row."""
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
+
+# Class 0 is held by both clients, 1 by the first, 2 by nobody, 3 by the second.
+FIRST = {
+    "prototypes": np.float32([[1, 0], [0, 1], [0, 0], [0, 0]]),
+    "counts": np.float32([3, 2, 0, 0]),
+}
+SECOND = {
+    "prototypes": np.float32([[0, 1], [0, 0], [0, 0], [-1, 0]]),
+    "counts": np.float32([1, 0, 0, 4]),
+}
+
+
+def test_the_global_set_by_hand():
+    """Class 0: 3/4 [1, 0] + 1/4 [0, 1]; class 2 has no samples and a row of zeros."""
+    shared = aggregated([FIRST, SECOND])
+    assert shared["counts"].tolist() == [4, 2, 0, 4]
+    assert shared["prototypes"].tolist() == [[0.75, 0.25], [0, 1], [0, 0], [-1, 0]]
+    assert {array.dtype for array in shared.values()} == {np.dtype(np.float64)}
+
+
+def test_normalised_rows_have_length_1_and_a_missing_class_stays_zero():
+    rows = unit_rows(aggregated([FIRST, SECOND])["prototypes"])
+    length = np.sqrt(0.75**2 + 0.25**2)
+    assert rows == pytest.approx(
+        np.array([[0.75 / length, 0.25 / length], [0, 1], [0, 0], [-1, 0]])
+    )
+
+
+def test_a_client_without_a_class_gets_the_global_prototype_of_that_class():
+    shared = aggregated([FIRST, SECOND])
+    assert padded(FIRST, shared).tolist() == [[1, 0], [0, 1], [0, 0], [-1, 0]]
+    assert padded(SECOND, shared).tolist() == [[0, 1], [0, 1], [0, 0], [-1, 0]]
+
+
+def test_the_order_of_clients_does_not_matter():
+    one, other = aggregated([FIRST, SECOND]), aggregated([SECOND, FIRST])
+    assert {name: array.tolist() for name, array in one.items()} == {
+        name: array.tolist() for name, array in other.items()
+    }
+
+
+def test_a_run_begins_without_any():
+    start = no_prototypes(3, 5)
+    assert start["prototypes"].shape == (3, 5)
+    assert start["counts"].tolist() == [0, 0, 0]
+    assert not start["prototypes"].any()
