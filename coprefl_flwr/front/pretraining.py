@@ -15,6 +15,8 @@ from torch import nn
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.data import Samples
+from coprefl_flwr.data.division import Datasets
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.federation.checkpoint import History
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
@@ -33,12 +35,14 @@ from coprefl_flwr.methods import PRETRAINING, Algorithm
 from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
 from coprefl_flwr.options import declared
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
-from coprefl_flwr.studies import populations as of_studies
-from coprefl_flwr.studies.method import Method, Methods
+from coprefl_flwr.studies.architecture import Architecture
+from coprefl_flwr.studies.build import start_of
+from coprefl_flwr.studies.client_metrics import ClientMetrics
+from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
-from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FOLDER, STAGE
+from coprefl_flwr.studies.populations import TaskSettings
+from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.stage import FOLDER, STAGE, RunSettings
 from coprefl_flwr.studies.starts import Starts
 from coprefl_flwr.studies.study import versions
 
@@ -118,8 +122,9 @@ def pretrain(
         if isinstance(clients, ClientApp):
             study, job = None, _of_app(method, model, clients, rounds, nodes, options)
         else:
-            study = _Study(method, model, clients_of(clients), rounds, options)
-            job = _of_study(study, workers)
+            held = clients_of(clients)
+            study = _study(method, model, held, rounds, options)
+            job = _of_study(study, held, workers)
         with folder_for(checkpoint, resume, job.about) as folder:
             if study:
                 study.root = folder
@@ -142,7 +147,7 @@ def pretrain(
                 progress.end(part)
             arrays = from_record(result.arrays)
             if study:
-                study.tell_trouble(result.history)
+                _tell_trouble(study, result.history)
             if checkpoint:
                 save_model(folder, arrays, {**job.made, "versions": versions()})
     made = copy.deepcopy(model)
@@ -170,125 +175,118 @@ class _Job:
     told: Mapping[str, str] = field(default_factory=dict)
 
 
-class _Study(Starts):
-    """One pre-training, of a module and clients that are given."""
+class _Module(Architecture):
+    """The module that is given, with its own last layer."""
 
-    def __init__(
-        self,
-        method: RoundStrategy | str,
-        model: nn.Module,
-        clients: Clients,
-        rounds: int,
-        options: Mapping[str, Any],
-    ) -> None:
-        self.given, self.method, self.clients = copy.deepcopy(model).cpu(), method, clients
-        self._made_of = (method, self.given, clients, rounds, options)
-        found = _checked(method, options)
-        seed = method.seed if isinstance(method, RoundStrategy) else found.pop("seed", 0)
-        training = {key: one for key, one in found.items() if key in TRAINING_KEYS}
-        self.of_client = {key: one for key, one in found.items() if key not in TRAINING_KEYS}
-        settings = Settings.from_config(
-            {
-                "method": "random",
-                "tasks": 0,
-                "rounds": rounds,
-                "seed": seed,
-                "clients": len(clients),
-                "participants": len(clients),
-                "min-samples": 2,
-                "server-reserve": clients.populations.data.server_reserve,
-                **training,
-            }
-        )
-        super().__init__(settings)
-        self._check_model()
-        self.check()
+    def __init__(self, given: nn.Module, datasets: Datasets, seed: int) -> None:
+        super().__init__(type(given).__name__, datasets, seed)
+        self.given = copy.deepcopy(given).cpu()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Make it anew in another process, which has the same folder."""
-        return _Study, self._made_of, {"root": self.root}
-
-    def made_populations(self) -> of_studies.Populations:
-        return self.clients.populations
-
-    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
-        start = _Start(self)
-        return {start.start: start}
-
-    def network(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        """Return a copy of the module, whatever the key."""
         return copy.deepcopy(self.given)
 
     @property
     def head(self) -> frozenset[str]:
+        """No arrays: nothing replaces its last layer."""
         return frozenset()
 
-    def _check_model(self) -> None:
-        """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
+    def check(self, sample: Samples) -> None:
+        """Raise a SettingsError if the module does not take samples, or has too few outputs."""
         if not any(one.requires_grad for one in self.given.parameters()):
             raise SettingsError("model has no parameters that are trained (requires_grad)")
-        outputs = outputs_of(self.given, "model", self.clients[0]).shape[1]
-        classes = self.num_classes
+        outputs, classes = outputs_of(self.given, "model", sample).shape[1], self.num_classes
         if outputs < classes:
             line = f"model gives {outputs} numbers for a sample, and there are {classes} classes"
             raise SettingsError(f"{line}: its last layer needs at least as many")
 
-    def about(self) -> dict[str, Any]:
-        """Return what a resumed run must have in common with this."""
-        [start] = self.starts.values()
-        phases = [phase.identity() for phase in start.phases]
-        phases[-1].pop("rounds", None)  # A run that is done goes on with more.
-        return {
-            "method": phases,
-            "model": checksums.of_arrays(model_arrays(self.given)),
-            "clients": hash_of_samples(self.clients.samples),
-            "seed": self.run.seed,
-        }
 
-    def tell_trouble(self, history: History) -> None:
-        """Log a warning if the loss says that nothing was learnt."""
-        [start] = self.starts.values()
-        losses = {number: m["loss"] for number, m in history.rounds().items() if "loss" in m}
-        if trouble := start.trouble_of(losses, self.num_classes):
-            logger.warning("%s: %s", start.title, trouble)
+def _study(
+    method: RoundStrategy | str,
+    model: nn.Module,
+    clients: Clients,
+    rounds: int,
+    options: Mapping[str, Any],
+) -> Starts:
+    """Return the study of one pre-training, of a module and clients that are given."""
+    found = _checked(method, options)
+    if isinstance(method, RoundStrategy):
+        run = RunSettings(seed=method.seed)
+    else:
+        run = RunSettings(seed=declared(RunSettings)["seed"].read(found.pop("seed", 0)))
+    known = declared(TrainingSettings)
+    own = {known[k].name: known[k].read(one) for k, one in found.items() if k in known}
+    training = TrainingSettings(rounds=rounds, participants=len(clients), **own)
+    of_client = {key: one for key, one in found.items() if key not in known}
+    populations = clients.populations
+    architecture = _Module(model, populations.datasets, run.seed)
+    start = (
+        _given(method, training, of_client, len(clients))
+        if isinstance(method, RoundStrategy)
+        else _named(method, training)
+    )
+    architecture.check(clients[0])
+    study = Starts(
+        populations,
+        architecture,
+        [start],
+        TaskSettings(tasks=0),
+        None,
+        run,
+        ClientMetrics(()),
+        Path(),
+        {},
+    )
+    study.check()
+    return study
 
 
-class _Start(Pretraining):
-    """A pre-training by a strategy that is given, or by what a text names."""
+def _given(
+    method: RoundStrategy, training: TrainingSettings, of_client: Mapping[str, Any], clients: int
+) -> Start:
+    """Return the start that a strategy makes."""
+    phases = [
+        phase_of(
+            one,
+            PRETRAINING,
+            training,
+            of_client,
+            rounds=rounds,
+            participants=one.participants or clients,
+        )
+        for one, rounds in _parts(method, training.rounds)
+    ]
+    name = _name(method)
+    return Start(name, name, phases, strategy=method)
 
-    def __init__(self, study: _Study) -> None:
-        self.front, given = study, study.method
-        text = _name(given) if isinstance(given, RoundStrategy) else given
-        super().__init__(study, Method.parse(text))
 
-    def made_phases(self, study: Starts, method: Method) -> Sequence[Phase]:
-        given, front = self.front.method, self.front
-        if isinstance(given, RoundStrategy):
-            return [
-                phase_of(
-                    one,
-                    PRETRAINING,
-                    study.training,
-                    front.of_client,
-                    rounds=rounds,
-                    participants=one.participants or len(front.clients),
-                )
-                for one, rounds in _parts(given, study.training.rounds)
-            ]
-        phases = super().made_phases(study, method)
-        if not phases:
-            raise SettingsError(
-                f"method = {str(method)!r}: it trains nothing; use the module as it is"
-            )
-        return phases
+def _named(text: str, training: TrainingSettings) -> Start:
+    """Return the start that the text of a method describes."""
+    method = Method.parse(text)
+    if method == START or method.is_made_elsewhere:
+        raise SettingsError(f"method = {text!r}: it trains nothing; use the module as it is")
+    return start_of(method, training, {})
 
-    def strategy(self) -> RoundStrategy:
-        """Return the strategy that was given, with a study's name for its clients."""
-        if not isinstance(self.front.method, RoundStrategy):
-            return super().strategy()
-        made = copy.deepcopy(self.front.method)
-        made.population, made.clients = of_studies.PRETRAINING, len(self.front.clients)
-        made.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
-        return made
+
+def _about(study: Starts, clients: Clients) -> dict[str, Any]:
+    """Return what a resumed run must have in common with this."""
+    [start] = study.starts.values()
+    phases = [phase.identity() for phase in start.phases]
+    phases[-1].pop("rounds", None)  # A run that is done goes on with more.
+    return {
+        "method": phases,
+        "model": checksums.of_arrays(model_arrays(study.architecture.make())),
+        "clients": hash_of_samples(clients.samples),
+        "seed": study.run.seed,
+    }
+
+
+def _tell_trouble(study: Starts, history: History) -> None:
+    """Log a warning if the loss says that nothing was learnt."""
+    [start] = study.starts.values()
+    losses = {number: m["loss"] for number, m in history.rounds().items() if "loss" in m}
+    if trouble := start.trouble_of(losses, study.architecture.num_classes):
+        logger.warning("%s: %s", start.title, trouble)
 
 
 def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,14 +351,14 @@ def phase_of(
     return made_phase(method, role, {**given, **more}, training, {})
 
 
-def _of_study(study: _Study, nodes: int) -> _Job:
+def _of_study(study: Starts, clients: Clients, nodes: int) -> _Job:
     """Return the run of a study's one start."""
     [start] = study.starts.values()
     made = {
         "start": start.start,
         "phases": [phase.about() for phase in start.phases],
-        "num-classes": study.num_classes,
-        "classes": list(study.clients.classes),
+        "num-classes": study.architecture.num_classes,
+        "classes": list(clients.classes),
     }
     app = client_app(lambda _, client_id, config: study.client(client_id, config))
     return _Job(
@@ -369,7 +367,7 @@ def _of_study(study: _Study, nodes: int) -> _Job:
         start.rounds,
         app,
         nodes,
-        study.about(),
+        _about(study, clients),
         made,
         start.title,
         start.switch,
