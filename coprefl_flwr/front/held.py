@@ -273,6 +273,12 @@ class _Given(Datasets):
         """Its classes, in the place of both phases'."""
         return self.only, self.only
 
+    @property
+    def class_names(self) -> list[str]:
+        """The names of its classes; of labels that only other clients have, the labels."""
+        names = self.source.classes
+        return [names[n] if n < len(names) else str(n) for n in self.only]
+
 
 class _Spread(Populations):
     """Clients among whom a function or a partitioner, if one is given, spreads the samples.

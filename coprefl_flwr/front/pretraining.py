@@ -1,24 +1,21 @@
 """`pretrain`: a method, a module and clients become a starting model."""
 
 import copy
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.division import Datasets
 from coprefl_flwr.errors import SettingsError, short, unknown
-from coprefl_flwr.federation.checkpoint import History
+from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.front.arguments import check_module, checked_method
@@ -32,8 +29,15 @@ from coprefl_flwr.front.running import (
     shown,
 )
 from coprefl_flwr.methods import PRETRAINING, Algorithm
-from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
+from coprefl_flwr.models import (
+    check_weights,
+    load_arrays,
+    load_saved_model,
+    model_arrays,
+    save_model,
+)
 from coprefl_flwr.options import declared
+from coprefl_flwr.report import results
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.build import start_of
@@ -42,15 +46,18 @@ from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
 from coprefl_flwr.studies.populations import TaskSettings
 from coprefl_flwr.studies.pretraining import Start
-from coprefl_flwr.studies.stage import FOLDER, STAGE, RunSettings
+from coprefl_flwr.studies.stage import (
+    Checkpoints,
+    RunSettings,
+    Stage,
+    Store,
+    read_result,
+    run_stage,
+)
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import versions
+from coprefl_flwr.studies.study import StudyFolder, versions
 
-logger = logging.getLogger("flwr.coprefl")
-
-USAGE, CHECKPOINT = "cp.pretrain(method, model, clients)", "checkpoint.safetensors"
-CHECKPOINT_EVERY = 5
-"""Rounds between checkpoints, where a folder for them is given."""
+USAGE = "cp.pretrain(method, model, clients)"
 
 OF_RUN = ("rounds", "participants")
 """Settings of the training that `pretrain` and the strategy have arguments for."""
@@ -101,7 +108,7 @@ def pretrain(
     quiet : bool
         Whether nothing is logged but warnings.
     history : bool
-        Whether to return (nn.Module, History): `history.rounds()` has a dict of metrics a round.
+        Whether to return (nn.Module, DataFrame): a row a round, with its metrics and traffic.
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
         `precision="bf16"`; `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and
@@ -119,60 +126,36 @@ def pretrain(
     check_weights(model, "model")
     check_workers(workers)
     with shown([], quiet) as progress, as_arguments(ARGUMENTS):
+        study: Starts | None = None
+        stage: Stage
         if isinstance(clients, ClientApp):
-            study, job = None, _of_app(method, model, clients, rounds, nodes, options)
+            stage = _OnApp(method, model, rounds, nodes, options)
+            about, app = stage.about, clients
         else:
             held = clients_of(clients)
             study = _study(method, model, held, rounds, options)
-            job = _of_study(study, held, workers)
-        with folder_for(checkpoint, resume, job.about) as folder:
+            about, (stage,), nodes = _about(study, held), study.starts.values(), workers
+            app = client_app(study.client_of_message)
+        with folder_for(checkpoint, resume, about) as folder:
+            store = _Folder(folder, Checkpoints.ALWAYS if checkpoint else Checkpoints.NONE)
             if study:
-                study.root = folder
-            file = folder / CHECKPOINT
-            progress.add([(PRETRAINING_KIND, job.rounds)])
-            part = progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
-            try:
-                with grid_of(job.app, job.nodes, workers) as grid:
-                    result = job.strategy.start(
-                        grid,
-                        to_record(job.first, copy=False),
-                        job.rounds,
-                        train_config=ConfigRecord(dict(job.told)),
-                        checkpoint=file if checkpoint else None,
-                        checkpoint_every=CHECKPOINT_EVERY,
-                        resume=file.exists(),
-                        hooks=[part],
-                    )
-            finally:
-                progress.end(part)
-            arrays = from_record(result.arrays)
-            if study:
-                _tell_trouble(study, result.history)
-            if checkpoint:
-                save_model(folder, arrays, {**job.made, "versions": versions()})
+                study.root = store.base
+            progress.add([(stage.kind, stage.rounds)])
+            with grid_of(app, nodes, workers) as grid:
+                run_stage(stage, grid, store, progress)
+            arrays, _ = load_saved_model(folder)
+            found = results.frame(read_result(folder)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
-    return (made, result.history) if history else made
+    return (made, found) if history else made
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What is run: a strategy from the `first` arrays, and the clients' app for so many nodes.
+class _Folder(StudyFolder):
+    """The folder of one pre-training."""
 
-    `about` is what a resumed run must have in common with it, `made` what its model's file says of
-    it, and `told` what its messages say besides.
-    """
-
-    strategy: RoundStrategy
-    first: Arrays
-    rounds: int
-    app: ClientApp
-    nodes: int
-    about: Mapping[str, Any]
-    made: Mapping[str, Any]
-    title: str
-    switch: int = 0
-    told: Mapping[str, str] = field(default_factory=dict)
+    def folder(self, stage: Stage) -> Path:
+        """Return the folder itself."""
+        return self.root
 
 
 class _Module(Architecture):
@@ -281,14 +264,6 @@ def _about(study: Starts, clients: Clients) -> dict[str, Any]:
     }
 
 
-def _tell_trouble(study: Starts, history: History) -> None:
-    """Log a warning if the loss says that nothing was learnt."""
-    [start] = study.starts.values()
-    losses = {number: m["loss"] for number, m in history.rounds().items() if "loss" in m}
-    if trouble := start.trouble_of(losses, study.architecture.num_classes):
-        logger.warning("%s: %s", start.title, trouble)
-
-
 def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return options by key, or raise a SettingsError for one that nobody here has."""
     known = [key for key in TRAINING_KEYS if key not in OF_RUN]
@@ -351,50 +326,48 @@ def phase_of(
     return made_phase(method, role, {**given, **more}, training, {})
 
 
-def _of_study(study: Starts, clients: Clients, nodes: int) -> _Job:
-    """Return the run of a study's one start."""
-    [start] = study.starts.values()
-    made = {
-        "start": start.start,
-        "phases": [phase.about() for phase in start.phases],
-        "num-classes": study.architecture.num_classes,
-        "classes": list(clients.classes),
-    }
-    app = client_app(lambda _, client_id, config: study.client(client_id, config))
-    return _Job(
-        start.strategy(),
-        start.weights(),
-        start.rounds,
-        app,
-        nodes,
-        _about(study, clients),
-        made,
-        start.title,
-        start.switch,
-        {STAGE: start.path, FOLDER: "clients"},
-    )
+class _OnApp(Stage):
+    """A pre-training on a ClientApp of the caller's own."""
 
+    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-def _of_app(
-    method: RoundStrategy | str,
-    model: nn.Module,
-    app: ClientApp,
-    rounds: int,
-    nodes: int,
-    options: Mapping[str, Any],
-) -> _Job:
-    """Return the run of a strategy on a ClientApp of the caller's own."""
-    if not isinstance(method, RoundStrategy):
-        raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
-    if options:
-        line = f"{', '.join(options)}: the ClientApp trains as it is written"
-        raise SettingsError(f"{line}; give these to it")
-    if nodes < 1:
-        raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
-    strategy, first = copy.deepcopy(method), model_arrays(model)
-    strategy.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
-    weights = checksums.of_arrays(first)
-    about = {"method": strategy.options(), "model": weights, "nodes": nodes}
-    total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))
-    name = _name(strategy)
-    return _Job(strategy, first, total, app, nodes, about, {"start": name}, f"pre-training {name}")
+    def __init__(
+        self,
+        method: RoundStrategy | str,
+        model: nn.Module,
+        rounds: int,
+        nodes: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        if not isinstance(method, RoundStrategy):
+            raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
+        if options:
+            line = f"{', '.join(options)}: the ClientApp trains as it is written"
+            raise SettingsError(f"{line}; give these to it")
+        if nodes < 1:
+            raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
+        total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))
+        name = _name(method)
+        super().__init__(RunSettings(seed=method.seed), f"pre-training {name}", name, name, total)
+        self.method, self.first = copy.deepcopy(method), model_arrays(model)
+        self.method.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
+        weights = checksums.of_arrays(self.first)
+        self.about = {"method": self.method.options(), "model": weights, "nodes": nodes}
+
+    @property
+    def key(self) -> str:
+        """Return its name: nothing else lies in its folder."""
+        return self.start
+
+    def strategy(self) -> RoundStrategy:
+        """Return the strategy that was given."""
+        return self.method
+
+    def initial(self, store: Store) -> Arrays:
+        """Return the module's weights."""
+        return self.first
+
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+        """Write the starting model."""
+        save_model(folder, arrays, {"start": self.start, "versions": versions()})
+        return {}

@@ -167,7 +167,7 @@ class Pretraining(Stage):
             **architecture.about(),
             "num-classes": architecture.num_classes,
             "input-shape": list(architecture.input_shape),
-            "classes": [source.classes[number] for number in datasets.classes[0]],
+            "classes": datasets.class_names,
             **pixels,
             "settings": self.study.config,
             **made_by(),

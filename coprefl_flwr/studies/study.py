@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 import yaml
+from flwr.app import Context
 from flwr.client import NumPyClient
 
 import coprefl_flwr
@@ -59,7 +60,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FOLDER, STAGE, RunSettings, Stage
+from coprefl_flwr.studies.stage import FOLDER, STAGE, Checkpoints, RunSettings, Stage
 
 FREE_ON_RESUME = (
     "resume",
@@ -121,6 +122,12 @@ class Study(ABC):
         client.metrics = self.metrics.functions
         return client
 
+    def client_of_message(
+        self, context: Context, client_id: int, config: Mapping[str, Any]
+    ) -> NumPyClient:
+        """Return the same, with the arguments that a `client_app` calls it with."""
+        return self.client(client_id, config)
+
     def stage_of(self, config: Mapping[str, Any]) -> Stage:
         """Return the stage that a message with this config is about."""
         return self._by_path[str(config[STAGE])]
@@ -145,6 +152,7 @@ class StudyFolder:
     """The folder of one study, as a store."""
 
     root: Path
+    checkpoints: Checkpoints = Checkpoints.UNTIL_DONE
 
     @property
     def base(self) -> Path:
