@@ -240,6 +240,11 @@ class Datasets:
             seed_key=key,
         )
 
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the pre-training's classes."""
+        return [self.pretraining.classes[number] for number in self.classes[0]]
+
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The domains of the pre-training and of the tasks; () where a dataset has none."""

@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.front.arguments import (
@@ -32,25 +31,28 @@ from coprefl_flwr.front.running import (
     run,
     shown,
 )
-from coprefl_flwr.methods import METHODS, RANDOM, TASK
-from coprefl_flwr.models import check_weights, model_arrays, save_model, with_fresh_head
+from coprefl_flwr.methods import HEAD, METHODS, TASK
+from coprefl_flwr.models import check_weights
 from coprefl_flwr.models.build import seeded
-from coprefl_flwr.models.network import Network, last_linear
-from coprefl_flwr.models.origin import FILE, arrays_from
+from coprefl_flwr.models.network import last_linear
+from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import declared
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.starts import summary_table
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
-from coprefl_flwr.studies import populations as of_studies
+from coprefl_flwr.studies.architecture import Architecture
+from coprefl_flwr.studies.build import task_training
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.method import FRESH, KEEP, START, Methods, folder_of
-from coprefl_flwr.studies.phases import Phase, TrainingSettings, check_precisions
-from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
+from coprefl_flwr.studies.phases import TrainingSettings, check_precisions, one_phase, read_phase
+from coprefl_flwr.studies.populations import TaskSettings
+from coprefl_flwr.studies.pretraining import Start
 from coprefl_flwr.studies.results import gather
-from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import RunSettings
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import versions
+from coprefl_flwr.studies.tasks import Task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -169,117 +171,31 @@ def evaluate_starts(
     """
     check_tasks(tasks, USAGE)
     with shown([], quiet), as_arguments(ARGUMENTS):
-        study = _Study(starts, tasks, rounds, method, head, network, client_metrics, options)
-    with folder_for(checkpoint, resume, study.about()) as folder:
+        study = _study(starts, tasks, rounds, method, head, network, client_metrics, options)
+    with folder_for(checkpoint, resume, _about(study)) as folder:
         store = run(study, study.stages, folder, quiet=quiet)
         rows, found = gather(study, store)
     return StartsResult(results.accuracies(rows), found)
 
 
-class _Study(Starts):
-    """Tasks and starting models that are given."""
+class _Replaced(Architecture):
+    """The starts' own network, whose last linear layer is replaced."""
 
-    def __init__(
-        self,
-        starts: Mapping[str, nn.Module | str | Path],
-        tasks: Tasks,
-        rounds: int,
-        method: str | RoundStrategy | type[RoundStrategy],
-        head: str,
-        network: Callable[[int], nn.Module] | None,
-        metrics: Given | Sequence[Given],
-        options: Mapping[str, Any],
-    ) -> None:
-        self.method = _of_tasks(method)
-        of_client = (
-            () if isinstance(self.method, str) else declared(method_of(self.method).client_class)
-        )
-        own = {one.replace("-", "_"): one for one in of_client}
-        for name in options:
-            if name not in {**OPTIONS, **own}:
-                raise SettingsError(unknown("option", name, {**OPTIONS, **own}))
-        self.of_client = {own[name]: options[name] for name in options if name not in OPTIONS}
-        options = {name: options[name] for name in options if name in OPTIONS}
-        _check_starts(starts)
-        self.given, self.drawn, self.factory = starts, tasks, network
-        of_tasks = tasks.populations.tasks
-        settings = Settings.from_config(
-            {
-                "method": RANDOM,
-                "tasks": len(tasks),
-                "task-classes": tasks.classes,
-                "task-clients": of_tasks.task_clients,
-                "task-partition": of_tasks.task_partition,
-                "task-rounds": rounds,
-                **({"task-method": method} if isinstance(method, str) else {}),
-                "head": head,
-                "seed": tasks.populations.seed,
-                **{OPTIONS[name]: "" if one is None else one for name, one in options.items()},
-            }
-        )
-        self.base = self._base()
-        super().__init__(settings)
-        self.metrics = ClientMetrics(metrics)
-        self.metrics.check(tasks.classes)
-        check_precisions([self.task_phase])
-        if network is not None and not self.head and self.tasks.head != KEEP:
-            more = f"network({tasks.classes}) and network({tasks.classes + 1})"
-            problem = f"{more} are alike: the number of classes is to be that of its outputs"
-            raise SettingsError(f"{problem}; head='keep' leaves a network as it is")
-        for start in self.starts.values():
-            assert isinstance(start, _Start)
-            start.check()
-
-    def _base(self) -> nn.Module:
-        """Return the architecture: what the function makes, or the first module that is given."""
-        if self.factory is not None:
-            return self._made_by_caller()
-        modules = [one for one in self.given.values() if isinstance(one, nn.Module)]
-        if not modules:
-            raise SettingsError("starts are files alone: give network=, which makes the module")
-        return copy.deepcopy(modules[0]).cpu()
-
-    def _made_by_caller(self) -> nn.Module:
-        """Return what the caller's function makes, or raise a SettingsError if it is no use."""
-        classes, sample = self.drawn.classes, self.drawn[0].clients[0].train
-        made, what = made_network(self.factory, classes), f"what network({classes}) makes"
-        outputs = outputs_of(made, what, sample).shape[1]
-        if outputs < classes:
-            raise SettingsError(f"{what} gives {outputs} numbers for a sample, not {classes}")
-        return made
-
-    def made_populations(self) -> of_studies.Populations:
-        return self.drawn.populations
-
-    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
-        return {name: _Start(self, name, given) for name, given in self.given.items()}
+    def __init__(self, base: nn.Module, tasks: Tasks) -> None:
+        super().__init__("starts", tasks.populations.datasets, tasks.populations.seed)
+        self.base, self.tasks = base, tasks
 
     @property
     def num_classes(self) -> int:
-        return self.drawn.classes
-
-    def made_task_phase(self, training: TrainingSettings) -> Phase:
-        if isinstance(self.method, str):
-            return super().made_task_phase(training)
-        return phase_of(self.method, TASK, training, self.of_client)
-
-    def task_strategy(self, **run: Any) -> RoundStrategy:
-        if isinstance(self.method, str):
-            return super().task_strategy(**run)
-        made = copy.deepcopy(self.method)
-        for name, value in run.items():
-            setattr(made, name, value)
-        return made
+        """Classes of a task."""
+        return self.tasks.classes
 
     @functools.cached_property
     def layer(self) -> str:
         """The name of the layer that a task replaces."""
-        sample = self.drawn[0].clients[0].train
-        outputs, inputs = (
-            outputs_of(self.base, "a start", sample),
-            sample.batch(slice(0, 2), CPU)[0],
-        )
-        named = last_linear(self.base, inputs)
+        sample = self.tasks[0].clients[0].train
+        outputs = outputs_of(self.base, "a start", sample)
+        named = last_linear(self.base, sample.batch(slice(0, 2), CPU)[0])
         if _linear(self.base, named).out_features != outputs.shape[1]:
             line = f"its outputs do not come from {named}, the nn.Linear that it calls last"
             raise SettingsError(f"a start: {line}; give network=, which makes it for a task")
@@ -287,79 +203,153 @@ class _Study(Starts):
 
     @functools.cached_property
     def head(self) -> frozenset[str]:
-        if self.factory is not None:
-            shapes, others = (
-                {name: one.shape for name, one in self.factory(n).state_dict().items()}
-                for n in (self.num_classes, self.num_classes + 1)
-            )
-            return frozenset(name for name in shapes if shapes[name] != others.get(name))
+        """Names of that layer's arrays."""
         layer = _linear(self.base, self.layer)
         return frozenset(f"{self.layer}.{name}" for name in layer.state_dict())
 
-    def network(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
-        """Return the architecture with a new last layer for so many classes, drawn by `key`."""
-        classes, seed_key = num_classes or self.num_classes, (self.run.seed, *(key or ("model",)))
-        with seeded(seed_key):
-            if self.factory is not None:
-                return self.factory(classes)
-            made = copy.deepcopy(self.base)
-            old = _linear(made, self.layer)
-            new = nn.Linear(old.in_features, classes, old.bias is not None, dtype=old.weight.dtype)
+    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        """Return the network with a new last layer for so many classes, drawn by `key`."""
+        made = copy.deepcopy(self.base)
+        old = _linear(made, self.layer)
+        with seeded((self.seed, *(key or ("model",)))):
+            new = nn.Linear(
+                old.in_features,
+                num_classes or self.num_classes,
+                old.bias is not None,
+                dtype=old.weight.dtype,
+            )
         made.set_submodule(self.layer, new)
         return made
 
-    def about(self) -> dict[str, Any]:
-        """Return what a resumed run must have in common with this."""
-        held = [client for task in range(len(self.drawn)) for client in self.drawn[task].clients]
-        samples = [part for one in held for part in (one.train, one.test) if part is not None]
-        free = {"run-name", "output-dir", "checkpoint-every"}
-        return {
-            "settings": {key: one for key, one in self.config.items() if key not in free},
-            "starts": {
-                name: checksums.of_arrays(one.weights()) for name, one in self.starts.items()
-            },
-            "tasks": hash_of_samples(samples),
-            "method": self.task_phase.identity(),
-            "metrics": self.metrics.identity(),
-        }
 
+class _Made(Architecture):
+    """A network that the caller's function makes for a number of classes."""
 
-class _Start(Pretraining):
-    """A starting model that is given."""
+    def __init__(self, factory: Callable[[int], nn.Module], tasks: Tasks, keeps_head: bool) -> None:
+        super().__init__("starts", tasks.populations.datasets, tasks.populations.seed)
+        self.factory, self.tasks = factory, tasks
+        classes, sample = tasks.classes, tasks[0].clients[0].train
+        made, what = made_network(factory, classes), f"what network({classes}) makes"
+        outputs = outputs_of(made, what, sample).shape[1]
+        if outputs < classes:
+            raise SettingsError(f"{what} gives {outputs} numbers for a sample, not {classes}")
+        if not (self.head or keeps_head):
+            both = f"network({classes}) and network({classes + 1})"
+            problem = f"{both} are alike: the number of classes is to be that of its outputs"
+            raise SettingsError(f"{problem}; head='keep' leaves a network as it is")
 
-    def __init__(self, study: _Study, name: str, given: nn.Module | str | Path) -> None:
-        self.front, self.given = study, given
-        super().__init__(study, START)
-        self.name = self.start = name
-        self.title = f"starting model {name}"
-        self.path = f"starts/{folder_of(name)}"
+    @property
+    def num_classes(self) -> int:
+        """Classes of a task."""
+        return self.tasks.classes
 
     @functools.cached_property
-    def _weights(self) -> Arrays:
-        if isinstance(self.given, nn.Module):
-            return model_arrays(self.given)
-        front = self.front
-        network = Network("starts", front.base, front.num_classes, front.input_shape, front.head)
-        return arrays_from(f"{FILE}{self.given}", network, front.run.seed)
+    def head(self) -> frozenset[str]:
+        """Names of the arrays that have another shape for one class more."""
+        shapes, others = (
+            {name: one.shape for name, one in self.factory(n).state_dict().items()}
+            for n in (self.num_classes, self.num_classes + 1)
+        )
+        return frozenset(name for name in shapes if shapes[name] != others.get(name))
 
-    def weights(self) -> Arrays:
-        return self._weights
+    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        """Return what the function makes for so many classes; its random numbers are of `key`."""
+        with seeded((self.seed, *(key or ("model",)))):
+            return self.factory(num_classes or self.num_classes)
 
-    def check(self) -> None:
-        """Raise a SettingsError if the weights are not the network's, its last layer aside."""
-        front = self.front
-        try:
-            if front.tasks.head == KEEP:
-                network = front.base
-                with_fresh_head(self.weights(), network, frozenset())
-            else:
-                with_fresh_head(self.weights(), front.network(), front.head)
-        except SettingsError as error:
-            raise SettingsError(f"start {self.start!r}: {error}") from error
 
-    def keep(self, folder: Path, arrays: Arrays, strategy: Any) -> dict[str, Any]:
-        save_model(folder, arrays, {"start": self.start, "versions": versions()})
-        return {}
+def _study(
+    starts: Mapping[str, nn.Module | str | Path],
+    tasks: Tasks,
+    rounds: int,
+    method: str | RoundStrategy | type[RoundStrategy],
+    head: str,
+    network: Callable[[int], nn.Module] | None,
+    metrics: Given | Sequence[Given],
+    options: Mapping[str, Any],
+) -> Starts:
+    """Return the study of tasks and starting models that are given."""
+    given = _of_tasks(method)
+    of_client = {} if isinstance(given, str) else declared(method_of(given).client_class)
+    own = {key.replace("-", "_"): key for key in of_client}
+    for name in options:
+        if name not in {**OPTIONS, **own}:
+            raise SettingsError(unknown("option", name, {**OPTIONS, **own}))
+    _check_starts(starts)
+    populations, settings = (
+        tasks.populations,
+        {**declared(TaskSettings), **declared(TrainingSettings)},
+    )
+    read = {OPTIONS[name]: one for name, one in options.items() if name in OPTIONS}
+    read = {key: settings[key].read("" if one is None else one) for key, one in read.items()}
+    of_tasks = replace(
+        populations.tasks,
+        task_rounds=settings["task-rounds"].read(rounds),
+        head=Method.parse(head),
+        **{settings[key].name: one for key, one in read.items() if key in declared(TaskSettings)},
+    )
+    training = task_training(
+        of_tasks,
+        TrainingSettings(
+            **{settings[k].name: one for k, one in read.items() if k in ("batch-size", "precision")}
+        ),
+    )
+    if isinstance(given, str):
+        chosen = one_phase("task-method", Method.parse(given))
+        phase = read_phase("task-method", chosen, TASK, training, {})
+    else:
+        told = {own[name]: one for name, one in options.items() if name in own}
+        phase = replace(phase_of(given, TASK, training, told), given=given)
+    keeps_head = of_tasks.head == KEEP
+    architecture = (
+        _Replaced(_base(starts), tasks) if network is None else _Made(network, tasks, keeps_head)
+    )
+    head_phase = None
+    if of_tasks.head not in NO_METHODS:
+        head_phase = read_phase("head", one_phase("head", of_tasks.head), HEAD, training, {})
+    study = Starts(
+        populations,
+        architecture,
+        [
+            Start(name, name, given=one if isinstance(one, nn.Module) else f"{FILE}{one}")
+            for name, one in starts.items()
+        ],
+        of_tasks,
+        phase,
+        RunSettings(seed=populations.seed),
+        ClientMetrics(metrics),
+        Path(),
+        {},
+        head_phase=head_phase,
+    )
+    check_precisions([phase])
+    for start in study.starts.values():
+        start.check()
+    return study
+
+
+def _base(starts: Mapping[str, Any]) -> nn.Module:
+    """Return the architecture: the first module that is given."""
+    modules = [one for one in starts.values() if isinstance(one, nn.Module)]
+    if not modules:
+        raise SettingsError("starts are files alone: give network=, which makes the module")
+    return copy.deepcopy(modules[0]).cpu()
+
+
+def _about(study: Starts) -> dict[str, Any]:
+    """Return what a resumed run must have in common with this."""
+    of_tasks = [stage for stage in study.stages if isinstance(stage, Task)]
+    groups = {one.population: study.populations.population(one.population) for one in of_tasks}
+    held = [client for group in groups.values() for client in group.clients]
+    samples = [part for one in held for part in (one.train, one.test) if part is not None]
+    return {
+        "settings": {k: str(one) for k, one in values_of(study.tasks).items()},
+        "starts": {name: checksums.of_arrays(one.weights()) for name, one in study.starts.items()},
+        "tasks": hash_of_samples(samples),
+        "method": of_tasks[0].trained.identity(),
+        "training": values_of(of_tasks[0].trained.training),
+        "metrics": study.metrics.identity(),
+    }
 
 
 def _of_tasks(

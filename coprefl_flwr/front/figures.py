@@ -4,17 +4,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import History
-from coprefl_flwr.report import figures, results
+from coprefl_flwr.report import figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Curve = History | pd.DataFrame
+"""The metrics of a pre-training's rounds."""
 
-def plot_history(
-    history: History | Mapping[str, History], path: str | Path | None = None
-) -> "Figure":
+
+def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None = None) -> "Figure":
     """Return the curve of a pre-training over its rounds; also written to `path`.
 
     It is the training loss, or in an app of your own whose `evaluate_fn` measures "accuracy" that
@@ -23,7 +26,7 @@ def plot_history(
 
     Parameters
     ----------
-    history : History, or mapping of name to History
+    history : DataFrame, History, or mapping of name to these
         That of `cp.pretrain(..., history=True)`, or of what a strategy's `start` returns; of
         several, a line each.
     path : path of a file, optional
@@ -35,19 +38,22 @@ def plot_history(
         If something else is given, or a history without rounds.
     """
     histories = history if isinstance(history, Mapping) else {"": history}
-    for name, one in histories.items():
-        of = f" {name!r}" if name else ""
-        if not isinstance(one, History):
-            needed = "needed is that of `start, history = cp.pretrain(..., history=True)`"
-            raise SettingsError(f"history{of} is of type {type(one).__name__}; {needed}")
-        if not one.rounds():
-            raise SettingsError(f"history{of} has no rounds: the strategy has not run")
-    rows = [
-        {"phase": "pretraining", "start": name or "pre-training", "task": None, "round": n, **found}
-        for name, one in histories.items()
-        for n, found in one.rounds().items()
-    ]
-    return written(figures.learning_figure(results.frame(rows)), path)
+    frames = [_rows(name, one) for name, one in histories.items()]
+    return written(figures.learning_figure(pd.concat(frames, ignore_index=True)), path)
+
+
+def _rows(name: str, history: Curve) -> pd.DataFrame:
+    """Return a row a round, of a start of that name."""
+    of = f" {name!r}" if name else ""
+    if isinstance(history, History):
+        rounds = history.rounds().items()
+        history = pd.DataFrame([{"round": number, **found} for number, found in rounds])
+    if not isinstance(history, pd.DataFrame):
+        needed = "needed is that of `start, history = cp.pretrain(..., history=True)`"
+        raise SettingsError(f"history{of} is of type {type(history).__name__}; {needed}")
+    if history.empty:
+        raise SettingsError(f"history{of} has no rounds: the strategy has not run")
+    return history.assign(phase="pretraining", start=name or "pre-training", task=None)
 
 
 def written(made: "Figure", path: str | Path | None) -> "Figure":

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Union
 
@@ -173,7 +173,8 @@ def partition(
         datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
         spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, scheme, clients)
         made = Clients(spread, tuple(datasets.source.classes[n] for n in datasets.only))
-        made.populations.population(PRETRAINING)
+        # A ready-made partitioner makes as many as it was made for.
+        spread.data = replace(settings, clients=len(made))
     return made
 
 
@@ -271,6 +272,12 @@ class _Given(Datasets):
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Its classes, in the place of both phases'."""
         return self.only, self.only
+
+    @property
+    def class_names(self) -> list[str]:
+        """The names of its classes; of labels that only other clients have, the labels."""
+        names = self.source.classes
+        return [names[n] if n < len(names) else str(n) for n in self.only]
 
 
 class _Spread(Populations):

@@ -1,22 +1,21 @@
 """`pretrain`: a method, a module and clients become a starting model."""
 
 import copy
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ConfigRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
 from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays, from_record, to_record
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.data import Samples
+from coprefl_flwr.data.division import Datasets
 from coprefl_flwr.errors import SettingsError, short, unknown
-from coprefl_flwr.federation.checkpoint import History
+from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.front.arguments import check_module, checked_method
@@ -30,23 +29,35 @@ from coprefl_flwr.front.running import (
     shown,
 )
 from coprefl_flwr.methods import PRETRAINING, Algorithm
-from coprefl_flwr.models import check_weights, load_arrays, model_arrays, save_model
+from coprefl_flwr.models import (
+    check_weights,
+    load_arrays,
+    load_saved_model,
+    model_arrays,
+    save_model,
+)
 from coprefl_flwr.options import declared
+from coprefl_flwr.report import results
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
-from coprefl_flwr.studies import populations as of_studies
-from coprefl_flwr.studies.method import Method, Methods
+from coprefl_flwr.studies.architecture import Architecture
+from coprefl_flwr.studies.build import start_of
+from coprefl_flwr.studies.client_metrics import ClientMetrics
+from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
-from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FOLDER, STAGE
+from coprefl_flwr.studies.populations import TaskSettings
+from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.stage import (
+    Checkpoints,
+    RunSettings,
+    Stage,
+    Store,
+    read_result,
+    run_stage,
+)
 from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import versions
+from coprefl_flwr.studies.study import StudyFolder, versions
 
-logger = logging.getLogger("flwr.coprefl")
-
-USAGE, CHECKPOINT = "cp.pretrain(method, model, clients)", "checkpoint.safetensors"
-CHECKPOINT_EVERY = 5
-"""Rounds between checkpoints, where a folder for them is given."""
+USAGE = "cp.pretrain(method, model, clients)"
 
 OF_RUN = ("rounds", "participants")
 """Settings of the training that `pretrain` and the strategy have arguments for."""
@@ -97,7 +108,7 @@ def pretrain(
     quiet : bool
         Whether nothing is logged but warnings.
     history : bool
-        Whether to return (nn.Module, History): `history.rounds()` has a dict of metrics a round.
+        Whether to return (nn.Module, DataFrame): a row a round, with its metrics and traffic.
     **options
         Local training, as `local_steps=5`, `local_epochs`, `learning_rate=0.05`, `batch_size`,
         `precision="bf16"`; `client_wrapper="attackers.py:SignFlip", client_wrapper_share=0.3`; and
@@ -115,180 +126,142 @@ def pretrain(
     check_weights(model, "model")
     check_workers(workers)
     with shown([], quiet) as progress, as_arguments(ARGUMENTS):
+        study: Starts | None = None
+        stage: Stage
         if isinstance(clients, ClientApp):
-            study, job = None, _of_app(method, model, clients, rounds, nodes, options)
+            stage = _OnApp(method, model, rounds, nodes, options)
+            about, app = stage.about, clients
         else:
-            study = _Study(method, model, clients_of(clients), rounds, options)
-            job = _of_study(study, workers)
-        with folder_for(checkpoint, resume, job.about) as folder:
+            held = clients_of(clients)
+            study = _study(method, model, held, rounds, options)
+            about, (stage,), nodes = _about(study, held), study.starts.values(), workers
+            app = client_app(study.client_of_message)
+        with folder_for(checkpoint, resume, about) as folder:
+            store = _Folder(folder, Checkpoints.ALWAYS if checkpoint else Checkpoints.NONE)
             if study:
-                study.root = folder
-            file = folder / CHECKPOINT
-            progress.add([(PRETRAINING_KIND, job.rounds)])
-            part = progress.begin(job.title, PRETRAINING_KIND, job.rounds, job.switch)
-            try:
-                with grid_of(job.app, job.nodes, workers) as grid:
-                    result = job.strategy.start(
-                        grid,
-                        to_record(job.first, copy=False),
-                        job.rounds,
-                        train_config=ConfigRecord(dict(job.told)),
-                        checkpoint=file if checkpoint else None,
-                        checkpoint_every=CHECKPOINT_EVERY,
-                        resume=file.exists(),
-                        hooks=[part],
-                    )
-            finally:
-                progress.end(part)
-            arrays = from_record(result.arrays)
-            if study:
-                study.tell_trouble(result.history)
-            if checkpoint:
-                save_model(folder, arrays, {**job.made, "versions": versions()})
+                study.root = store.base
+            progress.add([(stage.kind, stage.rounds)])
+            with grid_of(app, nodes, workers) as grid:
+                run_stage(stage, grid, store, progress)
+            arrays, _ = load_saved_model(folder)
+            found = results.frame(read_result(folder)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
-    return (made, result.history) if history else made
+    return (made, found) if history else made
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What is run: a strategy from the `first` arrays, and the clients' app for so many nodes.
+class _Folder(StudyFolder):
+    """The folder of one pre-training."""
 
-    `about` is what a resumed run must have in common with it, `made` what its model's file says of
-    it, and `told` what its messages say besides.
-    """
-
-    strategy: RoundStrategy
-    first: Arrays
-    rounds: int
-    app: ClientApp
-    nodes: int
-    about: Mapping[str, Any]
-    made: Mapping[str, Any]
-    title: str
-    switch: int = 0
-    told: Mapping[str, str] = field(default_factory=dict)
+    def folder(self, stage: Stage) -> Path:
+        """Return the folder itself."""
+        return self.root
 
 
-class _Study(Starts):
-    """One pre-training, of a module and clients that are given."""
+class _Module(Architecture):
+    """The module that is given, with its own last layer."""
 
-    def __init__(
-        self,
-        method: RoundStrategy | str,
-        model: nn.Module,
-        clients: Clients,
-        rounds: int,
-        options: Mapping[str, Any],
-    ) -> None:
-        self.given, self.method, self.clients = copy.deepcopy(model).cpu(), method, clients
-        self._made_of = (method, self.given, clients, rounds, options)
-        found = _checked(method, options)
-        seed = method.seed if isinstance(method, RoundStrategy) else found.pop("seed", 0)
-        training = {key: one for key, one in found.items() if key in TRAINING_KEYS}
-        self.of_client = {key: one for key, one in found.items() if key not in TRAINING_KEYS}
-        settings = Settings.from_config(
-            {
-                "method": "random",
-                "tasks": 0,
-                "rounds": rounds,
-                "seed": seed,
-                "clients": len(clients),
-                "participants": len(clients),
-                "min-samples": 2,
-                "server-reserve": clients.populations.data.server_reserve,
-                **training,
-            }
-        )
-        super().__init__(settings)
-        self._check_model()
-        self.check()
+    def __init__(self, given: nn.Module, datasets: Datasets, seed: int) -> None:
+        super().__init__(type(given).__name__, datasets, seed)
+        self.given = copy.deepcopy(given).cpu()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Make it anew in another process, which has the same folder."""
-        return _Study, self._made_of, {"root": self.root}
-
-    def made_populations(self) -> of_studies.Populations:
-        return self.clients.populations
-
-    def made_starts(self, methods: Methods) -> Mapping[str, Pretraining]:
-        start = _Start(self)
-        return {start.start: start}
-
-    def network(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        """Return a copy of the module, whatever the key."""
         return copy.deepcopy(self.given)
 
     @property
     def head(self) -> frozenset[str]:
+        """No arrays: nothing replaces its last layer."""
         return frozenset()
 
-    def _check_model(self) -> None:
-        """Raise a SettingsError if the module does not take the samples, or has fewer outputs."""
+    def check(self, sample: Samples) -> None:
+        """Raise a SettingsError if the module does not take samples, or has too few outputs."""
         if not any(one.requires_grad for one in self.given.parameters()):
             raise SettingsError("model has no parameters that are trained (requires_grad)")
-        outputs = outputs_of(self.given, "model", self.clients[0]).shape[1]
-        classes = self.num_classes
+        outputs, classes = outputs_of(self.given, "model", sample).shape[1], self.num_classes
         if outputs < classes:
             line = f"model gives {outputs} numbers for a sample, and there are {classes} classes"
             raise SettingsError(f"{line}: its last layer needs at least as many")
 
-    def about(self) -> dict[str, Any]:
-        """Return what a resumed run must have in common with this."""
-        [start] = self.starts.values()
-        phases = [phase.identity() for phase in start.phases]
-        phases[-1].pop("rounds", None)  # A run that is done goes on with more.
-        return {
-            "method": phases,
-            "model": checksums.of_arrays(model_arrays(self.given)),
-            "clients": hash_of_samples(self.clients.samples),
-            "seed": self.run.seed,
-        }
 
-    def tell_trouble(self, history: History) -> None:
-        """Log a warning if the loss says that nothing was learnt."""
-        [start] = self.starts.values()
-        losses = {number: m["loss"] for number, m in history.rounds().items() if "loss" in m}
-        if trouble := start.trouble_of(losses, self.num_classes):
-            logger.warning("%s: %s", start.title, trouble)
+def _study(
+    method: RoundStrategy | str,
+    model: nn.Module,
+    clients: Clients,
+    rounds: int,
+    options: Mapping[str, Any],
+) -> Starts:
+    """Return the study of one pre-training, of a module and clients that are given."""
+    found = _checked(method, options)
+    if isinstance(method, RoundStrategy):
+        run = RunSettings(seed=method.seed)
+    else:
+        run = RunSettings(seed=declared(RunSettings)["seed"].read(found.pop("seed", 0)))
+    known = declared(TrainingSettings)
+    own = {known[k].name: known[k].read(one) for k, one in found.items() if k in known}
+    training = TrainingSettings(rounds=rounds, participants=len(clients), **own)
+    of_client = {key: one for key, one in found.items() if key not in known}
+    populations = clients.populations
+    architecture = _Module(model, populations.datasets, run.seed)
+    start = (
+        _given(method, training, of_client, len(clients))
+        if isinstance(method, RoundStrategy)
+        else _named(method, training)
+    )
+    architecture.check(clients[0])
+    study = Starts(
+        populations,
+        architecture,
+        [start],
+        TaskSettings(tasks=0),
+        None,
+        run,
+        ClientMetrics(()),
+        Path(),
+        {},
+    )
+    study.check()
+    return study
 
 
-class _Start(Pretraining):
-    """A pre-training by a strategy that is given, or by what a text names."""
+def _given(
+    method: RoundStrategy, training: TrainingSettings, of_client: Mapping[str, Any], clients: int
+) -> Start:
+    """Return the start that a strategy makes."""
+    phases = [
+        phase_of(
+            one,
+            PRETRAINING,
+            training,
+            of_client,
+            rounds=rounds,
+            participants=one.participants or clients,
+        )
+        for one, rounds in _parts(method, training.rounds)
+    ]
+    name = _name(method)
+    return Start(name, name, phases, strategy=method)
 
-    def __init__(self, study: _Study) -> None:
-        self.front, given = study, study.method
-        text = _name(given) if isinstance(given, RoundStrategy) else given
-        super().__init__(study, Method.parse(text))
 
-    def made_phases(self, study: Starts, method: Method) -> Sequence[Phase]:
-        given, front = self.front.method, self.front
-        if isinstance(given, RoundStrategy):
-            return [
-                phase_of(
-                    one,
-                    PRETRAINING,
-                    study.training,
-                    front.of_client,
-                    rounds=rounds,
-                    participants=one.participants or len(front.clients),
-                )
-                for one, rounds in _parts(given, study.training.rounds)
-            ]
-        phases = super().made_phases(study, method)
-        if not phases:
-            raise SettingsError(
-                f"method = {str(method)!r}: it trains nothing; use the module as it is"
-            )
-        return phases
+def _named(text: str, training: TrainingSettings) -> Start:
+    """Return the start that the text of a method describes."""
+    method = Method.parse(text)
+    if method == START or method.is_made_elsewhere:
+        raise SettingsError(f"method = {text!r}: it trains nothing; use the module as it is")
+    return start_of(method, training, {})
 
-    def strategy(self) -> RoundStrategy:
-        """Return the strategy that was given, with a study's name for its clients."""
-        if not isinstance(self.front.method, RoundStrategy):
-            return super().strategy()
-        made = copy.deepcopy(self.front.method)
-        made.population, made.clients = of_studies.PRETRAINING, len(self.front.clients)
-        made.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
-        return made
+
+def _about(study: Starts, clients: Clients) -> dict[str, Any]:
+    """Return what a resumed run must have in common with this."""
+    [start] = study.starts.values()
+    phases = [phase.identity() for phase in start.phases]
+    phases[-1].pop("rounds", None)  # A run that is done goes on with more.
+    return {
+        "method": phases,
+        "model": checksums.of_arrays(model_arrays(study.architecture.make())),
+        "clients": hash_of_samples(clients.samples),
+        "seed": study.run.seed,
+    }
 
 
 def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,50 +326,48 @@ def phase_of(
     return made_phase(method, role, {**given, **more}, training, {})
 
 
-def _of_study(study: _Study, nodes: int) -> _Job:
-    """Return the run of a study's one start."""
-    [start] = study.starts.values()
-    made = {
-        "start": start.start,
-        "phases": [phase.about() for phase in start.phases],
-        "num-classes": study.num_classes,
-        "classes": list(study.clients.classes),
-    }
-    app = client_app(lambda _, client_id, config: study.client(client_id, config))
-    return _Job(
-        start.strategy(),
-        start.weights(),
-        start.rounds,
-        app,
-        nodes,
-        study.about(),
-        made,
-        start.title,
-        start.switch,
-        {STAGE: start.path, FOLDER: "clients"},
-    )
+class _OnApp(Stage):
+    """A pre-training on a ClientApp of the caller's own."""
 
+    kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-def _of_app(
-    method: RoundStrategy | str,
-    model: nn.Module,
-    app: ClientApp,
-    rounds: int,
-    nodes: int,
-    options: Mapping[str, Any],
-) -> _Job:
-    """Return the run of a strategy on a ClientApp of the caller's own."""
-    if not isinstance(method, RoundStrategy):
-        raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
-    if options:
-        line = f"{', '.join(options)}: the ClientApp trains as it is written"
-        raise SettingsError(f"{line}; give these to it")
-    if nodes < 1:
-        raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
-    strategy, first = copy.deepcopy(method), model_arrays(model)
-    strategy.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
-    weights = checksums.of_arrays(first)
-    about = {"method": strategy.options(), "model": weights, "nodes": nodes}
-    total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))
-    name = _name(strategy)
-    return _Job(strategy, first, total, app, nodes, about, {"start": name}, f"pre-training {name}")
+    def __init__(
+        self,
+        method: RoundStrategy | str,
+        model: nn.Module,
+        rounds: int,
+        nodes: int,
+        options: Mapping[str, Any],
+    ) -> None:
+        if not isinstance(method, RoundStrategy):
+            raise SettingsError(f"method = {method!r}: with a ClientApp, give a strategy")
+        if options:
+            line = f"{', '.join(options)}: the ClientApp trains as it is written"
+            raise SettingsError(f"{line}; give these to it")
+        if nodes < 1:
+            raise SettingsError(f"nodes = {nodes}: a ClientApp needs the number of its nodes")
+        total = sum(number for _, number in _parts(method, ROUNDS.checked(rounds, "rounds")))
+        name = _name(method)
+        super().__init__(RunSettings(seed=method.seed), f"pre-training {name}", name, name, total)
+        self.method, self.first = copy.deepcopy(method), model_arrays(model)
+        self.method.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
+        weights = checksums.of_arrays(self.first)
+        self.about = {"method": self.method.options(), "model": weights, "nodes": nodes}
+
+    @property
+    def key(self) -> str:
+        """Return its name: nothing else lies in its folder."""
+        return self.start
+
+    def strategy(self) -> RoundStrategy:
+        """Return the strategy that was given."""
+        return self.method
+
+    def initial(self, store: Store) -> Arrays:
+        """Return the module's weights."""
+        return self.first
+
+    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
+        """Write the starting model."""
+        save_model(folder, arrays, {"start": self.start, "versions": versions()})
+        return {}

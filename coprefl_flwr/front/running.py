@@ -46,7 +46,7 @@ def run(study: Study, stages: Sequence[Stage], folder: Path, *, quiet: bool) -> 
     store = StudyFolder(folder)
     study.root = store.base
     check_folders(stages, store)
-    app = client_app(lambda _, client_id, config: study.client(client_id, config))
+    app = client_app(study.client_of_message)
     with shown(stages, quiet) as progress:
         for stage in stages:
             run_stage(stage, LocalGrid(app, 1), store, progress)

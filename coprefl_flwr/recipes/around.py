@@ -45,7 +45,7 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
     samples = study.populations.samples_of("clients")
     rng = seeds.generator(study.run.seed, "landscape-samples")
     drawn = rng.permutation(len(samples))[:SAMPLES]
-    data = ServerData(study.network(), samples.take(np.sort(drawn)))
+    data = ServerData(study.architecture.make(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
     _save(file, steps=found.steps, losses=found.losses)

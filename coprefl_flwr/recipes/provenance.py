@@ -14,10 +14,10 @@ from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.studies.build import HEEDED
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.personalised import HEEDED
 from coprefl_flwr.studies.populations import TaskSettings
 from coprefl_flwr.studies.settings import STARTS, Settings
 

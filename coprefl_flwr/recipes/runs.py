@@ -32,7 +32,7 @@ from coprefl_flwr.studies.kept import SECONDS, is_done, read_result
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import heeded_by, keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings
-from coprefl_flwr.studies.stage import Stage, settle
+from coprefl_flwr.studies.stage import Checkpoints, Stage, settle
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")
@@ -104,6 +104,7 @@ class ModelStore:
     """The folder of all runs."""
 
     root: Path
+    checkpoints = Checkpoints.UNTIL_DONE
 
     @property
     def base(self) -> Path:

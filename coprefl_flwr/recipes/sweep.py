@@ -306,7 +306,7 @@ def attempt(
             study = run.to_be_made().study
             study.check()
             # Its clients keep their files in the store, as those of `flwr run` in its output-dir.
-            config = study.config | {"output-dir": str(store.base.resolve())}
+            config = dict(study.config) | {"output-dir": str(store.base.resolve())}
             grid = _grid(config, hosts)
             for stage in study.stages:
                 if keys is None or stage.key in keys:

@@ -20,9 +20,10 @@ from coprefl_flwr.learning.diagnostics import HESSIAN_SAMPLES, POINTS
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import portable
+from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.budgets import works
 from coprefl_flwr.studies.personalised import PersonalStage, adam
-from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.phases import Phase, TrainingSettings
 from coprefl_flwr.studies.populations import PRETRAINING, ClientData, Populations
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
@@ -59,7 +60,8 @@ def counts_of(stage: Stage) -> Counts:
 
 @counts_of.register
 def _(stage: Pretraining) -> Counts:
-    study, size, outputs = stage.study, _model_size(stage, stage.study.num_classes), 0.0
+    study, outputs = stage.study, 0.0
+    size = _model_size(stage, study.architecture.num_classes)
     if stage.phases and study.data.test_every:
         outputs += _times(stage.rounds, study.data.test_every) * _of_test_part(study.populations)
     if stage.phases and stage.run.stop_at_loss is not None:
@@ -80,9 +82,9 @@ def _(stage: Task) -> Counts:
     head = Counts(outputs=_held(clients), sent=len(clients) * size, disk=ROUND_BYTES)
     return total(
         [
-            _of_all(study.task_phase, study.task_phase.training, clients, size, tasks.task_rounds),
+            _of_all(stage.trained, stage.trained.training, clients, size, tasks.task_rounds),
             Counts(outputs=evaluated),
-            head if study.head_phase else Counts(),
+            head if stage.head else Counts(),
         ]
     )
 
@@ -91,7 +93,7 @@ def _(stage: Task) -> Counts:
 def _(stage: Diagnosis) -> Counts:
     study = stage.of.study
     clients = study.populations.population(stage.of.population).clients
-    work = Work(len(clients), [len(one.train) for one in clients], study.task_phase.training)
+    work = Work(len(clients), [len(one.train) for one in clients], stage.of.trained.training)
     held = _held(clients)
     products = 3 * HESSIAN_PRODUCTS * min(held, HESSIAN_SAMPLES)
     return Counts(
@@ -153,8 +155,9 @@ def _of_all(
 
 
 def _model_size(made: Pretraining, classes: int) -> int:
-    study = made.study
-    return _size(study.model.model, classes, study.input_shape, study.model.norm)
+    architecture = made.study.architecture
+    assert isinstance(architecture, BuiltArchitecture)
+    return _size(architecture.name, classes, architecture.input_shape, architecture.norm)
 
 
 @functools.lru_cache(maxsize=16)
@@ -206,17 +209,19 @@ def computing(stage: Stage) -> Computing:
     if isinstance(stage, PersonalStage):
         study, own, shape = stage.study, adam(stage.of.training), stage.study.data.input_shape
         head = f"a {stage.of.algorithm.client_class.network} head"
-        model = study.model.model if study.personal.from_scratch else head
+        model = study.model[0] if study.personal.from_scratch else head
         name = _named(model, study.personal.head_norm or "batch", shape, own)
         return Computing(name, lambda: study.network(stage.start).module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartLoss)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made
-    about, source = made.study, made.study.populations.datasets.pretraining
-    training = (made.phases[0] if made.phases else about.task_phase).training
-    name = _named(about.model.model, about.model.norm, source.shape, training)
+    architecture, source = made.study.architecture, made.study.populations.datasets.pretraining
+    assert isinstance(architecture, BuiltArchitecture)
+    phase = made.phases[0] if made.phases else made.study.task_phase
+    training = phase.training if phase else TrainingSettings()
+    name = _named(architecture.name, architecture.norm, source.shape, training)
     text = source if isinstance(source, TextDataset) else None
-    return Computing(name, about.network, source.shape, training, text)
+    return Computing(name, architecture.make, source.shape, training, text)
 
 
 def computing_features(stage: PersonalStage) -> Computing:

@@ -12,93 +12,86 @@ import safetensors.numpy
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import TorchClient
-from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import AdamTraining, LocalTraining
-from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.options import declared
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.kept import ABOUT
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import (
     PERSONAL,
+    PersonalData,
     PersonalSettings,
     client_data,
-    personal_data,
 )
 from coprefl_flwr.studies.phases import (
     PRECISION,
     Phase,
-    check_all_used,
     check_precisions,
-    one_phase,
-    read_phase,
 )
-from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import FEATURES, STATES, Stage, Store
-from coprefl_flwr.studies.study import Study, made_by, not_set
+from coprefl_flwr.studies.stage import FEATURES, STATES, RunSettings, Stage, Store
+from coprefl_flwr.studies.study import Study, made_by
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
 
-REFUSED = {
-    "participants": "all clients of a personalised study take part",
-    "momentum": "a personalised study trains by Adam",
-    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
-    "stop-at-loss": "its methods have no model of everybody to stop at",
-    "clients": "how many a personalised study has is personal-clients",
-}
-"""Settings that a personalised study does not heed, and why."""
-
-HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
-"""Settings of data that hold for a personalised study too; its clients hold datasets whole."""
-
 
 class Personalised(Study):
-    """A personalised study; refuses the settings that such a study does not heed."""
+    """A personalised study.
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        for key, why in REFUSED.items():
-            not_set(settings, [key], why)
-        unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
-        not_set(settings, unheeded, "a personalised study does not heed it")
-        self.personal, data = settings.part(PersonalSettings), settings.part(DataSettings)
-        precision = self.training.precision
-        self.data = personal_data(self.personal, data, self.run.seed, precision)
-        self.test_every = data.test_every
-        settings.method.check(list(with_role(PERSONALISED)))
-        self.phases = {str(one): self._phase(one) for one in settings.method}
-        check_all_used(self.short, list(self.phases.values()))
+    Parameters
+    ----------
+    personal : PersonalSettings
+        What the clients have in the place of a network of everybody.
+    data : PersonalData
+        What they hold.
+    methods : Sequence[Method]
+        In the order of the table.
+    phases : Mapping[str, Phase]
+        Of each method's text, how it is run.
+    model : (str, str)
+        The network of clients that train one from scratch, and its normalisation.
+    test_every : int
+        Rounds between evaluations; 0: after the last only.
+
+    Other parameters are as in `Study`.
+    """
+
+    def __init__(
+        self,
+        personal: PersonalSettings,
+        data: PersonalData,
+        methods: Sequence[Method],
+        phases: Mapping[str, Phase],
+        model: tuple[str, str],
+        test_every: int,
+        run: RunSettings,
+        metrics: ClientMetrics,
+        root: Path,
+        config: Mapping[str, Any],
+        run_name: str = "run",
+    ) -> None:
+        super().__init__(run, metrics, root, config, run_name)
+        self.personal, self.data, self.phases = personal, data, phases
+        self.model, self.test_every = model, test_every
         self.network = functools.cache(self._network)
-        self.stages = [PersonalStage(self, one) for one in settings.method]
-
-    def _phase(self, method: Method) -> Phase:
-        """Return the phase of a method, which has no other."""
-        phase = read_phase(
-            "method", one_phase("method", method), PERSONALISED, self.training, self.short
-        )
-        if self.personal.from_scratch and phase.algorithm.client_class.network != "classifier":
-            problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
-            raise SettingsError(problem, "backbones")
-        return phase
+        self.stages = [PersonalStage(self, one) for one in methods]
 
     def _network(self, name: str) -> Network:
         """Return what a method's clients train, which all clients of a process share."""
         classes, shape, key = self.data.num_classes, self.data.input_shape, (self.run.seed, "model")
-        model, norm = self.model.model, self.personal.head_norm or "batch"
+        (model, model_norm), norm = self.model, self.personal.head_norm or "batch"
         if self.personal.from_scratch:
-            head = head_names(model, classes, shape, self.model.norm)
-            module = build_model(model, classes, shape, self.model.norm, key)
+            head = head_names(model, classes, shape, model_norm)
+            module = build_model(model, classes, shape, model_norm, key)
         elif self.phases[name].algorithm.client_class.network == "projection":
             head, module = frozenset(), projection_head(shape[0], norm, key)
         else:
@@ -193,7 +186,7 @@ class PersonalStage(Stage):
     @property
     def key(self) -> str:
         """Return the method's name and a hash."""
-        found = self._of_features() | values_of(self.study.model)
+        found = self._of_features() | dict(zip(("model", "norm"), self.study.model, strict=True))
         found |= {"test-every": self.study.test_every, "min-replies": self.run.min_replies}
         found |= self.study.metrics.identity()
         return f"{self.of.name}-{hash_of(found | {'method': self.of.identity()})}"
@@ -207,11 +200,11 @@ class PersonalStage(Stage):
         data = self.study.data.source
         found = values_of(settings) | {"seed": self.run.seed, "dataset": names}
         found |= {"image-size": data.image_size, "relabel": data.relabel}
-        found[PRECISION] = self.study.training.precision
+        found[PRECISION] = self.study.data.precision
         if settings.shift != "feature":  # Else nothing is dealt by Dirichlet(alpha).
             found |= {"alpha": data.alpha, "min-samples": data.min_samples}
         backbones = [name.partition("=")[2] or name for name in settings.backbones.split()]
-        named = [*names.split(), *backbones, self.study.model.model]
+        named = [*names.split(), *backbones, self.study.model[0]]
         return found | {"contents": contents(named)}
 
 

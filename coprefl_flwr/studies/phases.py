@@ -1,6 +1,7 @@
 """What the settings `method` and `task-method` name: methods with the options of each."""
 
 import contextlib
+import copy
 import difflib
 import functools
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +23,14 @@ from coprefl_flwr.methods import (
     RANDOM,
     TASK,
     Algorithm,
+    ServerDataOf,
     find_method,
     with_role,
 )
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 
@@ -122,13 +125,24 @@ _OF_EPOCHS = ("local-epochs", "max-local-steps")
 class Phase:
     """A phase to be run: its algorithm, with all options and the training, defaults included.
 
-    `options` has a value for each of the algorithm's own options, by key.
+    `options` has a value for each of the algorithm's own options, by key. `given` is the strategy,
+    where a caller made it.
     """
 
     algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
     training: TrainingSettings
+    given: RoundStrategy | None = None
+
+    def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
+        """Make the strategy, or copy the one that is given, with these options of a run."""
+        if self.given is None:
+            return self.algorithm.strategy(self.options, self.training, server, **run)
+        made = copy.deepcopy(self.given)
+        for name, value in run.items():
+            setattr(made, name, value)
+        return made
 
     @property
     def name(self) -> str:

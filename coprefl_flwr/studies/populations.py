@@ -270,7 +270,7 @@ class Populations:
 
     def _check_head(self, classes: tuple[int, ...]) -> None:
         """Raise a SettingsError if a task cannot go on with the pre-trained head."""
-        learnt = [self.datasets.pretraining.classes[number] for number in self.datasets.classes[0]]
+        learnt = self.datasets.class_names
         found = [self.datasets.tasks.classes[number] for number in classes]
         if self.tasks.head == KEEP and found != learnt:
             raise SettingsError(

@@ -1,14 +1,17 @@
 """The stage that makes a starting model: the pre-training, or weights that were made elsewhere."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from torch import nn
 
-from coprefl_flwr import plugins
+from coprefl_flwr import checksums, plugins
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
@@ -16,9 +19,8 @@ from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
-from coprefl_flwr.methods import PRETRAINING, RANDOM, ServerDataOf
-from coprefl_flwr.models import save_model
-from coprefl_flwr.models.network import Network
+from coprefl_flwr.methods import RANDOM, ServerDataOf
+from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
 from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
@@ -26,8 +28,8 @@ from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies import populations as clients_of
 from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
 from coprefl_flwr.studies.kept import read_about
-from coprefl_flwr.studies.method import KEEP, START, Method, folder_of
-from coprefl_flwr.studies.phases import Phase, read_phase
+from coprefl_flwr.studies.method import KEEP, folder_of
+from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.stage import Stage, Store, read_result
 from coprefl_flwr.studies.study import made_by
 
@@ -35,39 +37,60 @@ if TYPE_CHECKING:
     from coprefl_flwr.studies.starts import Starts
 
 
-class Pretraining(Stage):
-    """The pre-training of a starting model, which it leaves.
+@dataclass(frozen=True, eq=False)
+class Start:
+    """How a starting model is made: by the phases of a method, or from weights that are given.
 
-    Its rows have the text of its method, or the place of weights that were made elsewhere (see
-    `models.origin`).
+    Parameters
+    ----------
+    name : str
+        As rows and reports call it: the text of its method.
+    label : str
+        The same without the folders of files.
+    phases : Sequence[Phase]
+        None of them where nothing is trained.
+    given : str or nn.Module, optional
+        Weights: a module's, or a place that `models.origin` reads.
+    strategy : RoundStrategy, optional
+        Runs all phases; not set: each phase's own, one after the other.
     """
+
+    name: str
+    label: str
+    phases: Sequence[Phase] = ()
+    given: str | nn.Module | None = None
+    strategy: RoundStrategy | None = None
+
+
+class Pretraining(Stage):
+    """The pre-training of a starting model, which it leaves."""
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-    def __init__(self, study: "Starts", method: Method) -> None:
-        self.from_elsewhere, self.name = method.is_made_elsewhere, method.portable
-        self.study, self.phases = study, self.made_phases(study, method)
+    def __init__(self, study: "Starts", start: Start) -> None:
+        self.study, self.how, self.phases = study, start, start.phases
+        self.name = start.label
         for phase in self.phases:
             wanted, most = phase.training.participants, study.data.clients
             if wanted > most:
                 raise SettingsError(
-                    f"method, {method}: participants = {wanted}: must be at most clients = {most}"
+                    f"method, {start.name}: participants = {wanted}: must be at most "
+                    f"clients = {most}"
                 )
             phase.check_aggregation("method", wanted)
             try:
                 phase.training.wrapped_clients(study.run.seed, most)
             except SettingsError as error:
-                raise SettingsError(f"method, {method}: {error}", *error.keys) from error
+                raise SettingsError(f"method, {start.name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
-        super().__init__(study.run, title, path, str(method), sum(rounds))
+        super().__init__(study.run, title, path, start.name, sum(rounds))
         self.switch = rounds[0] if len(rounds) > 1 else 0
 
-    def made_phases(self, study: "Starts", method: Method) -> Sequence[Phase]:
-        """Return the phases of a method, none for a start that is not trained here."""
-        chosen = () if method == START or self.from_elsewhere else method.phases
-        training, short = study.training, study.short
-        return [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
+    @property
+    def from_elsewhere(self) -> bool:
+        """Whether its weights are given, and not made here."""
+        return self.how.given is not None
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to."""
@@ -76,6 +99,11 @@ class Pretraining(Stage):
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of all phases."""
+        if self.how.strategy:
+            given = copy.deepcopy(self.how.strategy)
+            given.population, given.clients = clients_of.PRETRAINING, self.study.data.clients
+            given.evaluate_every = 0  # What a start is worth, tasks say.
+            return given
         made = self.strategies()
         if len(made) == 1:
             return made[0]
@@ -91,8 +119,7 @@ class Pretraining(Stage):
         server, made = server or study.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
-            strategy = phase.algorithm.strategy(phase.options, phase.training, server, **run)
-            made.append(strategy)
+            made.append(phase.strategy(server, **run))
         return made
 
     def initial(self, store: Store) -> Arrays:
@@ -100,33 +127,47 @@ class Pretraining(Stage):
         return self.weights()
 
     def weights(self) -> Arrays:
-        """Return the first weights, those that were made elsewhere where it is of such.
+        """Return the first weights: those that are given, or those of its first method.
 
-        Raises a SettingsError if these are not the network's.
+        Raises a SettingsError if weights that are given are not the network's.
         """
-        study = self.study
-        network = Network(
-            study.model.model, study.network(), study.num_classes, study.input_shape, study.head
-        )
-        if self.from_elsewhere:
-            keep = study.tasks.head == KEEP
-            return arrays_from(self.start, network, self.run.seed, needs_head=keep)
+        given = self.how.given
+        if isinstance(given, nn.Module):
+            return model_arrays(given)
+        network = self.study.architecture.of_pretraining()
+        if given is not None:
+            return arrays_from(given, network, self.run.seed, needs_head=self._keeps_head)
         first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
+    @property
+    def _keeps_head(self) -> bool:
+        return self.study.tasks.head == KEEP
+
+    def check(self) -> None:
+        """Raise a SettingsError if weights that are given are not the network's."""
+        if self.how.given is None:
+            return
+        network = self.study.architecture.make()
+        of_head = frozenset() if self._keeps_head else self.study.architecture.head
+        try:
+            with_fresh_head(self.weights(), network, of_head)
+        except SettingsError as error:
+            raise SettingsError(f"start {self.start!r}: {error}") from error
+
     def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
-        datasets = self.study.populations.datasets
+        datasets, architecture = self.study.populations.datasets, self.study.architecture
         source, pixels = datasets.pretraining, {}
         if isinstance(source, ImageDataset):  # How they were normalised; texts have none.
             pixels = {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
         about = {
             "start": self.start,
             "phases": [phase.about() for phase in self.phases],
-            **values_of(self.study.model),
-            "num-classes": self.study.num_classes,
-            "input-shape": list(self.study.input_shape),
-            "classes": [source.classes[number] for number in datasets.classes[0]],
+            **architecture.about(),
+            "num-classes": architecture.num_classes,
+            "input-shape": list(architecture.input_shape),
+            "classes": datasets.class_names,
             **pixels,
             "settings": self.study.config,
             **made_by(),
@@ -140,7 +181,8 @@ class Pretraining(Stage):
         wanted = self.run.stop_at_loss
         test = clients = None
         if every:
-            test = ServerData(self.study.network(), self.study.populations.test_samples())
+            module = self.study.architecture.make()
+            test = ServerData(module, self.study.populations.test_samples())
         if wanted is not None:
             clients = self.study.server_data("clients")
 
@@ -215,23 +257,26 @@ class Pretraining(Stage):
         every = values_of(data)
         unheeded = ("data-dir", *of_classes, *of_tasks)
         found = {key: one for key, one in every.items() if key not in unheeded}
-        found |= values_of(study.model)
+        found |= study.architecture.about()
         if data.task_reserve:  # Then some samples are kept for the tasks.
             found |= {key: every[key] for key in of_tasks} | {"downstream": downstream}
         found |= {
             "seed": self.run.seed,
             "min-replies": self.run.min_replies,
             "classes": pretraining,
-            "contents": contents([data.dataset, data.partition, study.model.model]),
+            "contents": contents([data.dataset, data.partition, *study.architecture.files]),
             # Grey images become colour where those of the tasks' dataset are.
-            "input-shape": study.input_shape,
+            "input-shape": study.architecture.input_shape,
             "phases": [phase.identity() for phase in self.phases],
         }
         if self.run.stop_at_loss is not None and self.phases:
             found |= {"stop-at-loss": self.run.stop_at_loss}
             found |= {"stop-check-every": self.run.stop_check_every}
-        if self.from_elsewhere:
-            found["origin"] = _origin(self.start)
+        if isinstance(self.how.given, nn.Module):
+            found["weights"] = checksums.of_arrays(self.weights())
+            return f"{folder_of(self.name)}-{hash_of(found)}"
+        if self.how.given is not None:
+            found["origin"] = _origin(self.how.given)
             return f"{folder_of(Path(self.start).name)}-{hash_of(found)}"
         methods = [phase.name for phase in self.phases] or [RANDOM]
         return "-".join([*methods, hash_of(found)])

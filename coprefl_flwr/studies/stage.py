@@ -17,6 +17,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -26,7 +27,7 @@ from flwr.app import ConfigRecord
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.federation.checkpoint import History, State
 from coprefl_flwr.federation.client_state import VERSION
 from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
@@ -36,7 +37,7 @@ from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.report.learnt import DIVERGED, Trouble
 from coprefl_flwr.strategies import Replies, RoundReport, RoundStrategy
-from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, put_aside_damaged
+from coprefl_flwr.studies.kept import CHECKPOINT, SECONDS, is_done, put_aside_damaged
 from coprefl_flwr.studies.kept import RESULT as RESULT
 from coprefl_flwr.studies.kept import read_result as read_result
 from coprefl_flwr.studies.kept import write_result as write_result
@@ -96,8 +97,20 @@ class RunSettings:
         return own | {"evaluate_every": 0} | changes
 
 
+class Checkpoints(Enum):
+    """How long a store keeps the checkpoint of a stage."""
+
+    NONE = "not at all"
+    UNTIL_DONE = "until the stage is done"
+    ALWAYS = "also then, so that it can go on with more rounds"
+
+
 class Store(Protocol):
     """Where stages lie."""
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """How long checkpoints are kept."""
 
     @property
     def base(self) -> Path:
@@ -214,7 +227,9 @@ def run_stage(
 ) -> None:
     """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
-    if settle(stage, folder):
+    if store.checkpoints is Checkpoints.ALWAYS:
+        _go_on(stage, folder)
+    if settle(stage, folder, store.checkpoints):
         progress.note(f"{stage.title}  already done", stage.kind, stage.rounds)
         return
     if stage.rounds:
@@ -230,10 +245,25 @@ def run_stage(
         found = stage.keep(folder, stage.initial(store), {})
         about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
         write_result(folder, [], [{**about, **found}] if found else [])
-    settle(stage, folder)
+    settle(stage, folder, store.checkpoints)
 
 
-def settle(stage: Stage, folder: Path) -> bool:
+def _go_on(stage: Stage, folder: Path) -> None:
+    """Take the result away of a stage that is done with fewer rounds than it has now.
+
+    Raises a SettingsError if it is done with more.
+    """
+    if not is_done(folder):
+        return
+    rounds = read_result(folder)["rounds"]
+    last = int(rounds[-1]["round"]) if rounds else 0
+    if last > stage.rounds:
+        raise SettingsError(f"rounds = {stage.rounds}: {folder} is of round {last} already")
+    if last < stage.rounds:
+        (folder / RESULT).unlink()
+
+
+def settle(stage: Stage, folder: Path, checkpoints: Checkpoints = Checkpoints.UNTIL_DONE) -> bool:
     """Put aside what is damaged of a stage's result, else what only its making needed.
 
     Returns whether the stage is done. No other process may be making it.
@@ -242,6 +272,8 @@ def settle(stage: Stage, folder: Path) -> bool:
     if not (folder / RESULT).exists():
         return False
     remove_unfinished(folder, below=False)  # Others may be making what lies below it.
+    if checkpoints is Checkpoints.ALWAYS:
+        return True
     (folder / CHECKPOINT).unlink(missing_ok=True)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         remove_named(folder / STATES, VERSION)
@@ -279,7 +311,7 @@ def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> Non
         ConfigRecord(dict(told)),
         ConfigRecord(dict(told)),
         evaluate_fn=stage.tester(),
-        checkpoint=checkpoint,
+        checkpoint=None if store.checkpoints is Checkpoints.NONE else checkpoint,
         checkpoint_every=stage.run.checkpoint_every,
         resume=checkpoint.exists(),
         stop=stage.ends,

@@ -26,7 +26,7 @@ import platform
 import re
 import subprocess
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -35,6 +35,7 @@ from typing import Any
 
 import torch
 import yaml
+from flwr.app import Context
 from flwr.client import NumPyClient
 
 import coprefl_flwr
@@ -55,12 +56,11 @@ from coprefl_flwr.files import (
     write_atomically,
 )
 from coprefl_flwr.learning.device import default_device
-from coprefl_flwr.options import Value, declared
+from coprefl_flwr.options import Value
 from coprefl_flwr.studies.client_metrics import ClientMetrics
-from coprefl_flwr.studies.identity import texts_of, values_of
-from coprefl_flwr.studies.phases import TrainingSettings
-from coprefl_flwr.studies.settings import ModelSettings, Settings
-from coprefl_flwr.studies.stage import FOLDER, STAGE, RunSettings, Stage
+from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.stage import FOLDER, STAGE, Checkpoints, RunSettings, Stage
 
 FREE_ON_RESUME = (
     "resume",
@@ -82,20 +82,35 @@ Track = Callable[[Stage], Sequence[Hook]]
 
 
 class Study(ABC):
-    """What is built once from the settings, on the server and in every process of the clients."""
+    """What is made once of its parts, on the server and in every process of the clients.
+
+    Parameters
+    ----------
+    run : RunSettings
+        How stages are run.
+    metrics : ClientMetrics
+        Metrics of the user's own, which every client computes.
+    root : Path
+        The folder below which clients of this process keep files; no message names it.
+    config : Mapping[str, Any]
+        What is written beside results: the settings that the parts were made of.
+    run_name : str
+        As in messages.
+    """
 
     stages: Sequence[Stage]
     """In the order in which they are run."""
-    root: Path
-    """The folder below which clients of this process keep files: no message says where that is."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.config = settings.to_config()  # As written beside results.
-        self.run_name = settings.run_name or "run"
-        self.run, self.model = settings.part(RunSettings), settings.part(ModelSettings)
-        self.training, self.short = settings.part(TrainingSettings), dict(settings.short)
-        self.metrics = ClientMetrics(self.run.client_metrics)
-        self.root = expanded(settings.output_dir).resolve()
+    def __init__(
+        self,
+        run: RunSettings,
+        metrics: ClientMetrics,
+        root: Path,
+        config: Mapping[str, Any],
+        run_name: str = "run",
+    ) -> None:
+        self.run, self.metrics, self.root = run, metrics, root
+        self.config, self.run_name = config, run_name
 
     @abstractmethod
     def check(self) -> None:
@@ -106,6 +121,12 @@ class Study(ABC):
         client = self.client_of_method(client_id, config)
         client.metrics = self.metrics.functions
         return client
+
+    def client_of_message(
+        self, context: Context, client_id: int, config: Mapping[str, Any]
+    ) -> NumPyClient:
+        """Return the same, with the arguments that a `client_app` calls it with."""
+        return self.client(client_id, config)
 
     def stage_of(self, config: Mapping[str, Any]) -> Stage:
         """Return the stage that a message with this config is about."""
@@ -126,19 +147,12 @@ class Study(ABC):
         """Return the client as its method makes it."""
 
 
-def not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
-    """Raise a SettingsError if one of the settings is not at its default."""
-    for key in keys:
-        value = values_of(settings)[key]
-        if value != declared(Settings)[key].default:
-            raise SettingsError(f"{key} = {value}: {why}", key)
-
-
 @dataclass(frozen=True)
 class StudyFolder:
     """The folder of one study, as a store."""
 
     root: Path
+    checkpoints: Checkpoints = Checkpoints.UNTIL_DONE
 
     @property
     def base(self) -> Path:

@@ -35,17 +35,23 @@ class Task(Stage):
 
     kind, phase = TASK_KIND, "downstream"
 
-    def __init__(self, study: "Starts", number: int, made: Pretraining) -> None:
+    def __init__(
+        self,
+        study: "Starts",
+        number: int,
+        made: Pretraining,
+        trained: Phase,
+        head: Phase | None = None,
+    ) -> None:
         title, path = f"task {number} from {made.name}", f"tasks/{number}/{folder_of(made.name)}"
-        self.before = 1 if study.head_phase else 0
+        self.trained, self.head, self.before = trained, head, 1 if head else 0
         super().__init__(study.run, title, path, made.start, self.before + study.tasks.task_rounds)
         self.study, self.task, self.made = study, number, made
         self.population = task_name(number)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
-        head = self.study.head_phase
-        return head if head and server_round == 1 else self.study.task_phase
+        return self.head if self.head and server_round == 1 else self.trained
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
@@ -58,18 +64,24 @@ class Task(Stage):
             min_replies=tasks.task_clients,
             evaluate_every=tasks.task_evaluate_every or self.rounds,
         )
-        trained = self.study.task_strategy(**run)
-        if not self.study.head_phase:
+        trained, phase = self.trained.strategy(**run), self.head
+        if not phase:
             return trained
-        phase = self.study.head_phase
-        of_head = self.study.head_layer(self.study.tasks.task_classes)
+        of_head = self.study.architecture.head_layer(tasks.task_classes, tasks.head_layer)
         head = phase.algorithm.strategy(phase.options, phase.training, head=of_head, **run)
         return Schedule([(head, 1), (trained, tasks.task_rounds)]) if tasks.task_rounds else head
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model, with the head that this task begins with."""
-        arrays, _ = load_saved_model(store.folder(self.made))
-        return self.study.task_model(self.population, arrays)
+        return self.first(load_saved_model(store.folder(self.made))[0])
+
+    def first(self, start: Arrays) -> Arrays:
+        """Return what it begins with: a starting model under the head of all starts, or its own."""
+        tasks = self.study.tasks
+        if tasks.head == KEEP:
+            return start
+        architecture = self.study.architecture
+        return architecture.with_fresh_head(start, tasks.task_classes, self.population)
 
     def at_once(self) -> int:
         """Return its clients, all of which take part in every round."""
@@ -83,10 +95,10 @@ class Task(Stage):
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
         found = self.identity()
-        if self.study.head_phase:
+        if self.head:
             layer = self.study.tasks.head_layer
             own = {"layer": layer} if layer else {}
-            found["head"] = self.study.head_phase.identity() | own
+            found["head"] = self.head.identity() | own
         found |= self.study.metrics.identity()
         return f"{self.made.key}/tasks/{self.task}-{hash_of(found)}"
 
@@ -97,11 +109,11 @@ class Task(Stage):
             "task-dataset": data.task_dataset,
             "task-reserve": data.task_reserve,
             "downstream-domains": data.downstream_domains,
-            "batch-size": study.training.batch_size,
-            "method": study.task_phase.identity(),
+            "batch-size": self.trained.training.batch_size,
+            "method": self.trained.identity(),
             "contents": contents([data.task_dataset, study.tasks.task_partition]),
             "classes": study.populations.datasets.classes[1],
-            PRECISION: study.training.precision,
+            PRECISION: self.trained.training.precision,
         }
 
 
@@ -137,9 +149,9 @@ class Diagnosis(Stage):
             for held in study.populations.population(population).clients
             if held.test is not None
         ]
-        network = study.network(study.tasks.task_classes)
+        network = study.architecture.make(study.tasks.task_classes)
         key = (self.run.seed, population, "diagnosis")
-        return dict(diagnose(network, arrays, clients, study.task_phase.training, key))
+        return dict(diagnose(network, arrays, clients, self.of.trained.training, key))
 
     @property
     def key(self) -> str:

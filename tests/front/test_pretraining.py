@@ -1,11 +1,14 @@
 """What a pre-training leaves: its history, the curve of it, and a run that goes on with more."""
 
+import pandas as pd
 import pytest
+import torch
+from torch.utils.data import TensorDataset
 
 import coprefl_flwr as cp
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import History
-from coprefl_flwr.models import model_arrays
+from coprefl_flwr.models import load_saved_model, model_arrays
 from tests.common.data import images
 from tests.common.networks import Perceptron
 
@@ -22,15 +25,14 @@ def bytes_of(model):
 
 
 def losses_of(history):
-    return {number: found["loss"] for number, found in history.rounds().items()}
+    return dict(zip(history["round"], history["loss"], strict=True))
 
 
 def test_the_history_has_every_round(clients):
     method = cp.CoPreFL(gamma=0.5, participants=2)
     made, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
-    found = history.rounds()
-    assert list(found) == [1, 2, 3]
-    assert all(one["loss"] > 0 and one["models-down"] > 0 for one in found.values())
+    assert history["round"].tolist() == [1, 2, 3]
+    assert (history[["loss", "models-down"]] > 0).all(axis=None)
     assert bytes_of(made) == bytes_of(cp.pretrain(method, Perceptron(), clients, 3, **SMALL))
 
 
@@ -96,9 +98,18 @@ def test_a_run_that_is_done_has_its_history_and_its_model(clients, tmp_path):
     made, history = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
     found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, resume=True, **kept)
     assert bytes_of(found) == bytes_of(made)
-    assert again.rounds() == history.rounds()
+    pd.testing.assert_frame_equal(again, history)
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
     starts = {"made": made, "kept": tmp_path / "run"}
     rows = cp.evaluate_starts(starts, tasks, rounds=1, **SMALL).rows
     one, other = (rows[rows["start"] == name]["loss"].tolist() for name in starts)
     assert one == other
+
+
+def test_no_client_needs_to_have_every_class(tmp_path):
+    """The model's file names classes that the first client's dataset does not know."""
+    inputs, labels = torch.rand(24, 1, 6, 6), torch.arange(24) % 3
+    of_each = [labels < 2, labels > 0]
+    held = [TensorDataset(inputs[some], labels[some]) for some in of_each]
+    cp.pretrain(cp.FedAvg(), Perceptron(), held, rounds=1, checkpoint=tmp_path, **SMALL)
+    assert load_saved_model(tmp_path)[1]["classes"] == ["0", "1", "2"]

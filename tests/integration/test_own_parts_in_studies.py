@@ -72,9 +72,9 @@ def test_clients_hold_what_a_changed_partition_gives_them(parts):
 
 
 def test_the_head_is_that_of_a_changed_model(parts):
-    assert build(settings(parts)).head == {"4.weight", "4.bias"}
+    assert build(settings(parts)).architecture.head == {"4.weight", "4.bias"}
     change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
-    assert build(settings(parts)).head == {"5.weight", "5.bias"}
+    assert build(settings(parts)).architecture.head == {"5.weight", "5.bias"}
 
 
 def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):

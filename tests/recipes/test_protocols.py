@@ -218,7 +218,7 @@ def test_a_rate_that_decays_may_never_come_to_as_much(recipe_of):
 def loss_of(run, folder):
     """Return the mean cross-entropy over all samples of all clients, in one pass."""
     study = run.study
-    module = study.network()
+    module = study.architecture.make()
     module.load_state_dict(load_file(folder / "model.safetensors"))
     module.eval()
     held = [one.train for one in study.populations.population(PRETRAINING).clients]

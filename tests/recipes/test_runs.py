@@ -245,7 +245,7 @@ def test_grey_images_that_become_colour_make_another_model(base, in_domains):
     arrays["images"] = np.repeat(arrays["images"][..., None], 3, axis=3)
     np.savez(in_domains / "colour.npz", **arrays)
     colour = base | {"task-dataset": str(in_domains / "colour.npz")}
-    assert run(colour, "fedavg").study.input_shape == (3, 6, 6)
+    assert run(colour, "fedavg").study.architecture.input_shape == (3, 6, 6)
     assert names(colour)[0] != names(base)[0]
 
 

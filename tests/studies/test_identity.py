@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.build import personalised, starts
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.starts import Starts
 
 NETWORK = """
 from torch import nn
@@ -36,7 +35,7 @@ def test_another_text_of_a_users_module_is_another_model(
     def keys(activation):
         (tmp_path / f"{module}.py").write_text(NETWORK.format(inputs=36, activation=activation))
         importlib.invalidate_caches()
-        kind = Starts if study == "starts" else Personalised
+        kind = starts if study == "starts" else personalised
         return [stage.key for stage in kind(settings).stages]
 
     first, other = keys("ReLU"), keys("Tanh")
@@ -50,7 +49,7 @@ def test_local_steps_of_fedmeta_are_its_own(tiny_settings):
     """The setting local-steps is no meta step; behind the method it makes other results."""
 
     def identity(method, **settings):
-        (stage, *_) = Starts(replace(tiny_settings, method=method, **settings)).stages
+        (stage, *_) = starts(replace(tiny_settings, method=method, **settings)).stages
         return stage.phases[0].identity(), stage.key
 
     before, key = identity("fedmeta")

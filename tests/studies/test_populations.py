@@ -150,7 +150,9 @@ def test_tasks_differ_from_one_another_and_between_seeds(tiny_settings):
 
 
 def test_input_shape(tiny_settings):
-    assert dataset(tiny_settings).shape == build(tiny_settings).input_shape == (1, 6, 6)
+    assert (
+        dataset(tiny_settings).shape == build(tiny_settings).architecture.input_shape == (1, 6, 6)
+    )
 
 
 # --- domains
@@ -320,7 +322,7 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
 
 def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     source, other = dataset(two_datasets), task_dataset(two_datasets)
-    assert source.shape == other.shape == build(two_datasets).input_shape == (3, 6, 6)
+    assert source.shape == other.shape == build(two_datasets).architecture.input_shape == (3, 6, 6)
     assert other.mean.tolist() == source.mean.tolist()
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()

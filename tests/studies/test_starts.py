@@ -22,12 +22,11 @@ from coprefl_flwr.strategies import (
     ServerRefined,
 )
 from coprefl_flwr.studies import populations as clients_of
-from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.build import build, starts
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import ClientData, Population
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.starts import Starts
 from tests.common.networks import tiny_model
 
 TRAINED = with_role(PRETRAINING)
@@ -49,7 +48,7 @@ def only(text, **settings):
 
 def strategy(text, server=None, **settings):
     """Return the strategy of the pre-training of a study of one start."""
-    study = Starts(Settings.of(method=text, **settings))
+    study = starts(Settings.of(method=text, **settings))
     study.server_data = server or no_server
     return study.stages[0].strategy()
 
@@ -291,7 +290,7 @@ def test_a_task_is_run_by_its_own_method():
 
 def client(settings, held, **config):
     """Return the first client of a study in which every population is one client of a dataset."""
-    study = Starts(settings)
+    study = starts(settings)
 
     class Populations:
         datasets = Datasets(settings.part(DataSettings), 0)

@@ -165,12 +165,13 @@ def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
     study = build(module_settings)
     start = study.starts["random"].initial(None)
     other = {name: array + 1 for name, array in start.items()}
-    models = [study.task_model("task-0", arrays) for arrays in (start, other)]
+    make = study.architecture.with_fresh_head
+    models = [make(arrays, 2, "task-0") for arrays in (start, other)]
     for name in ("4.weight", "4.bias"):
         assert models[0][name].shape[0] == 2
         np.testing.assert_array_equal(models[0][name], models[1][name])
     np.testing.assert_array_equal(models[1]["1.weight"], start["1.weight"] + 1)
-    assert (study.task_model("task-1", start)["4.weight"] != models[0]["4.weight"]).any()
+    assert (make(start, 2, "task-1")["4.weight"] != models[0]["4.weight"]).any()
 
 
 def test_a_kept_head_goes_on_in_the_task(tiny_images, tmp_path):
