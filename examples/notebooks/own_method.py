@@ -15,8 +15,8 @@ from torch import nn
 
 import coprefl_flwr as cp
 from coprefl_flwr.arrays import cast_like, weights_of
-from coprefl_flwr.options import option
 from coprefl_flwr.federation import Exchange, Mean
+from coprefl_flwr.options import option
 
 
 @dataclass(kw_only=True, eq=False)
