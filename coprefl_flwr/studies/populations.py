@@ -281,7 +281,7 @@ class Populations:
 
 
 def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> Populations:
-    """Return `Populations`, held once per process for the last settings that were asked for.
+    """Return `Populations`, held once per process for the last dozens of settings asked for.
 
     What is held are views of the datasets, which are loaded once, and positions in them. Where a
     file of the user's own has changed, they are made anew.
@@ -289,7 +289,7 @@ def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> Populatio
     return _held(data, tasks, seed, texts_of(values_of(data) | values_of(tasks)))
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _held(data: DataSettings, tasks: TaskSettings, seed: int, _: tuple[str, ...]) -> Populations:
     return Populations(data, tasks, seed)
 

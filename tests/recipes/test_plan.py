@@ -12,6 +12,7 @@ from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
+from coprefl_flwr.studies.populations import Populations
 from tests.common.data import write_domain
 from tests.common.recipes import keep, tiny_recipe, write_recipe
 
@@ -105,6 +106,21 @@ def test_personalised_methods_send_what_a_run_sends(personal_of, store):
 def test_rows_share_stages(recipe_of, store):
     recipe = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}])
     assert [row.reported for row in plan_of(recipe, store).rows] == [1, 0]
+
+
+def test_the_clients_of_a_seed_are_drawn_once_for_all_rows(recipe_of, store, monkeypatch):
+    """Of a dozen seeds: to spread a dataset over a hundred clients takes a second."""
+    drawn = []
+
+    def spread(self, samples, name, *rest):
+        drawn.append((self.seed, name))
+        return whole(self, samples, name, *rest)
+
+    whole = Populations.spread
+    monkeypatch.setattr(Populations, "spread", spread)
+    seeds = list(range(500, 512))  # Of no other test: what was drawn before is held.
+    plan_of(recipe_of(methods=["random", "fedavg", "coprefl"], seeds=seeds), store)
+    assert len(drawn) == len(set(drawn)) == 12 * len({name for _, name in drawn}) > 12
 
 
 @pytest.mark.parametrize(
