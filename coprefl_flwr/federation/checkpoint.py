@@ -81,7 +81,7 @@ class Lines:
     next_round: int = 0
     size: int = 0
     """Bytes of these lines."""
-    sum: Any = field(default_factory=hashlib.sha256)
+    sum: Any = field(default_factory=hashlib.sha256, repr=False)
     """A hash object, updated with every line."""
 
     def append(self, file: Path, history: History, until: int) -> None:
