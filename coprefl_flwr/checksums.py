@@ -10,12 +10,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import read_bytes, write_atomically
 
 SUMS = "SHA256SUMS"
+IN_HEADER = "coprefl"
+"""The entry of a safetensors file's header that holds a checksum, and behind it a text."""
 
 
 def of_arrays(arrays: Arrays, text: str = "") -> str:
@@ -28,12 +32,27 @@ def of_arrays(arrays: Arrays, text: str = "") -> str:
     return made.hexdigest()
 
 
-def sealed(arrays: Arrays, text: str) -> str:
-    """Return the checksum of arrays and a text, and the text: an entry of the arrays' file.
+def write_sealed(file: str | Path, arrays: Arrays, text: str) -> None:
+    """Write arrays, a text and the checksum of both as a safetensors file, in one step."""
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # One entry for text and checksum, as safetensors writes several in an order of chance.
+    write_atomically(file, save(whole, {IN_HEADER: f"{of_arrays(whole, text)} {text}"}))
 
-    One entry for both, as safetensors writes several in an order of chance.
+
+def read_sealed(file: str | Path) -> tuple[Arrays, str]:
+    """Return the arrays and the text that `write_sealed` wrote.
+
+    Raises a ValueError that says what is wrong if the file is not there, or damaged.
     """
-    return f"{of_arrays(arrays, text)} {text}"
+    try:
+        with safe_open(str(file), framework="numpy") as opened:
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            known, _, text = opened.metadata()[IN_HEADER].partition(" ")
+    except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(one_line(error)) from error
+    if known != of_arrays(found, text):
+        raise ValueError("it is damaged, as its checksum says")
+    return found, text
 
 
 def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:

@@ -171,11 +171,12 @@ def read_bytes(path: Path, most: int = LARGEST_RESULT) -> bytes:
     which may have no end.
     """
     try:
-        kind = path.stat().st_mode
-        if not stat.S_ISREG(kind) and not stat.S_ISDIR(kind):
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode) and not stat.S_ISDIR(about.st_mode):
             raise SettingsError(f"{path} cannot be read: it is not a regular file")
         with path.open("rb") as file:
-            content = file.read(most + 1)
+            # Python takes the memory for as many bytes as it is asked for.
+            content = file.read(min(most, about.st_size) + 1)
     except OSError as error:
         raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
     if len(content) > most:

@@ -1,32 +1,31 @@
-"""A run's state in one file, written in one atomic step.
+"""A run's state in one file, written in one atomic step, and the history of its rounds beside it.
 
 The file is a safetensors file: the model's arrays under "arrays/NAME", those of the state's entry
 number N under "state/N/NAME", and one JSON text in its header for everything that is not an array.
 JSON keeps Python floats exactly, so a resumed run continues with the very bytes of an uninterrupted
-one. What every round measured stands under "history", as bytes: a line of JSON a round, each block
-of rounds compressed by zlib once it is whole, behind them the lines of the rounds since. A line is
-made and compressed once: to do it again for every checkpoint, or to write all as they are, would
-make each slower than the last.
+one.
+
+The history is the file NAME.rounds.jsonl, a line of JSON a round. New lines are appended before the
+checkpoint is replaced, which says how many bytes of the file are its own, and their checksum. What
+a kill leaves behind these bytes is cut off when the run resumes.
 """
 
+import hashlib
 import json
 import logging
-import zlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays, mismatch
 from coprefl_flwr.errors import SettingsError, one_line
-from coprefl_flwr.files import parse_json, write_atomically
+from coprefl_flwr.files import parse_json
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -34,29 +33,18 @@ State = dict[str, Any]
 """Numbers and named arrays by name."""
 Rounds = dict[int, dict[str, Any]]
 
-BLOCK = 64
-"""Rounds whose lines are compressed together."""
-
-LARGEST_HISTORY = 2**27
-"""Bytes of a history's lines, of which a round of the usual metrics has 300; compressed, they can
-be a thousandth."""
-
 
 @dataclass
 class History:
     """By absolute round: the metrics of training and of both evaluations, and the traffic.
 
-    Those of a round that a checkpoint has are final: they are not read again for the next one.
+    A checkpoint stores those of its round and of the rounds before: a later change is not stored.
     """
 
     train: Rounds = field(default_factory=dict)
     evaluate: Rounds = field(default_factory=dict)
     server: Rounds = field(default_factory=dict)
     traffic: Rounds = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Begin without a line written."""
-        self._blocks, self._lines, self._until = bytearray(), bytearray(), -1
 
     def of_round(self, server_round: int) -> dict[str, float]:
         """Return a round's metrics, those of evaluations prefixed with where they were made."""
@@ -76,53 +64,66 @@ class History:
         result.evaluate_metrics_clientapp = _records(self.evaluate)
         result.evaluate_metrics_serverapp = _records(self.server)
 
-    def lines(self, until: int) -> bytes:
-        """Return a line of JSON for every round up to `until`, whole blocks compressed."""
-        for number in range(self._until + 1, until + 1):
-            measured = {name: getattr(self, name).get(number) for name in MEASURED}
-            found = {name: metrics for name, metrics in measured.items() if metrics is not None}
-            self._lines += f"{json.dumps([number, found])}\n".encode() if found else b""
-            if number % BLOCK == BLOCK - 1:
-                self._blocks += zlib.compress(self._lines)
-                self._lines.clear()
-        self._until = max(self._until, until)
-        return bytes(self._blocks + self._lines)
-
-    @classmethod
-    def from_lines(cls, written: bytes, until: int) -> "History":
-        """Read what `lines` returned."""
-        text, rest = bytearray(), written
-        while rest and not rest.startswith(b"["):  # Only a line does.
-            block = zlib.decompressobj()
-            text += block.decompress(rest, LARGEST_HISTORY - len(text) + 1)
-            if len(text) > LARGEST_HISTORY or not block.eof:
-                raise ValueError(f"its history has more than {LARGEST_HISTORY} bytes, or no end")
-            rest = block.unused_data
-        history = cls()
-        history._blocks = bytearray(written[: len(written) - len(rest)])
-        history._lines, history._until = bytearray(rest), until
-        kept: dict[str, Rounds] = {name: getattr(history, name) for name in MEASURED}
-        for line in (text + rest).splitlines():
-            number, found = parse_json(bytes(line), infinite=True)
-            for name, metrics in found.items():
-                kept[name][int(number)] = dict(MetricRecord(metrics))
-        return history
-
-
-MEASURED = ("train", "evaluate", "server", "traffic")
-"""What a history has of a round."""
-
 
 def _records(rounds: Rounds) -> dict[int, MetricRecord]:
     return {number: MetricRecord(dict(metrics)) for number, metrics in rounds.items()}
+
+
+def history_file(path: str | Path) -> Path:
+    """Return the file beside a checkpoint that holds its history."""
+    return Path(f"{path}.rounds.jsonl")
+
+
+@dataclass
+class Lines:
+    """The lines of a history's file that a checkpoint knows: of all rounds before `next_round`."""
+
+    next_round: int = 0
+    size: int = 0
+    """Bytes of these lines."""
+    sum: Any = field(default_factory=hashlib.sha256, repr=False)
+    """A hash object, updated with every line."""
+
+    def append(self, file: Path, history: History, until: int) -> None:
+        """Cut off what else stands in the file; write the lines of new rounds up to `until`."""
+        written = bytearray()
+        for number in range(self.next_round, until + 1):
+            row = {name: of[number] for name, of in vars(history).items() if number in of}
+            written += f"{json.dumps({'round': number, **row})}\n".encode() if row else b""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("ab") as opened:
+            opened.truncate(self.size)
+            opened.write(written)
+            opened.flush()
+            os.fsync(opened.fileno())
+        self.next_round, self.size = until + 1, self.size + len(written)
+        self.sum.update(written)
+
+    @classmethod
+    def read(cls, file: Path, until: int, known: dict[str, Any]) -> tuple["Lines", History]:
+        """Return the lines that a checkpoint knows, and the history that they hold.
+
+        Raises a ValueError if the file does not begin with them, and an OSError if it is not there.
+        """
+        with file.open("rb") as opened:
+            written = opened.read(min(known["bytes"], file.stat().st_size))
+        lines, history = cls(until + 1, len(written), hashlib.sha256(written)), History()
+        if lines.sum.hexdigest() != known["sha256"]:
+            raise ValueError(f"its history {file.name} is cut short or damaged")
+        for line in written.splitlines():
+            row = parse_json(line, infinite=True)
+            number = int(row.pop("round"))
+            for name, metrics in row.items():
+                vars(history)[name][number] = dict(MetricRecord(metrics))
+        return lines, history
 
 
 @dataclass
 class Checkpoint:
     """What a run needs to go on after `round`.
 
-    `versions` are the clients' committed states, and `bound` has the node that each client is bound
-    to, where nodes name their clients.
+    `versions` are the clients' committed states, `bound` has the node that each client is bound to,
+    where nodes name their clients, and `lines` says what of the history is in its file already.
     """
 
     round: int
@@ -132,6 +133,7 @@ class Checkpoint:
     options: dict[str, Any]
     versions: dict[int, str] = field(default_factory=dict)
     bound: dict[int, int] = field(default_factory=dict)
+    lines: Lines = field(default_factory=Lines)
 
 
 def continue_from(
@@ -144,13 +146,18 @@ def continue_from(
     """Return where a run begins: at `initial` in round 0, or at its checkpoint.
 
     Raises a SettingsError if a checkpoint would be overwritten, has another model or other options,
-    or is past `num_rounds`; or if an option cannot be written into one.
+    or is past `num_rounds`; if an option cannot be written into one; or if its history's file is a
+    link.
     """
     beginning = Checkpoint(0, initial, {}, History(), dict(options))
     if resume and path is None:
         raise SettingsError("resume = True: needs the checkpoint to resume from")
-    written = {} if path is None else as_json(options)
-    if path is None or not Path(path).exists():
+    if path is None:
+        return beginning
+    written, lines = as_json(options), history_file(path)
+    if lines.is_symlink() or (lines.exists() and not lines.is_file()):
+        raise SettingsError(f"{lines} is a link, or no regular file: move it away")
+    if not Path(path).exists():
         if resume:
             logger.info("there is no checkpoint %s yet: starting anew", path)
         return beginning
@@ -169,6 +176,7 @@ def continue_from(
         if not free and kept.options.get(name) != value:
             both = f"its {name} is {kept.options.get(name)!r}, here it is {value!r}"
             raise SettingsError(f"{path} is a checkpoint of another run: {both}")
+    kept.lines.append(lines, kept.history, kept.round)  # Cuts off what a kill left behind them.
     logger.info("resumed from %s after round %s", path, kept.round)
     return kept
 
@@ -188,17 +196,20 @@ def as_json(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
-    """Write `checkpoint` to `path`, replacing what is there only once all of it is on disk."""
-    tensors = {f"arrays/{n}": np.asarray(a, order="C") for n, a in checkpoint.arrays.items()}
+    """Write `checkpoint` to `path`, and the lines of its new rounds to its history's file.
+
+    The checkpoint that is there is replaced only once all of the new one is on disk.
+    """
+    tensors = {f"arrays/{name}": array for name, array in checkpoint.arrays.items()}
     state: dict[str, Any] = {}
     for number, (key, value) in enumerate(checkpoint.state.items()):
         if isinstance(value, dict):
             state[key] = list(value)
-            tensors |= {f"state/{number}/{n}": np.asarray(a, order="C") for n, a in value.items()}
+            tensors |= {f"state/{number}/{n}": a for n, a in value.items()}
         else:
             state[key] = float(value)
-    lines = checkpoint.history.lines(checkpoint.round)
-    tensors["history"] = np.frombuffer(lines, dtype=np.uint8)
+    lines = checkpoint.lines
+    lines.append(history_file(path), checkpoint.history, checkpoint.round)
     about = {
         "round": checkpoint.round,
         "names": list(checkpoint.arrays),
@@ -206,44 +217,39 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "options": checkpoint.options,
         "versions": checkpoint.versions,
         "bound": checkpoint.bound,
+        "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
-    text = json.dumps(about)
-    write_atomically(path, save(tensors, {"checkpoint": checksums.sealed(tensors, text)}))
+    checksums.write_sealed(path, tensors, json.dumps(about))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
-    """Read a checkpoint; raise a SettingsError if it is damaged, or none of this package."""
+    """Read a checkpoint and its history.
+
+    Raises a SettingsError if one of them is damaged, or the file is no checkpoint of this package.
+    """
     try:
-        with safe_open(str(path), framework="numpy") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        entry = header["checkpoint"]
-        _, brace, rest = entry.partition("{")
-        text = brace + rest
-        if entry != checksums.sealed(tensors, text):
-            raise ValueError("it is damaged, as its checksum says")
+        tensors, text = checksums.read_sealed(path)
         about = parse_json(text, infinite=True)
+        lines, history = Lines.read(history_file(path), int(about["round"]), about["history"])
         return Checkpoint(
             round=int(about["round"]),
             arrays={name: tensors[f"arrays/{name}"] for name in about["names"]},
             state=_state(about["state"], tensors),
-            history=History.from_lines(tensors["history"].tobytes(), int(about["round"])),
+            history=history,
             options=dict(about["options"]),
             versions={int(client): version for client, version in about["versions"].items()},
             bound={int(client): int(node) for client, node in about["bound"].items()},
+            lines=lines,
         )
-    except (
-        SafetensorError,
-        zlib.error,
-        LookupError,
-        ValueError,
-        TypeError,
-        AttributeError,
-        OverflowError,
-        OSError,
-    ) as error:
-        why = f"{path} is not a checkpoint of this package: {one_line(error)}"
-        raise SettingsError(f"{why}; remove it to begin anew") from error
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, OSError) as error:
+        why = f"{path} is not a whole checkpoint of this package: {one_line(error)}"
+        raise SettingsError(f"{why}; remove it and its history to begin anew") from error
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove a checkpoint, if it is there, and its history."""
+    for file in (path, history_file(path)):
+        file.unlink(missing_ok=True)
 
 
 def _state(kept: dict[str, Any], tensors: Arrays) -> State:

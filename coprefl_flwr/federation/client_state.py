@@ -11,20 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
-
 from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short
-from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished, write_atomically
+from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
 VERSION = re.compile(r"[0-9]+-[0-9]+\.safetensors")
 """Names of a state's files."""
-
-IN_HEADER = "sha256"
-"""The entry of such a file's header that holds the checksum."""
 
 
 class ClientState:
@@ -48,12 +41,10 @@ class ClientState:
         file = self._file(config, version)
         lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
         try:
-            with safe_open(str(file), framework="numpy") as opened:
-                header = opened.metadata() or {}
-                found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError, TypeError, AttributeError) as error:
+            found, whose = checksums.read_sealed(file)
+        except ValueError as error:
             raise SettingsError(f"{lost}: {file}") from error
-        if header.get(IN_HEADER) != checksums.sealed(found, self._whose(file)):
+        if whose != self._whose(file):
             raise SettingsError(f"{lost}: {file}")
         return found
 
@@ -61,11 +52,9 @@ class ClientState:
         """Keep `arrays` as the state after this request, and delete versions no longer needed."""
         version = f"{config['server-round']}-{config.get('attempt', 0)}"
         file = self._file(config, version)
-        contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
         check_links(self.folder, file)
         remove_unfinished(file.parent, shared=True)
-        sealed = checksums.sealed(contiguous, self._whose(file))
-        write_atomically(file, save(contiguous, {IN_HEADER: sealed}))
+        checksums.write_sealed(file, arrays, self._whose(file))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in filter(lambda one: VERSION.fullmatch(one.name), file.parent.iterdir()):
             # Not the newer ones: this request may be a late one.

@@ -93,7 +93,7 @@ class Run:
         options = self.strategy.options()
         kept = continue_from(self.checkpoint, self.resume, self.arrays, options, self.num_rounds)
         self.arrays, self.first = kept.arrays, kept.round + 1
-        self.history, self.state = kept.history, kept.state
+        self.history, self.state, self.lines = kept.history, kept.state, kept.lines
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
         self.link = Transport(
             self.grid,
@@ -271,13 +271,11 @@ class Run:
 
     def _keep(self, server_round: int) -> None:
         """Write the checkpoint of a round, if one is wanted."""
-        if not self.checkpoint:
-            return
-        options, versions = self.strategy.options(), self.versions
-        bound = self.link.roster.bound
-        kept = (self.arrays, self.state, self.history, options, versions.committed, bound)
-        write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept))
-        versions.checkpointed()
+        if self.checkpoint:
+            kept = (self.arrays, self.state, self.history, self.strategy.options())
+            more = (self.versions.committed, self.link.roster.bound, self.lines)
+            write_checkpoint(self.checkpoint, Checkpoint(server_round, *kept, *more))
+            self.versions.checkpointed()
 
     def _report(self, server_round: int, seconds: float) -> RoundReport:
         """Return what hooks learn after a round."""

@@ -74,7 +74,8 @@ class RoundStrategy(RoundProgram, Strategy):
         """Run rounds up to `num_rounds`; what Flower's `start` takes, and the following.
 
         The file `checkpoint` keeps the run's state after every `checkpoint_every` rounds and the
-        last; one that exists is not overwritten unless the run resumes from it. `resume` continues
+        last, and CHECKPOINT.rounds.jsonl beside it the rounds' metrics, a line of JSON each; a
+        checkpoint that exists is not overwritten unless the run resumes from it. `resume` continues
         after the checkpoint's round; without a file, it starts anew and says so. `hooks` are called
         after every round, evaluations included, before the checkpoint is written. A round for which
         `stop` is true is the last, for the hooks too; what is evaluated after the last round alone

@@ -104,7 +104,8 @@ def pretrain(
     checkpoint : path of a folder, optional
         Keeps the run's state, so that `resume=True` goes on with it after a stop, with the same
         numbers. A run that is done there is not done again, and goes on with more `rounds`. At the
-        end the folder holds the model too, and can be a start of `evaluate_starts`.
+        end the folder holds the model too, and can be a start of `evaluate_starts`. The rounds'
+        metrics are in its checkpoint.safetensors.rounds.jsonl, a line of JSON a round.
     quiet : bool
         Whether nothing is logged but warnings.
     history : bool

@@ -11,6 +11,7 @@ from typing import Any
 
 from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.checkpoint import remove_checkpoint
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report.results import checked_round
 
@@ -109,7 +110,7 @@ def put_aside_damaged(folder: Path) -> None:
         ", ".join(dict.fromkeys(wrong)),
     )
     # One that a kill left is of the last round: it would leave no round that writes the result.
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    remove_checkpoint(folder / CHECKPOINT)
     for name in {RESULT, SUMS, *wrong}:  # Without a result it is not done.
         if (folder / name).exists():
             os.replace(folder / name, folder / f"{name}.damaged")

@@ -8,7 +8,7 @@ checkpoint, and ends with the very bytes of one that was not.
     FOLDER/result.json               {"rows": ..., "rounds": ...}
     FOLDER/SHA256SUMS                checksums of it and of the model, by which damage is found
     FOLDER/seconds.json              how long each round took, of the last process alone; if `timed`
-    FOLDER/checkpoint.safetensors    while it is under way
+    FOLDER/checkpoint.safetensors    while it is under way, with .rounds.jsonl beside it
     FOLDER/client-state/             what its clients keep, where they keep something
 """
 
@@ -28,7 +28,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError
-from coprefl_flwr.federation.checkpoint import History, State
+from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
 from coprefl_flwr.federation.client_state import VERSION
 from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
 from coprefl_flwr.federation.run import EvaluateFn, Hook
@@ -274,7 +274,7 @@ def settle(stage: Stage, folder: Path, checkpoints: Checkpoints = Checkpoints.UN
     remove_unfinished(folder, below=False)  # Others may be making what lies below it.
     if checkpoints is Checkpoints.ALWAYS:
         return True
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    remove_checkpoint(folder / CHECKPOINT)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
         remove_named(folder / STATES, VERSION)
     return True

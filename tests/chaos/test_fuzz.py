@@ -46,7 +46,7 @@ from tests.common.recipes import tiny_recipe, write_recipe
 from tests.common.replies import START, Lying
 from tests.common.studies import tiny_study
 
-PROPERTIES = 14
+PROPERTIES = 15
 SECONDS = 60
 """That one input may take."""
 LARGEST = 20_000
@@ -207,6 +207,7 @@ def test_replies(given):
 
 # ---- files --------------------------------------------------------------------------------------
 
+HISTORY = "checkpoint.rounds.jsonl"
 STATE = {"run": "r", "population": "p", "client": 1, "server-round": 2}
 
 
@@ -219,7 +220,7 @@ def write_files():
     write_checkpoint(GIVEN / "checkpoint", made)
     ClientState(GIVEN / "states").write(STATE, {"w": np.arange(4.0), "n": np.array(1)})
     (of_client,) = GIVEN.glob("states/**/*.safetensors")
-    known = {name: GIVEN / name for name in (RESULT, SUMS, "checkpoint")}
+    known = {name: GIVEN / name for name in (RESULT, SUMS, "checkpoint", HISTORY)}
     return known | {"client's state": of_client}
 
 
@@ -227,6 +228,7 @@ READ = {
     RESULT: lambda: read_result(GIVEN),
     SUMS: lambda: (read_result(GIVEN), damaged(GIVEN))[0],
     "checkpoint": lambda: read_checkpoint(GIVEN / "checkpoint"),
+    HISTORY: lambda: read_checkpoint(GIVEN / "checkpoint"),
     "client's state": lambda: ClientState(GIVEN / "states").read({**STATE, "state-version": "2-0"}),
 }
 
@@ -255,7 +257,13 @@ def never_believed(name):
     return test
 
 
-test_result, test_sha256sums, test_checkpoint, test_client_state = map(never_believed, READ)
+(
+    test_result,
+    test_sha256sums,
+    test_checkpoint,
+    test_history,
+    test_client_state,
+) = map(never_believed, READ)
 
 
 @fuzz(inputs.json_texts())

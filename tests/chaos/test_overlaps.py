@@ -22,6 +22,7 @@ NAMES = [
     "rows.jsonl", "rounds.jsonl", "summary.md", "summary.csv", "pretraining.md",
     "learning_curves.png", "client_accuracies.png", "model.json", "model.safetensors",
     "result.json", "seconds.json", "SHA256SUMS", "landscape.npz", "checkpoint.safetensors",
+    "checkpoint.safetensors.rounds.jsonl",
     "result.json.damaged", "report/index.html", "report/figures/mine.png", "report/tables/table.md",
     "figures/mine.png", "tables/mine.md", "features/0-train.npy", "features/mine/0-train.npy",
     "tasks/0/random/result.json", "starts/random/model.safetensors", "methods/fedpcl/result.json",

@@ -1,6 +1,7 @@
 """A run that was killed and resumed ends with the bytes of one that was not."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -9,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import MetricRecord
-from safetensors import safe_open
-from safetensors.numpy import save
 
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import sealed
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
@@ -26,7 +25,7 @@ from coprefl_flwr.federation.checkpoint import (
 )
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, FedAvg
-from tests.common.checks import Killed, flip
+from tests.common.checks import Killed, files, flip, refusal
 from tests.common.federation import Federation
 
 
@@ -63,10 +62,11 @@ def run(folder=None, kill_after=None, resume=False, rounds=6):
 
 @pytest.mark.parametrize("kill_after", [1, 3, 4, 5])
 def test_resumed_run_ends_with_identical_bytes(tmp_path, kill_after):
-    whole, _ = run()
+    whole, _ = run(tmp_path / "whole")
     with pytest.raises(Killed):
-        run(tmp_path, kill_after=kill_after)
-    resumed, evaluated = run(tmp_path, resume=True)
+        run(tmp_path / "part", kill_after=kill_after)
+    resumed, evaluated = run(tmp_path / "part", resume=True)
+    assert files(tmp_path / "part") == files(tmp_path / "whole")
     kept = (kill_after - 1) // 2 * 2  # The hook of a round runs before its checkpoint is written.
     assert evaluated == ([0] if kept == 0 else []) + list(range(kept + 1, 7))
     for name, array in from_record(whole.arrays).items():
@@ -181,6 +181,7 @@ def test_an_interrupted_write_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     with pytest.raises(Killed):
         write_checkpoint(path, checkpoint())
     assert path.read_bytes() == before
+    assert read_checkpoint(path).history == checkpoint().history
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, federation):
@@ -202,7 +203,7 @@ def test_a_checkpoint_of_other_options_is_refused(tmp_path, federation):
 
 def test_a_file_that_is_no_checkpoint_is_refused(tmp_path):
     (tmp_path / "c").write_bytes(b"something else")
-    with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
+    with pytest.raises(SettingsError, match="is not a whole checkpoint of this package"):
         read_checkpoint(tmp_path / "c")
 
 
@@ -272,15 +273,21 @@ def test_every_flipped_bit_of_a_checkpoint_is_found(tmp_path):
         with pytest.raises(SettingsError) as caught:
             read_checkpoint(path)
         line = str(caught.value)
-        assert line.startswith(f"{path} is not a checkpoint of this package: "), position
-        assert line.endswith("; remove it to begin anew")
+        assert line.startswith(f"{path} is not a whole checkpoint of this package: "), position
+        assert line.endswith("; remove it and its history to begin anew")
         assert "\n" not in line
         flip(path, position, 1)
     assert read_checkpoint(path).arrays["a"][0] == 4
     for content in (b"", b"null", whole[:50]):
         path.write_bytes(content)
-        with pytest.raises(SettingsError, match="is not a checkpoint of this package"):
+        with pytest.raises(SettingsError, match="is not a whole checkpoint of this package"):
             read_checkpoint(path)
+
+
+# ---- the history's file -------------------------------------------------------------------------
+
+
+NAMES = ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl")
 
 
 def history_of(rounds):
@@ -288,6 +295,29 @@ def history_of(rounds):
     names = [f"metric-{number}" for number in range(8)]
     one = dict.fromkeys(names, 1 / 3)
     return History(*({number: dict(one) for number in range(1, rounds + 1)} for _ in range(4)))
+
+
+def test_a_history_is_read_as_a_table(tmp_path):
+    """Each round is a line; round 0 has an evaluation on the server alone."""
+    result, _ = run(tmp_path)
+    table = pd.read_json(tmp_path / NAMES[1], lines=True)
+    assert list(table) == ["round", "server", "train", "traffic", "evaluate"]
+    assert list(table["round"]) == [0, 1, 2, 3, 4, 5, 6]
+    lines = (tmp_path / NAMES[1]).read_text().splitlines()
+    assert json.loads(lines[2]) == {
+        "round": 2,
+        "train": dict(result.history.train[2]),
+        "evaluate": dict(result.history.evaluate[2]),
+        "server": dict(result.history.server[2]),
+        "traffic": dict(result.history.traffic[2]),
+    }
+
+
+def test_metrics_that_are_not_finite_come_back(tmp_path):
+    history = History(train={1: {"loss": float("nan"), "most": float("inf"), "some": [1.5, 2.0]}})
+    write_checkpoint(tmp_path / "c", Checkpoint(1, {}, {}, history, {}))
+    assert str(read_checkpoint(tmp_path / "c").history) == str(history)
+    assert pd.read_json(tmp_path / "c.rounds.jsonl", lines=True)["train"][0]["some"] == [1.5, 2]
 
 
 def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
@@ -301,46 +331,91 @@ def test_a_checkpoint_writes_down_no_round_twice(tmp_path, monkeypatch):
 
     monkeypatch.setattr(json, "dumps", counted)
     sizes, history, path = {}, history_of(1000), tmp_path / "c"
-    for number in (9, 10, 999, 1000):
+    kept = Checkpoint(9, {"a": np.zeros(2)}, {}, history, {})
+    for kept.round in (9, 10, 999, 1000):
         made.clear()
-        write_checkpoint(path, Checkpoint(number, {"a": np.zeros(2)}, {}, history, {}, {}))
-        sizes[number] = sum(made)
+        write_checkpoint(path, kept)
+        sizes[kept.round] = sum(made)
     assert sizes[1000] <= 1.2 * sizes[10]
     assert read_checkpoint(path).history == history
 
 
-@pytest.mark.parametrize(("at", "rounds"), [(4, 6), (62, 63), (63, 64), (70, 200)])
-def test_a_resumed_run_writes_the_same_history(at, rounds, tmp_path):
-    """Whatever blocks of rounds were compressed before and after it was interrupted."""
-    whole, part = tmp_path / "whole", tmp_path / "part"
-    write_checkpoint(whole, Checkpoint(rounds, {}, {}, history_of(rounds), {}, {}))
-    write_checkpoint(part, Checkpoint(at, {}, {}, history_of(rounds), {}, {}))
-    resumed = read_checkpoint(part).history
-    assert resumed == history_of(at)
-    of_all = vars(history_of(rounds)).values()
-    for of_rounds, more in zip(vars(resumed).values(), of_all, strict=True):
-        if isinstance(more, dict):
-            of_rounds |= {number: metrics for number, metrics in more.items() if number > at}
-    write_checkpoint(part, Checkpoint(rounds, {}, {}, resumed, {}, {}))
-    assert part.read_bytes() == whole.read_bytes()
+def killed_between_history_and_checkpoint(folder, monkeypatch, number):
+    """Run until the checkpoint of that number is about to be replaced."""
+    left, replace = iter(range(number - 1)), os.replace
+
+    def dying(*arguments):
+        if next(left, None) is None:
+            raise Killed
+        replace(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", dying)
+        with pytest.raises(Killed):
+            run(folder)
 
 
-def test_a_history_grows_by_little_with_the_rounds():
-    """So that round 1,000's checkpoint takes no longer than round 10's; no block is lost."""
-    history = history_of(1000)
-    assert len(history.lines(1000)) < 0.2 * 1000 * len(history_of(1).lines(1))
-    assert History.from_lines(history.lines(1000), 1000) == history
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_killed_between_a_history_and_its_checkpoint(number, tmp_path, monkeypatch):
+    """The lines are on disk before the checkpoint is; it does not know them, and they go."""
+    run(tmp_path / "whole")
+    part = tmp_path / "part"
+    killed_between_history_and_checkpoint(part, monkeypatch, number)
+    lines = (part / NAMES[1]).read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(2 * number + 1))
+    with (part / NAMES[1]).open("ab") as file:
+        file.write(b"half a li")
+    run(part, resume=True)
+    assert files(part) == files(tmp_path / "whole")
 
 
-def test_a_damaged_block_of_a_history_is_told(tmp_path):
-    """Also where the checksum fits it."""
-    path = tmp_path / "c"
-    write_checkpoint(path, Checkpoint(64, {}, {}, history_of(64), {}, {}))
-    with safe_open(path, framework="numpy") as file:
-        text = file.metadata()["checkpoint"].partition(" ")[2]
-        damaged = file.get_tensor("history").copy()
-    damaged[20] ^= 255
-    entry = sealed({"history": damaged}, text)
-    path.write_bytes(save({"history": damaged}, {"checkpoint": entry}))
-    with pytest.raises(SettingsError, match="c is not a checkpoint of this package"):
-        read_checkpoint(path)
+def test_a_resumed_run_without_further_rounds_cuts_its_history_too(tmp_path, monkeypatch):
+    run(tmp_path / "whole", rounds=2)
+    killed_between_history_and_checkpoint(tmp_path / "part", monkeypatch, 2)
+    run(tmp_path / "part", resume=True, rounds=2)
+    assert files(tmp_path / "part") == files(tmp_path / "whole")
+
+
+def test_a_new_run_begins_its_history_anew(tmp_path):
+    run(tmp_path / "whole", rounds=2)
+    run(tmp_path / "part", rounds=4)
+    (tmp_path / "part" / NAMES[0]).unlink()
+    run(tmp_path / "part", rounds=2)
+    assert files(tmp_path / "part") == files(tmp_path / "whole")
+
+
+DAMAGES = {
+    "missing": lambda file: file.unlink(),
+    "cut": lambda file: os.truncate(file, file.stat().st_size - 1),
+    "empty": lambda file: file.write_bytes(b""),
+    "other": lambda file: file.write_bytes(file.read_bytes().replace(b"1", b"2", 1)),
+    "flipped": lambda file: flip(file, -5),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_history_is_refused_in_one_line(damage, tmp_path):
+    run(tmp_path, rounds=2)
+    path = tmp_path / NAMES[0]
+    DAMAGES[damage](tmp_path / NAMES[1])
+    before = files(tmp_path)
+    line = refusal(run, tmp_path, resume=True)
+    assert line.startswith(f"{path} is not a whole checkpoint of this package: ")
+    assert NAMES[1] in line
+    assert line.endswith("; remove it and its history to begin anew")
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("put", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("mine")])
+def test_a_history_is_written_to_a_regular_file_alone(put, resume, tmp_path):
+    """A link's end may be anything of the user's, and a pipe has none."""
+    (tmp_path / "mine").write_text("mine")
+    if resume:
+        run(tmp_path, rounds=2)
+        (tmp_path / NAMES[1]).unlink()
+    put(tmp_path / NAMES[1])
+    before = files(tmp_path)
+    line = refusal(run, tmp_path, resume=resume)
+    assert line == f"{tmp_path / NAMES[1]} is a link, or no regular file: move it away"
+    assert files(tmp_path) == before

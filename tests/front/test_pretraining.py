@@ -1,5 +1,7 @@
 """What a pre-training leaves: its history, the curve of it, and a run that goes on with more."""
 
+import json
+
 import pandas as pd
 import pytest
 import torch
@@ -99,6 +101,8 @@ def test_a_run_that_is_done_has_its_history_and_its_model(clients, tmp_path):
     found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, resume=True, **kept)
     assert bytes_of(found) == bytes_of(made)
     pd.testing.assert_frame_equal(again, history)
+    lines = (tmp_path / "run" / "checkpoint.safetensors.rounds.jsonl").read_text().splitlines()
+    assert [json.loads(line)["train"]["loss"] for line in lines] == history["loss"].tolist()
     tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
     starts = {"made": made, "kept": tmp_path / "run"}
     rows = cp.evaluate_starts(starts, tasks, rounds=1, **SMALL).rows

@@ -18,7 +18,7 @@ from coprefl_flwr.strategies import (
     Schedule,
     ServerRefined,
 )
-from tests.common.checks import Killed
+from tests.common.checks import Killed, files
 from tests.common.federation import CPU, Federation
 from tests.common.networks import tiny_model
 from tests.common.runs import run_of
@@ -98,16 +98,11 @@ def everything(strategy, result, folder):
         else value
         for name, value in run_of(strategy).state.items()
     }
-    files = {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in sorted((folder / "states").rglob("*"))
-        if path.is_file()
-    }
     return {
         "arrays": {n: a.tobytes() for n, a in from_record(result.arrays).items()},
         "state": state,
         "versions": run_of(strategy).versions.committed,
-        "files": files,
+        "files": files(folder),
         "history": run_of(strategy).history,
     }
 

@@ -8,6 +8,7 @@ from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL
+from tests.common.checks import files
 from tests.common.federation import Federation
 
 
@@ -37,8 +38,7 @@ def test_it_ends_with_the_bytes_of_a_run_of_as_many_rounds(tmp_path):
     assert [(one.round, one.num_rounds) for one in seen] == [(1, 6), (2, 6), (3, 3)]
     assert list(result.train_metrics_clientapp) == [1, 2, 3]
     assert str(result.train_metrics_clientapp) == str(expected.train_metrics_clientapp)
-    files = [tmp_path / name / "checkpoint" for name in ("stopped", "short")]
-    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files(tmp_path / "stopped") == files(tmp_path / "short")
 
 
 def test_one_that_resumes_stops_in_the_same_round_and_then_does_nothing_more(tmp_path):

@@ -281,7 +281,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(16, ".result.json.*"), (18, ".model.safetensors.*")])
+@pytest.mark.parametrize(("write", "left"), [(19, ".result.json.*"), (22, ".model.safetensors.*")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):
@@ -306,7 +306,8 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     (one,) = check_runs(recipe)
     assert InProcess(store)([one]) == {}
     before = files(tmp_path / "models")
-    (store.folder(one.main) / "checkpoint.safetensors").touch()
+    for left in ("checkpoint.safetensors", "checkpoint.safetensors.rounds.jsonl"):
+        (store.folder(one.main) / left).touch()
     (store.folder(one.main) / "client-state" / "x").mkdir(parents=True)
     assert InProcess(store)([one]) == {}
     assert files(tmp_path / "models") == before

@@ -169,8 +169,8 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     assert InProcess(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
-    for left in (".checkpoint.safetensors.1.coprefl-part", "checkpoint.safetensors"):
-        (task / left).touch()
+    for left in (".{}.1.coprefl-part", "{}", "{}.rounds.jsonl"):
+        (task / left.format("checkpoint.safetensors")).touch()
     (start / "client-state/a").mkdir(parents=True)
     with workshop(store, None) as make:
         assert make(runs) == {}

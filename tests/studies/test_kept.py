@@ -151,6 +151,7 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
     resumed = replace(settings, resume=True)
     run_study(LocalGrid(app, 1, resumed.to_config()), resumed)
     assert (start / RESULT).read_bytes() == before
+    assert not list(start.glob(f"{CHECKPOINT}*"))
 
 
 @pytest.mark.parametrize("place", ["tiny", ".*locks", "tiny/starts", "tiny/starts/random"])
