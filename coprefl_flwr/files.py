@@ -140,7 +140,8 @@ def _mark(folder: Path, names: set[str]) -> None:
 def _listed(folder: Path) -> set[str]:
     """Return the names of files in a folder of ours that may be replaced and removed."""
     mark = folder / MARK
-    lines = mark.read_text(errors="replace").splitlines()[1:] if mark.exists() else []
+    text = mark.read_text(errors="replace") if mark.exists() else ""
+    lines = text.removeprefix(_MARKED).splitlines() if text.startswith(_MARKED) else []
     return {line for line in lines if line and not {"", ".", ".."} & {*line.split("/")}}
 
 

@@ -18,6 +18,7 @@ import argparse
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -281,7 +282,10 @@ def _report(given: argparse.Namespace) -> int:
 
 def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
     kept = out / TEXT
-    report = collect(recipe, store, failed, read_text(kept).strip() if kept.exists() else "")
+    sha256 = read_text(kept).strip() if kept.exists() else ""
+    if not re.fullmatch("([0-9a-f]{64})?", sha256):
+        raise SettingsError(f"{kept} is damaged: it holds no SHA-256; remove it")
+    report = collect(recipe, store, failed, sha256)
     page = write_report(report, out / REPORT)
     for line in report.warnings:
         logger.warning("%s", line)

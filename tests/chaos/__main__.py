@@ -4,7 +4,6 @@ python -m tests.chaos [KIND ...] [--seed N] [--count KIND=N ...]
 """
 
 import argparse
-import logging
 import os
 import sys
 from pathlib import Path
@@ -39,7 +38,6 @@ def main() -> int:
     length.SEED = given.seed
     length.LENGTHS.update({kind: int(counts.get(kind, FILES[kind][1])) for kind in kinds})
     os.environ["OMP_NUM_THREADS"] = "1"
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)
     files = [str(Path(__file__).with_name(FILES[kind][0])) for kind in kinds]
     options = ["--tb=short", "-W", "ignore", "--capture=sys", "--show-capture=no"]
     options += ["-o", "tmp_path_retention_policy=failed"]

@@ -157,6 +157,9 @@ def _run(program, kill, log, told) -> None:
         for stream in (1, 2):
             os.dup2(descriptor, stream)
         sys.stdout, sys.stderr = os.fdopen(1, "w", 1), os.fdopen(2, "w", 1)  # Not a test's own.
+        for handler in logging.getLogger("flwr").handlers:
+            if isinstance(handler, logging.StreamHandler):  # Its stream is that of the import.
+                handler.setStream(sys.stderr)
         counter, opened = Counter(kill.operation), io.open
         counter.install()
         status = _refusing(program)
