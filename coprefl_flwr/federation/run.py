@@ -198,7 +198,7 @@ class Run:
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
-        sent = self.grid.send_and_receive(messages, timeout=self.link.patience) if messages else []
+        sent = self.grid.send_and_receive(messages, timeout=self.link.timeout) if messages else []
         return self.collected(exchange, sent)
 
     def messages(

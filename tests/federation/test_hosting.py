@@ -118,7 +118,7 @@ def test_a_chain_skips_what_is_no_good(fault):
     assert content["metrics"]["clients"] == [1, 2]
     assert content["failed"]["clients"] == [3, 4]
     one = host("train", [4, 2, 3], "chain", bad)
-    np.testing.assert_array_equal(sums(one)["arrays"]["w"], [12, 22])
+    np.testing.assert_array_equal(sums(one)["last"]["w"], [12, 22])
 
 
 def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
@@ -202,10 +202,10 @@ def test_a_bad_client_is_not_in_the_sum():
     }
 
 
-def test_the_only_good_client_goes_as_it_is():
+def test_the_only_good_client_of_several_is_a_sum():
     content = host("train", [1, 2], "mean:", bad_2)
-    assert list(sums(content)) == ["arrays"]
-    np.testing.assert_array_equal(sums(content)["arrays"]["w"], SENT["w"])
+    assert list(sums(content)) == ["sum"]
+    np.testing.assert_array_equal(sums(content)["sum"]["w"], SENT["w"])
 
 
 def test_no_good_client():
