@@ -23,8 +23,8 @@ class Exchange:
     the clients keep a state from one of these exchanges to the next. `needed` is the number of good
     replies, 0 to go on without any; None is the strategy's `min_replies`.
 
-    Of what clients answer: `positive` are metrics that must be above 0, `counts` names of arrays of
-    counts, and `changes` those that are answered by a change instead of a new value.
+    Of what clients answer: `positive` are metrics that each must have, above 0, and `changes` names
+    of arrays that are answered by a change instead of a new value.
     """
 
     action: str
@@ -37,7 +37,6 @@ class Exchange:
     stateful: bool = False
     needed: int | None = None
     positive: Collection[str] = ()
-    counts: Collection[str] = ()
     changes: Collection[str] = ()
 
     @property

@@ -1,5 +1,6 @@
 """The client side of a message: run the clients it names and add up their results."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ from coprefl_flwr.federation.messages import (
     plain_reply,
     with_norm,
 )
-from coprefl_flwr.federation.validation import OTHER_NAMES, Limits, names_of_most
+from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, names_of_most
 from coprefl_flwr.handover import records_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
@@ -50,9 +51,9 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     no_model = NO_MODEL in records_of(message.content, ArrayRecord)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
-        limits = Limits.parse(str(config.pop("limits", "")))
+        bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        reply = run_all(make_client, ids, method, sent, config, rule, limits, asked)
+        reply = run_all(make_client, ids, method, sent, config, rule, bounds, asked)
         content = hosted_reply(reply)
         return Message(with_norm(content) if no_model else content, reply_to=message)
     own_id = {} if partition_id is None else {"client": int(partition_id)}
@@ -68,7 +69,7 @@ def run_all(
     sent: Arrays,
     config: Mapping[str, Any],
     rule: Rule,
-    limits: Limits,
+    bounds: Bounds,
     template: Arrays | None = None,
 ) -> NodeReply:
     """Run the clients in the order of their ids and add up their results by `rule`.
@@ -87,7 +88,7 @@ def run_all(
             own = config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
-            limits.check(arrays, metrics, template, rule)
+            bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
             sums, measured = groups.setdefault(names, (Accumulator(rule, template), {}))
             if chained:

@@ -4,7 +4,7 @@ Request   the ArrayRecord "arrays", which clients answer with arrays of the same
           ArrayRecords, of which those in the list `returned` are answered too, their arrays named
           "RECORD/NAME"; a ConfigRecord "config" with the app's own settings and: server-round, run,
           population, seed, attempt; where nodes host clients also `clients` (the ids to run) and
-          `combine` (how to add up their results) and, if there are any, `limits` (what a result
+          `combine` (how to add up their results) and, if there are any, `bounds` (what a result
           must keep to, see `federation.validation`). Where clients keep a state, `state-version`
           and `state-kept` (see `federation.client_state`): a text for one client, a list in the
           order of `clients` for several. The empty ArrayRecord "no-model" says that the reply is
@@ -51,7 +51,7 @@ OURS = (
     "client",
     "clients",
     "combine",
-    "limits",
+    "bounds",
     RETURNED,
 )
 """Settings that every request has from this package; an app cannot send its own under these."""
@@ -88,7 +88,7 @@ def request(
     rule: Rule,
     clients: Sequence[int] | None,
     of_clients: Mapping[str, Sequence[str]] | None = None,
-    limits: str = "",
+    bounds: str = "",
 ) -> RecordDict:
     """Return the content of a request; `clients` None asks the node's only client.
 
@@ -99,7 +99,7 @@ def request(
     if clients is not None:
         each = {"clients": list(clients), "combine": str(rule)}
         each |= {name: list(values) for name, values in differing}
-        each |= {"limits": limits} if limits else {}
+        each |= {"bounds": bounds} if bounds else {}
     return RecordDict({**records, "config": ConfigRecord({**config, **each})})
 
 

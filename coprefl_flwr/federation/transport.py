@@ -1,11 +1,12 @@
 """Takes exchanges to the nodes and brings the combined replies back."""
 
+import json
 import logging
 import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -38,7 +39,6 @@ from coprefl_flwr.federation.messages import (
 from coprefl_flwr.federation.nodes import Hosted, Roster
 from coprefl_flwr.federation.validation import (
     Bounds,
-    Limits,
     check_reply,
     check_size,
     check_unchanged,
@@ -210,7 +210,7 @@ class Transport:
         # Shared: the round's program waits for the replies meanwhile.
         records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
         self._asked = exchange
-        self._limits = Limits.of(self.bounds, exchange)
+        self._bounds = replace(self.bounds, positive=(*self.bounds.positive, *exchange.positive))
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._with_models = self.roster.single() if exchange.of_models else set()
@@ -224,7 +224,7 @@ class Transport:
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
-                limits=str(self._limits),
+                bounds=json.dumps(asdict(self._bounds)),
             )
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
@@ -316,7 +316,7 @@ class Transport:
             check_size(message.content, exchange, len(share))
             reply = read_reply(message.content, share, exchange.combine.sums)
             check_unchanged(exchange, reply)
-            check_reply(exchange, self._limits, reply)
+            check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
         return reply

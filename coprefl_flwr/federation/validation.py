@@ -1,17 +1,15 @@
 """What a reply must keep to before it counts.
 
 A node that hosts clients checks the result of each, as a sum does not show whose a bad number is;
-the server checks what the node answers. Both check by `Limits`, which a request carries. What is
-over a bound is left out with one line that names its node and its client.
+the server checks what the node answers. Both check by the strategy's `Bounds`, which a request
+carries. What is over a bound is left out with one line that names its node and its client.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -25,7 +23,6 @@ from coprefl_flwr.federation.messages import NodeReply
 from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 
-Names = tuple[str, ...]
 Range = tuple[float, float]
 
 LARGEST_METRIC = 1e100
@@ -48,9 +45,11 @@ class Bounds:
     """The bounds that a user sets: options of every strategy, in its field `bounds`.
 
     `loss_range` is the least and the largest value of a client's "loss"; not set, any finite one.
+    `positive` are metrics that each client must have, above 0.
     """
 
     loss_range: Range | None = None
+    positive: tuple[str, ...] = ()
     most_samples: int = option(
         10**9, "the largest number of samples that a client may say it has", minimum=1
     )
@@ -74,35 +73,6 @@ class Bounds:
             limit = "must be two numbers, the least loss and the largest"
             raise SettingsError(f"loss_range = {self.loss_range!r}: {limit}")
 
-
-@dataclass(frozen=True)
-class Limits:
-    """What the result of each client must keep to in one exchange: the bounds, and what that says.
-
-    `str(limits)` is sent to nodes that host clients, and `Limits.parse` reads it.
-    """
-
-    loss_range: Range | None = None
-    most_samples: float = Bounds.most_samples
-    positive: Names = ()
-    counts: Names = ()
-
-    @classmethod
-    def of(cls, bounds: Bounds, exchange: Exchange) -> "Limits":
-        """Return the limits of an exchange."""
-        own = tuple(exchange.positive), tuple(exchange.counts)
-        return cls(bounds.loss_range, bounds.most_samples, *own)
-
-    def __str__(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def parse(cls, text: str) -> "Limits":
-        """Return the limits that `str(limits)` described."""
-        found = json.loads(text or "{}").items()
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found}
-        return cls(**values)
-
     def check(self, arrays: Arrays, metrics: Metrics, sent: Arrays, rule: Rule) -> None:
         """Raise a ValueError if a client's result cannot enter the sums of `rule`."""
         of_sums = self.check_metrics(0, metrics, rule)
@@ -110,7 +80,7 @@ class Limits:
             # A sum that is not divided by its weights holds each term as it is.
             largest = max([1.0, *(abs(weight) for weight, _ in of_sums.values())])
             weight = 1 / largest if rule.partial else 1.0
-            self.check_arrays(arrays, sent, rule, dict.fromkeys(sent, weight))
+            _check_arrays(arrays, sent, rule, dict.fromkeys(sent, weight))
 
     def check_metrics(self, client: int, metrics: Metrics, rule: Rule) -> dict[str, Range]:
         """Return {sum: a client's coefficients, of weights and of buffers}.
@@ -136,21 +106,17 @@ class Limits:
             ranges["loss"] = self.loss_range
         if not rule.sums and "num-examples" in metrics:  # An evaluation.
             ranges["correct"] = (0, metrics["num-examples"])
-        for name, limits in ranges.items():
+        for name in ranges:
             if name in metrics:
-                _check_range(metrics, name, limits)
+                _check_range(metrics, name, ranges[name])
         return coefficients
 
-    def check_arrays(
-        self, arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]
-    ) -> None:
-        """Raise a ValueError if arrays, or sums of that weight, are not of what was sent."""
-        problem = mismatch(arrays, sent, subset=rule.partial, weights=weights)
-        if problem:
-            raise ValueError(problem)
-        for name in self.counts:
-            if name in arrays and (arrays[name] < 0).any():
-                raise ValueError(f"array '{name}' holds {arrays[name].min():g}; it must be counts")
+
+def _check_arrays(arrays: Arrays, sent: Arrays, rule: Rule, weights: Mapping[str, float]) -> None:
+    """Raise a ValueError if arrays, or sums of that weight, are not of what was sent."""
+    problem = mismatch(arrays, sent, subset=rule.partial, weights=weights)
+    if problem:
+        raise ValueError(problem)
 
 
 def _check_range(metrics: Metrics, name: str, limits: Range) -> None:
@@ -185,18 +151,18 @@ def no_model(exchange: Exchange) -> str:
     return f"{what}: take the mod away"
 
 
-def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:
+def check_reply(exchange: Exchange, bounds: Bounds, reply: NodeReply) -> None:
     """Raise a ValueError if what a node sent cannot enter the sums of `exchange`."""
     rule, sent = exchange.combine, exchange.template
     if reply.alone and reply.metrics and rule.sums:
         if len(reply.records) != 1:
             raise ValueError(f"{len(reply.records)} ArrayRecords in the reply, not one")
         (metrics,), (arrays,) = reply.metrics.values(), reply.records.values()
-        limits.check(arrays, metrics, sent, rule)
+        bounds.check(arrays, metrics, sent, rule)
         return
     weights: dict[str, Range] = {}
     for client, metrics in reply.metrics.items():
-        for name, (weight, of_buffers) in limits.check_metrics(client, metrics, rule).items():
+        for name, (weight, of_buffers) in bounds.check_metrics(client, metrics, rule).items():
             before = weights.get(name, (0.0, 0.0))
             weights[name] = before[0] + weight, before[1] + of_buffers
     if not rule.sums:
@@ -207,7 +173,7 @@ def check_reply(exchange: Exchange, limits: Limits, reply: NodeReply) -> None:
         each = {n: weights[name][is_buffer(n, array)] for n, array in sent.items()}
         if rule.partial:
             each = dict.fromkeys(sent, float(len(reply.metrics)))
-        limits.check_arrays(arrays, sent, rule, each)
+        _check_arrays(arrays, sent, rule, each)
 
 
 def check_size(content: RecordDict, exchange: Exchange, clients: int) -> None:

@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, Nothing
 from coprefl_flwr.federation.hosting import method_name, named, run
-from coprefl_flwr.federation.validation import Limits
+from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
@@ -269,7 +269,7 @@ def test_named():
 
 
 def test_check():
-    good, check = {"loss": 1.0, "num-examples": 1}, Limits().check
+    good, check = {"loss": 1.0, "num-examples": 1}, Bounds().check
     check(SENT, good, SENT, Mean())
     check({"w": SENT["w"]}, good, SENT, LossMoments())
     check({}, good, SENT, Nothing())

@@ -12,7 +12,6 @@ from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Bounds, Mean
 from coprefl_flwr.federation.hosting import run_all
-from coprefl_flwr.federation.validation import Limits
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Cyclic, FedAvg, Schedule
 from tests.common.by_hand import record_samples
@@ -58,7 +57,8 @@ def test_bounds_are_checked(bounds, line):
 def test_bounds_are_in_checkpoints_only_where_they_are_set():
     assert "bounds" not in FedAvg().options()
     other = FedAvg(bounds=LOSSES, min_available_nodes=3)
-    bounds = {"loss_range": (0.0, math.inf), "most_samples": 10**9, "clients_per_node": None}
+    bounds = {"loss_range": (0.0, math.inf), "most_samples": 10**9}
+    bounds |= {"clients_per_node": None, "positive": ()}
     assert other.options() == FedAvg().options() | {"bounds": bounds, "min_available_nodes": 3}
 
 
@@ -67,12 +67,6 @@ def test_a_schedule_has_the_bounds_of_its_first_phase():
     schedule = Schedule([(first, 1), (second, 1)])
     assert (schedule.bounds, schedule.options()["min_available_nodes"]) == (LOSSES, 3)
     assert Schedule([(second, 1), (first, 1)]).bounds == Bounds()
-
-
-def test_limits_travel():
-    limits = Limits((0.0, math.inf), 7, ("h",), ("counts",))
-    assert Limits.parse(str(limits)) == limits
-    assert Limits.parse(str(Limits())) == Limits() == Limits.parse("")
 
 
 @pytest.mark.parametrize(("clients", "questions"), [(4, 0), (None, 4)])
@@ -143,6 +137,6 @@ def test_time_per_hosted_client_is_constant():
     clients = NoIndex(range(1000))
     sent = {"w": np.zeros(1, np.float32)}
     config = {"state-version": ["1-0"] * 1000, "state-kept": [""] * 1000}
-    reply = run_all(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Limits())
+    reply = run_all(lambda i, c: Single(), clients, "fit", sent, config, Mean(), Bounds())
     assert len(reply.metrics) == 1000
     assert reply.failed == {}
