@@ -10,9 +10,9 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange, Replies, joined
 from coprefl_flwr.federation.options import RoundOptions
-from coprefl_flwr.federation.versions import Versions
 
 
 class Members(Protocol):

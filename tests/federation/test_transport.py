@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.transport import PULL_INTERVAL, Transport
-from coprefl_flwr.federation.versions import Versions
 from coprefl_flwr.grids import LocalGrid
 
 
