@@ -48,18 +48,18 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     returned = config.pop(RETURNED, [])
     asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
     clients = config.pop("clients", None)
-    no_model = NO_MODEL in records_of(message.content, ArrayRecord)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
         bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        reply = run_all(make_client, ids, method, sent, config, rule, bounds, asked)
-        content = hosted_reply(reply)
-        return Message(with_norm(content) if no_model else content, reply_to=message)
-    own_id = {} if partition_id is None else {"client": int(partition_id)}
-    arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
-    content = plain_reply(arrays, metrics)
-    return Message(with_norm(content) if no_model else content, reply_to=message)
+        content = hosted_reply(run_all(make_client, ids, method, sent, config, rule, bounds, asked))
+    else:
+        own_id = {} if partition_id is None else {"client": int(partition_id)}
+        client = make_client(None, config)
+        content = plain_reply(*run(client, method, sent, config | own_id))
+    if NO_MODEL in records_of(message.content, ArrayRecord):
+        content = with_norm(content)
+    return Message(content, reply_to=message)
 
 
 def run_all(

@@ -37,7 +37,8 @@ def checked_ids(own: object, per_node: int | None = None) -> tuple[int, ...]:
 
 def _whole(what: str, value: object, least: int, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(f"{what} = {value!r}: must be a whole number between {least} and {most}")
+        limit = f"must be a whole number between {least} and {most}"
+        raise SettingsError(f"{what} = {value!r}: {limit}")
     return value
 
 
@@ -162,10 +163,7 @@ def hosted_clients(given: Any) -> Hosted | None:
         return None
     what = "clients"
     if isinstance(given, int):
-        try:
-            return _whole(what, given, 1, MOST_CLIENTS)
-        except ValueError as error:
-            raise SettingsError(str(error)) from error
+        return _whole(what, given, 1, MOST_CLIENTS)
     if isinstance(given, str | Path):
         what = f"clients = {str(given)!r}"
         try:
