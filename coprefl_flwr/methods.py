@@ -9,7 +9,6 @@ One of Flower's own is named alike: `flwr.serverapp.strategy:NAME`.
 import copy
 import functools
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.flower_strategies import VERSION, FlowerStrategy, adapted
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining, ServerData
 from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.strategies import RoundStrategy, ServerRefined
@@ -143,8 +141,6 @@ class Algorithm:
             own["server"] = _server_data(server, self.strategy_class.server_data, training)
         if "training" in getattr(self.strategy_class, "__dataclass_fields__", {}):
             own["training"] = training
-        if self.strategy_class.loss_of != "more":  # A cross-entropy.
-            run.setdefault("bounds", Bounds(loss_range=(0.0, math.inf)))
         strategy = self.strategy_class(**run, **own)
         if not self.refined:
             return strategy

@@ -72,6 +72,6 @@ def test_nothing_starts_where_the_ray_cluster_is_gone(monkeypatch, capsys):
         assert main(str(ROOT)) == 0
     assert main(str(ROOT)) == 1
     assert capsys.readouterr().err == (
-        f"simulate.sh: Flower's simulation cannot begin: nothing answers at {address} "
+        f"simulate.sh: Ray cannot begin: nothing answers at {address} "
         f"(RAY_ADDRESS={address} names a Ray cluster: unset it if that is gone)\n"
     )

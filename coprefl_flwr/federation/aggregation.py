@@ -9,10 +9,9 @@ may only depend on what that client measured itself.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, is_buffer
 
@@ -193,7 +192,6 @@ class Accumulator:
         self.rule = rule
         self.sent = sent or {}
         self.sums: dict[str, Arrays] = {}
-        self._of_others: set[str] = set()  # Sums whose arrays are a node's, not to be changed.
 
     def add(self, client: int, arrays: Arrays, metrics: Metrics) -> None:
         """Add one client's arrays."""
@@ -201,27 +199,17 @@ class Accumulator:
             self._into(name, arrays, weight, self.rule.buffer_coefficient(metrics, weight))
 
     def merge(self, sums: Mapping[str, Arrays]) -> None:
-        """Add the sums of a node that added up several clients by the same rule."""
+        """Add the sums of a node that added up several clients by the same rule; empty them."""
         for name, arrays in sums.items():
-            if name in self.sums:
-                self._into(name, arrays, 1.0, 1.0)
-            else:
-                self.sums[name] = {key: _float64(array) for key, array in arrays.items()}
-                self._of_others.add(name)
+            for key in list(arrays):  # One by one, as a model may be large.
+                self._into(name, {key: arrays.pop(key)}, 1.0, 1.0)
 
     def _into(self, name: str, arrays: Arrays, weight: float, of_buffers: float) -> None:
         """Add weight x arrays; a name's first array becomes its running sum."""
         sums = self.sums.setdefault(name, {})
-        if name in self._of_others:
-            sums.update({key: array.copy() for key, array in sums.items()})
-            self._of_others.remove(name)
         for key, array in arrays.items():
             factor = of_buffers if is_buffer(key, self.sent.get(key, array)) else weight
             if key in sums:
                 sums[key] += np.multiply(array, factor, dtype=np.float64)
             else:
                 sums[key] = np.asarray(np.multiply(array, factor, dtype=np.float64))
-
-
-def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    return np.asarray(array, dtype=np.float64, order="C")

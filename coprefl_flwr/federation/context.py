@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -10,27 +10,10 @@ from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange, Replies, joined
 from coprefl_flwr.federation.options import RoundOptions
-from coprefl_flwr.federation.versions import Versions
-
-
-class Members(Protocol):
-    """The clients of a population, as a round knows them."""
-
-    @property
-    def begun(self) -> bool:
-        """Whether a round has asked for clients already."""
-
-    @property
-    def most_clients(self) -> int:
-        """The number of all clients, those that left in the meantime too."""
-
-    def clients(self, wanted: int | None = None) -> Sequence[int]:
-        """Return the ids of all clients; the first time, wait until `wanted` are there."""
-
-    def segments(self, chain: Sequence[int]) -> list[list[int]]:
-        """Cut a chain of clients into segments, each of clients that one node hosts."""
+from coprefl_flwr.federation.transport import Transport
 
 
 @dataclass
@@ -62,7 +45,7 @@ class RoundContext:
     ----------
     run : RoundOptions
         The options of the run: its seed, its population and the replies it needs.
-    members : Members
+    members : Transport or Listed
         The clients; `Listed([0, 1, 2])` drives a round by hand.
     round : int
         The number of the round, from 1.
@@ -74,7 +57,7 @@ class RoundContext:
     """
 
     run: RoundOptions
-    members: Members
+    members: Transport | Listed
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)

@@ -23,9 +23,8 @@ class Exchange:
     the clients keep a state from one of these exchanges to the next. `needed` is the number of good
     replies, 0 to go on without any; None is the strategy's `min_replies`.
 
-    Of what clients answer: `positive` are metrics that must be above 0, `counts` names of arrays of
-    counts, `changes` those that are answered by a change instead of a new value, and `trainable`
-    the names that every gradient has; None is those that most clients' gradients have.
+    Of what clients answer: `positive` are metrics that each must have, above 0, and `changes` names
+    of arrays that are answered by a change instead of a new value.
     """
 
     action: str
@@ -38,9 +37,7 @@ class Exchange:
     stateful: bool = False
     needed: int | None = None
     positive: Collection[str] = ()
-    counts: Collection[str] = ()
     changes: Collection[str] = ()
-    trainable: Collection[str] | None = None
 
     @property
     def template(self) -> Arrays:
@@ -71,7 +68,7 @@ class Replies:
     """What the clients answered, combined.
 
     `clients` are the ids of those whose results are in, ascending; `metrics` has for each metric
-    one value a client, shape (len(clients),), NaN where a client did not report it. `arrays` is the
+    one value a client, shape (len(clients),), if every client reported it. `arrays` is the
     mean under `Mean`, the last client's under `Chain`, in the dtypes that were sent, else empty;
     `sums` has every sum of the rule by its name, in float64. Where the strategy's `aggregation` is
     robust, `arrays` is the robust mean without a sum, and under `LossMoments` `sums` has each
@@ -89,7 +86,7 @@ class Replies:
         return {
             name: float(np.average(values, weights=weights))
             for name, values in self.metrics.items()
-            if name != weight and not np.isnan(values).any()
+            if name != weight
         }
 
     def evaluation_metrics(self) -> dict[str, float]:

@@ -57,7 +57,6 @@ _PACKAGE = str(Path(__file__).parents[1])
 _LIBRARIES = sysconfig.get_path("stdlib")
 _FRAME = re.compile(r'^ *File "(.+?)", line (\d+), in .*$', re.MULTILINE)
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n"
-_ANOTHER = "\nDuring handling of the above exception, another exception occurred:\n"
 _ONLY_RAISED = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<(['\"])(.*)\2>( \(.+:\d+\))?", re.DOTALL)
 
 
@@ -87,10 +86,9 @@ def reason(message: Message) -> str:
 
 def _line(text: str) -> str:
     """Return what was raised and its place, of a traceback or what else Flower says."""
-    parts = text.split(_CAUSED)
     # Ray's worker wraps what an app raised in an exception of Flower's.
-    wrapped = len(parts) > 1 and "ClientAppException" in parts[-1]
-    own = parts[-2 if wrapped else -1].split(_ANOTHER)[-1]
+    own, _, wrapping = text.rpartition(_CAUSED)
+    own = own if "ClientAppException" in wrapping and own else text
     frames = list(_FRAME.finditer(own))
     if frames:
         behind = own[frames[-1].end() :].splitlines()

@@ -58,8 +58,14 @@ class _Ending:
 
     def __call__(self, record: logging.LogRecord) -> bool:
         """Take away the error's traceback, and put the error behind what Flower says of its end."""
-        if (record.module, record.funcName) in OF_RUNTIME:
-            self._take_crash(record)
+        where, first = (record.module, record.funcName), None
+        if isinstance(record.args, tuple) and record.args:
+            first = record.args[0]
+        traceback = where in OF_RUNTIME or (self.runs and where in OF_CLIENTS)
+        if where in OF_RUNTIME and isinstance(first, Exception):
+            self.crash = _crash(first)
+        elif traceback and record.levelno == logging.ERROR:
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
         error = record.exc_info and record.exc_info[1]
         if error:
             known = str(error) if error is self.error() else _crash(error)
@@ -69,14 +75,6 @@ class _Ending:
             record.msg = f"{record.msg}\n\n{self.text}"
             self.text = ""
         return True
-
-    def _take_crash(self, record: logging.LogRecord) -> None:
-        """Keep why a simulation's runtime ended, without the tracebacks of it."""
-        error = record.args[0] if isinstance(record.args, tuple) and record.args else None
-        if isinstance(error, Exception):
-            self.crash = _crash(error)
-        elif record.levelno == logging.ERROR:
-            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
 
 
 _ENDING = _Ending()
@@ -96,13 +94,8 @@ def _crash(error: BaseException) -> str:
     """Return the line on a simulation that ended with an error, by what that was caused by."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return f"Flower's simulation ended: {one_line(error)}{_other_cluster()}"
-
-
-def _other_cluster() -> str:
-    """Return what makes Ray look for a cluster that runs already, "" if nothing does."""
     address, told = _named_cluster()
-    return f" ({told})" if address else ""
+    return f"Flower's simulation ended: {one_line(error)}{f' ({told})' if address else ''}"
 
 
 def _named_cluster() -> tuple[str, str]:
@@ -117,28 +110,14 @@ def _named_cluster() -> tuple[str, str]:
 def check_cluster() -> None:
     """Raise a RunFailedError if Ray will join a cluster that is gone, for which it waits long."""
     address, told = _named_cluster()
-    if not _answers(address):
-        line = f"Flower's simulation cannot begin: nothing answers at {address} ({told})"
-        raise RunFailedError(line)
-
-
-def check_ray_address() -> None:
-    """Raise a RunFailedError if RAY_ADDRESS names a cluster that is gone."""
-    address, told = _named_cluster()
-    if not _answers(address):
-        raise RunFailedError(f"nothing answers at {address} ({told})")
-
-
-def _answers(address: str) -> bool:
-    """Return whether something takes connections at an address, True for one without a port."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if not port.isdecimal():
-        return True
+        return
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except OSError:
-        return False
-    return True
+        line = f"Ray cannot begin: nothing answers at {address} ({told})"
+        raise RunFailedError(line) from None
 
 
 def end_with_simulation(grid: Grid) -> bool:
@@ -178,18 +157,10 @@ def plain_log() -> Iterator[None]:
     What a simulation logs of each exception of a client is at its level DEBUG then
     (FLWR_LOG_LEVEL=DEBUG shows it), and an error that is written for the user ends the log.
     """
-
-    def demote(record: logging.LogRecord) -> bool:
-        if (record.module, record.funcName) in OF_CLIENTS and record.levelno == logging.ERROR:
-            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
-        return True
-
-    flower = logging.getLogger("flwr")
     if not _ENDING.runs:  # Of a simulation before, in this process.
         _ENDING.crash = ""
     _ENDING.runs += 1
-    flower.addFilter(_ENDING)  # Stays: what ends a run may come after it.
-    flower.addFilter(demote)
+    logging.getLogger("flwr").addFilter(_ENDING)  # Stays: what ends a run may come after it.
     try:
         yield
     except (RunFailedError, SettingsError) as error:
@@ -197,7 +168,6 @@ def plain_log() -> Iterator[None]:
         raise
     finally:
         _ENDING.runs -= 1
-        flower.removeFilter(demote)
 
 
 def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:

@@ -1,6 +1,6 @@
 """The client side of a message: run the clients it names and add up their results."""
 
-import logging
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,11 +24,8 @@ from coprefl_flwr.federation.messages import (
     plain_reply,
     with_norm,
 )
-from coprefl_flwr.federation.outliers import OTHER_NAMES, leave_out_rare_metrics, most_named
-from coprefl_flwr.federation.validation import Limits
+from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, names_of_most
 from coprefl_flwr.handover import records_of
-
-logger = logging.getLogger("flwr.coprefl")
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
@@ -51,40 +48,18 @@ def answer(message: Message, make_client: MakeClient, partition_id: Any = None) 
     returned = config.pop(RETURNED, [])
     asked = with_extra(sent, extra, list(map(str, returned)) if isinstance(returned, list) else [])
     clients = config.pop("clients", None)
-    no_model = NO_MODEL in records_of(message.content, ArrayRecord)
     if isinstance(clients, list):
         rule = parse(str(config.pop("combine")))
-        limits = Limits.parse(str(config.pop("limits", "")))
+        bounds = Bounds(**json.loads(str(config.pop("bounds", "{}"))))
         ids = list(map(int, clients))
-        reply = run_all(make_client, ids, method, sent, config, rule, limits, asked)
-        content = hosted_reply(reply)
-        return Message(with_norm(content) if no_model else content, reply_to=message)
-    own_id = {} if partition_id is None else {"client": int(partition_id)}
-    arrays, metrics = run(make_client(None, config), method, sent, config | own_id)
-    content = plain_reply(arrays, metrics)
-    return Message(with_norm(content) if no_model else content, reply_to=message)
-
-
-class _Alike:
-    """What the clients returned whose arrays have the same names."""
-
-    def __init__(self, rule: Rule, sent: Arrays) -> None:
-        self.accumulator = Accumulator(rule, sent)
-        self.first: Arrays = {}
-        self.metrics: dict[int, dict[str, float]] = {}
-
-    def add(self, client_id: int, arrays: Arrays, metrics: dict[str, float]) -> None:
-        """Add one client's result; the first one's arrays stay as they are until there is more."""
-        if not self.metrics:
-            # A copy: what a client returns may be a view of the model that the next one uses.
-            self.first = {name: array.copy("K") for name, array in arrays.items()}
-        else:
-            if len(self.metrics) == 1:
-                ((first_id, of_first),) = self.metrics.items()
-                for name in list(self.first):  # One by one, as a model may be large.
-                    self.accumulator.add(first_id, {name: self.first.pop(name)}, of_first)
-            self.accumulator.add(client_id, arrays, metrics)
-        self.metrics[client_id] = metrics
+        content = hosted_reply(run_all(make_client, ids, method, sent, config, rule, bounds, asked))
+    else:
+        own_id = {} if partition_id is None else {"client": int(partition_id)}
+        client = make_client(None, config)
+        content = plain_reply(*run(client, method, sent, config | own_id))
+    if NO_MODEL in records_of(message.content, ArrayRecord):
+        content = with_norm(content)
+    return Message(content, reply_to=message)
 
 
 def run_all(
@@ -94,7 +69,7 @@ def run_all(
     sent: Arrays,
     config: Mapping[str, Any],
     rule: Rule,
-    limits: Limits,
+    bounds: Bounds,
     template: Arrays | None = None,
 ) -> NodeReply:
     """Run the clients in the order of their ids and add up their results by `rule`.
@@ -104,41 +79,45 @@ def run_all(
     `template` has the arrays that clients answer with, where those are not `sent` alone.
     """
     template = sent if template is None else template
-    chained, start, reply = isinstance(rule, Chain), sent, NodeReply()
-    groups: dict[frozenset[str], _Alike] = {}
+    chained, alone = isinstance(rule, Chain), len(clients) == 1
+    start, reply = sent, NodeReply(alone=alone)
+    groups: dict[frozenset[str], tuple[Accumulator, dict[int, dict[str, float]]]] = {}
     asked = list(enumerate(clients))
     for position, client_id in asked if chained else sorted(asked, key=lambda one: one[1]):
         try:
             own = config_of(config, position)
             client = make_client(client_id, own)
             arrays, metrics = run(client, method, start, {**own, "client": client_id})
-            limits.check(arrays, metrics, template, rule)
+            bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
-            group = groups.get(names) or _Alike(rule, template)
+            sums, measured = groups.setdefault(names, (Accumulator(rule, template), {}))
             if chained:
-                start, arrays = cast_like(arrays, sent), {}
-            group.add(client_id, arrays, metrics)
-            groups[names] = group
+                start = cast_like(arrays, sent)
+            elif alone and rule.sums:
+                # A copy: what a client returns may be a view of the model that another one uses.
+                start = {name: array.copy("K") for name, array in arrays.items()}
+            elif rule.sums:
+                sums.add(client_id, arrays, metrics)
+            measured[client_id] = metrics
             arrays = {}  # Not kept while the next client computes: a model may be large.
         except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
             reply.failed[client_id] = told(error)
     if not groups:
         return reply
-    chosen = groups.pop(most_named({n: len(one.metrics) for n, one in groups.items()}, template))
-    for other in groups.values():
-        reply.failed |= dict.fromkeys(other.metrics, OTHER_NAMES)
-    reply.metrics = chosen.metrics
-    if line := leave_out_rare_metrics([reply], limits.most_names):
-        logger.warning("%s", line)
-    if rule.sums:
-        alone = len(reply.metrics) == 1
-        if chained:
-            reply.records = {ARRAYS if alone else "last": start}
-        else:
-            reply.records = {ARRAYS: chosen.first} if alone else chosen.accumulator.sums
-        for arrays in reply.records.values():
-            for name, array in arrays.items():  # One by one, as a model may be large.
-                arrays[name] = np.asarray(array, order="C")
+    chosen = names_of_most({names: len(measured) for names, (_, measured) in groups.items()})
+    for names, (_, measured) in groups.items():
+        if names != chosen:
+            reply.failed |= dict.fromkeys(measured, OTHER_NAMES)
+    sums, reply.metrics = groups[chosen]
+    if not rule.sums:
+        return reply
+    if alone or chained:
+        reply.records = {ARRAYS if alone else "last": start}
+    else:
+        reply.records = sums.sums
+    for arrays in reply.records.values():
+        for name, array in arrays.items():  # One by one, as a model may be large.
+            arrays[name] = np.asarray(array, order="C")
     return reply
 
 

@@ -4,7 +4,7 @@ Request   the ArrayRecord "arrays", which clients answer with arrays of the same
           ArrayRecords, of which those in the list `returned` are answered too, their arrays named
           "RECORD/NAME"; a ConfigRecord "config" with the app's own settings and: server-round, run,
           population, seed, attempt; where nodes host clients also `clients` (the ids to run) and
-          `combine` (how to add up their results) and, if there are any, `limits` (what a result
+          `combine` (how to add up their results) and, if there are any, `bounds` (what a result
           must keep to, see `federation.validation`). Where clients keep a state, `state-version`
           and `state-kept` (see `federation.client_state`): a text for one client, a list in the
           order of `clients` for several. The empty ArrayRecord "no-model" says that the reply is
@@ -20,7 +20,7 @@ Roster    `query.roster` is answered by a ConfigRecord "roster": `own`, the ids 
           clients. Nodes are asked only where the strategy does not say who runs which client.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ OURS = (
     "client",
     "clients",
     "combine",
-    "limits",
+    "bounds",
     RETURNED,
 )
 """Settings that every request has from this package; an app cannot send its own under these."""
@@ -65,27 +65,20 @@ MessageConfig = dict[str, Value]
 class NodeReply:
     """What one node answered: per-client metrics, the arrays or sums, and who failed and why.
 
-    `norm` is that of the arrays as they were sent, where the node says it.
+    `norm` is that of the arrays as they were sent, where the node says it. `alone` tells whether
+    one client was asked, whose arrays are as they are.
     """
 
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     records: dict[str, Arrays] = field(default_factory=dict)
     failed: dict[int, str] = field(default_factory=dict)
     norm: float | None = None
+    alone: bool = False
 
     @property
     def clients(self) -> list[int]:
         """Ids of the clients whose results are in, ascending."""
         return sorted(self.metrics)
-
-    def leave_out(self, clients: Iterable[int], why: str) -> None:
-        """Take results back out; the arrays too, where they are these clients' alone."""
-        for client in clients:
-            del self.metrics[client]
-            self.records.pop(str(client), None)
-            self.failed[client] = why
-        if not self.metrics:
-            self.records.clear()
 
 
 def request(
@@ -95,7 +88,7 @@ def request(
     rule: Rule,
     clients: Sequence[int] | None,
     of_clients: Mapping[str, Sequence[str]] | None = None,
-    limits: str = "",
+    bounds: str = "",
 ) -> RecordDict:
     """Return the content of a request; `clients` None asks the node's only client.
 
@@ -106,7 +99,7 @@ def request(
     if clients is not None:
         each = {"clients": list(clients), "combine": str(rule)}
         each |= {name: list(values) for name, values in differing}
-        each |= {"limits": limits} if limits else {}
+        each |= {"bounds": bounds} if bounds else {}
     return RecordDict({**records, "config": ConfigRecord({**config, **each})})
 
 
@@ -137,11 +130,13 @@ def hosted_reply(reply: NodeReply) -> RecordDict:
 
 
 def table(metrics: Mapping[int, Mapping[str, float]]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return {metric: its values in the order of client ids, NaN where one has none}."""
-    return {
-        name: np.array([float(metrics[client].get(name, np.nan)) for client in sorted(metrics)])
-        for name in sorted({name for measured in metrics.values() for name in measured})
-    }
+    """Return {metric that every client has: its values in the order of client ids}.
+
+    With metrics that some have, there could be as many names as clients, each with as many gaps.
+    """
+    named = set.intersection(*map(set, metrics.values())) if metrics else set()
+    each = {name: [float(metrics[client][name]) for client in sorted(metrics)] for name in named}
+    return {name: np.array(each[name]) for name in sorted(each)}
 
 
 def plain_reply(arrays: Arrays, metrics: Mapping[str, float]) -> RecordDict:
@@ -168,7 +163,7 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
     metric_records = records_of(content, MetricRecord)
     if len(metric_records) != 1:
         raise ValueError(f"{len(metric_records)} MetricRecords in the reply, not one")
-    (measured,) = metric_records.values()
+    measured: dict[str, Any] = dict(*metric_records.values())
     found = records_of(content, ArrayRecord) if arrays else {}
     records = {name: from_record(record, copy=False) for name, record in found.items()}
     ids = measured.get("clients")
@@ -176,25 +171,24 @@ def read_reply(content: RecordDict, clients: Sequence[int], arrays: bool = True)
         if len(clients) != 1:
             raise ValueError(f"one result for the {len(clients)} clients that were asked")
         scalars = {name: float(v) for name, v in measured.items() if not isinstance(v, list)}
-        only = scalars.pop(NORM, None)
-        return NodeReply({clients[0]: scalars}, records, norm=only)
+        as_sent = scalars.pop(NORM, None)
+        return NodeReply({clients[0]: scalars}, records, norm=as_sent, alone=True)
     order = [int(str(client)) for client in ids]
     if not set(order) <= set(clients) or len(set(order)) < len(order):
         raise ValueError(f"results of clients {order}, asked were {list(clients)}")
+    sent = measured.pop(NORM, None)
     metrics: dict[int, dict[str, float]] = {client: {} for client in order}
     for name, values in measured.items():
-        if name == "clients" or not isinstance(values, list):
+        if name == "clients" or not isinstance(values, list):  # A mod's own metric is a number.
             continue
         for client, value in zip(order, values, strict=True):
-            if not np.isnan(value):
-                metrics[client][name] = float(value)
+            metrics[client][name] = float(value)
     failed = _failures(content)
     if not set(failed) <= set(clients) - set(order):
         raise ValueError(f"failures of clients {sorted(failed)}, asked were {list(clients)}")
     lost = dict.fromkeys(set(clients) - set(order) - set(failed), "no result in the reply")
-    sent = measured.get(NORM)
-    as_sent = None if sent is None or isinstance(sent, list) else float(sent)
-    return NodeReply(metrics, records, failed | lost, as_sent)
+    as_sent = None if sent is None else float(sent)
+    return NodeReply(metrics, records, failed | lost, as_sent, alone=len(clients) == 1)
 
 
 def _failures(content: RecordDict) -> dict[int, str]:

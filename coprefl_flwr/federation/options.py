@@ -3,7 +3,7 @@
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -114,7 +114,7 @@ class RoundOptions:
 
     def hosted(self) -> Hosted | None:
         """Return what `clients` say; raise a SettingsError if they are no good."""
-        return hosted_clients(self.clients, self.bounds.most_clients)
+        return hosted_clients(self.clients)
 
     @property
     def robust(self) -> Robust | None:
@@ -133,8 +133,8 @@ class RoundOptions:
         kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
         unheeded = () if self.robust else AGGREGATION
         values = {name: getattr(self, name) for name in kept if name not in unheeded}
-        bounds = self.bounds.changed()
-        return {"strategy": type(self).__name__, **values} | ({"bounds": bounds} if bounds else {})
+        bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
+        return {"strategy": type(self).__name__, **values, **bounds}
 
     def enough(self, participants: int) -> None:
         """Raise a SettingsError if so many participants cannot give `min_replies`."""

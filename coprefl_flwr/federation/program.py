@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
@@ -11,9 +11,47 @@ from coprefl_flwr.federation.aggregation import Nothing
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Round
-from coprefl_flwr.federation.network import Network
 from coprefl_flwr.federation.options import RoundOptions
 from coprefl_flwr.options import Value
+
+
+class HeadLayer(NamedTuple):
+    """The last linear layer of a network: its module's name, and those of its arrays.
+
+    `bias` is "" for a layer without.
+    """
+
+    module: str
+    weight: str
+    bias: str = ""
+
+
+class Network(Protocol):
+    """A network, as `RoundStrategy.initial` is given it."""
+
+    @property
+    def name(self) -> str:
+        """Its name, for errors."""
+
+    @property
+    def arrays(self) -> Arrays:
+        """Its weights and buffers, in the order of its `state_dict`."""
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes the clients' labels have."""
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers it returns for a sample."""
+
+    @property
+    def representation(self) -> int:
+        """How many numbers enter its last linear layer for a sample."""
+
+    @property
+    def head(self) -> frozenset[str]:
+        """Names of the arrays of its last linear layer."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -25,13 +25,13 @@ from coprefl_flwr.federation.checkpoint import (
     continue_from,
     write_checkpoint,
 )
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic, size
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
 from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.federation.program import RoundProgram
 from coprefl_flwr.federation.transport import Transport
-from coprefl_flwr.federation.versions import Versions
 
 logger = logging.getLogger("flwr.coprefl")
 flower = logging.getLogger("flwr")
@@ -198,7 +198,8 @@ class Run:
     def _replies(self, ctx: RoundContext, exchange: Exchange, config: ConfigRecord) -> Replies:
         """Return the combined replies to an exchange."""
         messages = self.messages(ctx, exchange, config)
-        sent = self.grid.send_and_receive(messages, timeout=self.link.patience) if messages else []
+        within = self.link.patience(m.metadata.dst_node_id for m in messages)
+        sent = self.grid.send_and_receive(messages, timeout=within) if messages else []
         return self.collected(exchange, sent)
 
     def messages(

@@ -1,10 +1,12 @@
 """Takes exchanges to the nodes and brings the combined replies back."""
 
+import json
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -13,6 +15,7 @@ from flwr.serverapp import Grid
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.exchange import Exchange, Replies
 from coprefl_flwr.federation.failures import (
@@ -23,7 +26,6 @@ from coprefl_flwr.federation.failures import (
     reason,
 )
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
-from coprefl_flwr.federation.lines import DISPUTED, GONE, METRICS, Lines
 from coprefl_flwr.federation.messages import (
     ARRAYS,
     NO_MODEL,
@@ -36,20 +38,14 @@ from coprefl_flwr.federation.messages import (
     table,
 )
 from coprefl_flwr.federation.nodes import Hosted, Roster
-from coprefl_flwr.federation.outliers import (
-    leave_out_large,
-    leave_out_other_names,
-    leave_out_rare_metrics,
-)
 from coprefl_flwr.federation.validation import (
     Bounds,
-    Limits,
     check_reply,
     check_size,
     check_unchanged,
+    leave_out_other_names,
     no_model,
 )
-from coprefl_flwr.federation.versions import Versions
 from coprefl_flwr.handover import records_of
 
 logger = logging.getLogger("flwr.coprefl")
@@ -65,6 +61,9 @@ NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
 
 START_UP = 300.0
 """Least time in seconds for a node's first answer, as its worker must start and import first."""
+
+LINES = 20
+"""Lines of a round that are about one node, or nodes that are gone; what follows is counted."""
 
 
 @dataclass
@@ -87,13 +86,13 @@ class Transport:
     bounds: Bounds = field(default_factory=Bounds)
     hosted: Hosted | None = None
     bound: Mapping[int, int] = field(default_factory=dict)
-    lines: Lines = field(default_factory=Lines)
     refused: dict[int, str] = field(default_factory=dict)
     begun: bool = False
     most_clients: int = 0
     traffic: Traffic = field(default_factory=Traffic)
     failed: dict[str, dict[int, str]] = field(default_factory=dict)
     worked: set[str] = field(default_factory=set)
+    _said: Counter[str] = field(default_factory=Counter)
     _asked: Exchange | None = None
     _sent: list[Message] = field(default_factory=list)
     _shares: dict[int, list[int]] = field(default_factory=dict)
@@ -103,9 +102,9 @@ class Transport:
         """Let the grid of a simulation look for replies more often, and end when that ended."""
         ours = end_with_simulation(self.grid) or getattr(self.grid, "own_nodes", False)
         per_node = self.bounds.clients_per_node or (None if ours else 1)
-        self.roster = Roster(self.hosted, self.bounds.most_clients, per_node, self.bound)
+        self.roster = Roster(self.hosted, per_node, self.bound)
+        self._disputed: Collection[str] = ()
         self._heard: set[int] = set()
-        self._disputed: dict[int, str] = {}
         # Kept for the next strategy on the same grid, where a busy node is still busy.
         self.silent = _SILENT.setdefault(self.grid, set())
         if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
@@ -122,44 +121,37 @@ class Transport:
         not connected within the time limit.
         """
         end, told = time.monotonic() + self.timeout, False
-        needed = max(self.min_available_nodes, wanted or 1)
+        needed = 1 if self.begun else max(self.min_available_nodes, wanted or 1)
         self.refused.clear()
         while True:
             nodes = self.nodes()
-            if nodes:
-                self._ask_roster(nodes)
-                self._tell_disputed()
-                clients = self.roster.clients()
-                self.most_clients = max(self.most_clients, len(clients))
-                enough = 1 if self.begun else needed
-                if self.roster.shared is not None or len(clients) >= enough:
-                    self.begun = True
-                    self.roster.keep()
-                    return clients
+            self._ask_roster(nodes)
+            clients = self.roster.clients()
+            self.most_clients = max(self.most_clients, len(clients))
+            if nodes and (self.roster.shared is not None or len(clients) >= needed):
+                self.begun = True
+                self.roster.keep()
+                return clients
             shared = program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
-            if self.begun and listed and listed <= self.silent:
+            if listed and listed <= self.silent:
                 gone = f"none of the {len(listed)} nodes answered within {self.timeout:g} s"
                 raise RunFailedError(f"{gone}, and no node is asked again after that")
-            there = f"{len(nodes)} nodes with {len(self.roster.clients())} clients are there"
+            there = f"{len(nodes)} nodes with {len(clients)} clients are there"
             waiting = f"{there}, needed are {needed} clients"
             if time.monotonic() > end:
-                found = (*self.refused.values(), *self._disputed.values())
-                why = next(filter(None, found), "")
-                waited = f"{waiting}; waited {self.timeout:g} s"
-                raise RunFailedError(f"{waited}; {why}" if why else waited)
+                why = [*self.refused.values(), *self._disputed][:1]
+                raise RunFailedError("; ".join([waiting, f"waited {self.timeout:g} s", *why]))
             if not told:
                 logger.info("waiting for nodes: %s", waiting)
                 told = True
             time.sleep(min(1.0, self.timeout))
 
-    @property
-    def patience(self) -> float:
-        """Seconds in which the nodes last asked must answer."""
-        new = self._shares.keys() - self._heard
-        return max(self.timeout, START_UP) if new else self.timeout
+    def patience(self, nodes: Iterable[int]) -> float:
+        """Return the seconds in which these nodes must answer."""
+        return self.timeout if self._heard.issuperset(nodes) else max(self.timeout, START_UP)
 
     def segments(self, chain: Sequence[int]) -> list[list[int]]:
         """Cut a chain of clients into segments, each of clients that one node hosts."""
@@ -170,46 +162,54 @@ class Transport:
         roster = self.roster
         if roster.shared is not None:
             return
-        roster.forget(roster.known() - set(nodes))
-        gave_answer = roster.known() | self.refused.keys()
-        new = [node for node in nodes if node not in gave_answer]
-        if roster.given is None:
-            self._ask(new)
-        else:
-            self._refuse(roster.look_up(new))
+        known = roster.claims.keys() | self.refused.keys()
+        new = [node for node in nodes if node not in known]
+        replies = self._ask(new) if roster.given is None else {}
+        for node in new if roster.given is not None else replies:
+            try:
+                roster.hear(node, self._named(node, replies))
+            except Exception as error:  # Whatever a node sends must not end the run.
+                self.refused[node] = cut(one_line(error))
+                self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
+        roster.settle(nodes)
+        for why in roster.disputed:
+            if why not in self._disputed:
+                self._warn("clients that several nodes name", why)
+        self._disputed = roster.disputed
 
-    def _ask(self, nodes: Sequence[int]) -> None:
-        """Ask these nodes for their clients; an app that knows no roster answers with an error."""
-        if not nodes:
-            return
+    def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
+        """Return the replies of these nodes to the question which clients are theirs."""
         content = RecordDict({"config": ConfigRecord({"population": self.population})})
         messages = [Message(content, node, ROSTER) for node in nodes]
-        patience = max(self.timeout, START_UP)
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
-            replies = list(self.grid.send_and_receive(messages, timeout=patience))
-        of = dict(_by_node(replies, messages))
-        answers, problems = dict[int, Mapping[str, object] | None](), dict[int, str]()
-        for node in sorted(of.keys() & set(nodes)):
-            try:
-                answers[node] = _answer(of[node])
-            except Exception as error:  # Whatever a node sends must not end the run.
-                problems[node] = one_line(error)
-        self._heard |= of.keys()
-        self._refuse(problems | self.roster.hear(answers))
-        self._mark_silent(set(nodes) - set(of), patience)
+            patience = self.patience(nodes)
+            sent = self.grid.send_and_receive(messages, timeout=patience) if messages else []
+        replies = dict(_by_node(sent, messages))
+        self._mark_silent(nodes, replies)
+        return {node: replies[node] for node in nodes if node in replies}
 
-    def _tell_disputed(self) -> None:
-        """Tell, once, which clients several nodes name, and who has them."""
-        for client, why in self.roster.lost.items():
-            if self._disputed.get(client) != why:
-                self.lines.warn(DISPUTED, why)
-        self._disputed = self.roster.lost
+    def _named(self, node: int, replies: Mapping[int, Message]) -> object:
+        """Return the clients that the strategy, or the node, names as its own.
 
-    def _refuse(self, problems: Mapping[int, str]) -> None:
-        """Tell which nodes' answers are no good; they are asked again before the next round."""
-        for node, why in problems.items():
-            self.refused[node] = cut(why)
-            self.lines.warn(node, f"node {node} is left out: {cut(why)}")
+        None is of a node whose app does not know the question. Raises a ValueError if there are
+        none.
+        """
+        if self.roster.given is not None:
+            if node not in self.roster.given:
+                raise ValueError("the strategy's clients do not name it")
+            return self.roster.given[node]
+        reply = replies[node]
+        if not reply.has_error():
+            return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
+        if re.search(NO_ROSTER, reason(reply)):
+            return None
+        raise ValueError(reason(reply))
+
+    def _warn(self, about: str, line: str) -> None:
+        """Log a line, or count it where the round has many about this: no node can fill the log."""
+        self._said[about] += 1
+        if self._said[about] <= LINES:
+            logger.warning("%s", line)
 
     def prepare(
         self, exchange: Exchange, config: MessageConfig, versions: Versions
@@ -219,7 +219,7 @@ class Transport:
         # Shared: the round's program waits for the replies meanwhile.
         records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
         self._asked = exchange
-        self._limits = Limits.of(self.bounds, exchange)
+        self._bounds = replace(self.bounds, positive=(*self.bounds.positive, *exchange.positive))
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._with_models = self.roster.single() if exchange.of_models else set()
@@ -233,12 +233,12 @@ class Transport:
                 rule=exchange.combine,
                 clients=None if node in self.roster.plain else share,
                 of_clients={name: [values[name] for values in each] for name in each[0]},
-                limits=str(self._limits),
+                bounds=json.dumps(asdict(self._bounds)),
             )
             self._sent.append(Message(content, node, exchange.action))
         reached = {client for share in self._shares.values() for client in share}
         for client in sorted(set(exchange.clients) - reached):
-            self.lines.warn(GONE, f"client {client} is left out: its node is gone")
+            self._warn("nodes that are gone", f"client {client} is left out: its node is gone")
         self.traffic.count_down(exchange, len(reached), self._sent)
         return self._sent
 
@@ -254,17 +254,15 @@ class Transport:
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
                 why = f": {reason(message)}" if message.has_error() else ""
-                self.lines.warn(node, f"node {node} sent a reply that it was not asked for{why}")
+                self._warn(
+                    f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
+                )
                 continue
             replies[node] = self._read(exchange, message, node)
             self.traffic.count_wire_up(message)
             _empty(message)
-        self._mark_silent(set(self._shares) - set(replies), self.patience)
-        self._heard |= replies.keys()
-        if line := leave_out_rare_metrics(replies.values(), self._limits.most_names):
-            self.lines.warn(METRICS, line)
-        leave_out_other_names(exchange, replies)
-        leave_out_large(exchange, replies, self.bounds.largest_update)
+        self._mark_silent(self._shares, replies)
+        leave_out_other_names(replies)
         self._tell_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
@@ -293,11 +291,14 @@ class Transport:
             return
         for node in sorted(replies):
             for client, why in replies[node].failed.items():
-                self.lines.warn(node, f"client {client} on node {node} is left out: {why}")
+                self._warn(f"node {node}", f"client {client} on node {node} is left out: {why}")
 
     def new_round(self) -> None:
-        """Forget what failed in the round before."""
-        self.lines.new_round()
+        """Forget what failed in the round before, and log how many lines were not shown."""
+        for about, said in sorted(self._said.items()):
+            if said > LINES:
+                logger.warning("%s: %s more such lines in this round", about, said - LINES)
+        self._said.clear()
         self.failed.clear()
         self.worked.clear()
 
@@ -321,27 +322,27 @@ class Transport:
                 why = f"{why}; the reply is not a model, but {no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
-            check_size(message.content, exchange, len(share), self.bounds)
+            check_size(message.content, exchange, len(share))
             reply = read_reply(message.content, share, exchange.combine.sums)
             check_unchanged(exchange, reply)
-            check_reply(exchange, self._limits, reply)
+            check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
         return reply
 
     def end(self) -> None:
         """Log what is left to say, and why a simulation may not end yet: workers are busy."""
-        self.lines.new_round()
+        self.new_round()
         if self.silent:
             names = ", ".join(map(str, sorted(self.silent)))
             logger.warning("done; a simulation ends only when silent nodes answer: %s", names)
 
-    def _mark_silent(self, nodes: set[int], waited: float) -> None:
-        for node in sorted(nodes):
-            logger.warning(
-                "node %s did not answer within %g s and is not asked again", node, waited
-            )
-        self.silent |= nodes
+    def _mark_silent(self, asked: Collection[int], heard: Collection[int]) -> None:
+        within = f"within {self.patience(asked):g} s"
+        for node in sorted(set(asked) - set(heard)):
+            logger.warning("node %s did not answer %s and is not asked again", node, within)
+            self.silent.add(node)
+        self._heard.update(heard)
 
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
@@ -359,15 +360,6 @@ def _empty(message: Message) -> None:
             del message.content[name]
 
 
-def _answer(reply: Message) -> Mapping[str, object] | None:
-    """Return what a node said of its roster, None if it knows none, or raise a ValueError."""
-    if not reply.has_error():
-        return dict(records_of(reply.content, ConfigRecord)["roster"])
-    if re.search(NO_ROSTER, reason(reply)):
-        return None
-    raise ValueError(reason(reply))
-
-
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
     shared = program_error(failed.values())
@@ -380,10 +372,10 @@ def combined(exchange: Exchange, replies: Sequence[NodeReply]) -> Replies:
     rule = exchange.combine
     accumulator = Accumulator(rule, exchange.template)
     for reply in replies:
-        if len(reply.metrics) == 1 and rule.sums:
-            (client,) = reply.clients
-            (only,) = reply.records.values()
-            accumulator.add(client, only, reply.metrics[client])
+        if reply.alone and rule.sums:
+            ((client, metrics),) = reply.metrics.items()
+            (own,) = reply.records.values()
+            accumulator.add(client, own, metrics)
         elif rule.sums:
             accumulator.merge(reply.records)
     per_client = {client: metrics for reply in replies for client, metrics in reply.metrics.items()}

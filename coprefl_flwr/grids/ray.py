@@ -22,7 +22,7 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.cores import one_thread
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
-from coprefl_flwr.federation.flower import check_ray_address, enter_run, without_colours
+from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
 from coprefl_flwr.handover import NUMPY, records_of
 
@@ -174,7 +174,7 @@ class RayGrid(LocalGrid):
 
         sent = {}
         for name, record in records_of(message.content, ArrayRecord).items():
-            if not _is_numpy(record):
+            if not record or not _is_numpy(record):
                 continue
             if id(record) not in shared:
                 shared[id(record)] = ray.put(from_record(record, copy=False))
@@ -223,7 +223,7 @@ def connect(cpus: int) -> bool:
     if ray.is_initialized():
         return False
     if "RAY_ADDRESS" in os.environ:
-        check_ray_address()
+        check_cluster()
         ray.init(logging_level=logging.WARNING)
         return False
     # Where this process is killed, all of its Ray ends with it. Two processes of Ray's own report

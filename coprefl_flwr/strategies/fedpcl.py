@@ -62,7 +62,6 @@ class FedPCL(RoundStrategy):
             extra=more,
             config=config,
             stateful=True,
-            counts=("counts",),
         )
         own = {client: replies.sums[str(client)] for client in replies.clients}
         shared = aggregated(list(own.values()))

@@ -48,7 +48,6 @@ class FedProto(RoundStrategy):
             PerClient(),
             config=config,
             stateful=True,
-            counts=("counts",),
         )
         shared = aggregated([replies.sums[str(client)] for client in replies.clients])
         return cast_like(shared, arrays), replies.mean_metrics()

@@ -60,7 +60,6 @@ class LinearHead(RoundStrategy):
                 *("train", zeros, new, Total(), {"model": arrays}),
                 config={"head-layer": self.head.module},
                 needed=min(ctx.min_replies, len(new)),
-                counts=("counts",),
             )
             found = {name: found[name] + one for name, one in replies.sums["sum"].items()}
             metrics = replies.mean_metrics()

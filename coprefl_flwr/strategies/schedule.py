@@ -32,7 +32,6 @@ class Schedule(RoundStrategy):
             raise SettingsError(f"a phase is {short(repr(phase))}; needed is {needed}, {example}")
         first, _ = phases[0]
         super().__init__(**of_run(first))
-        self.bounds = first.bounds.with_losses_of([one.bounds for one, _ in phases])
         for strategy, rounds in phases:
             ROUNDS.checked(rounds, f"rounds of {type(strategy).__name__}")
             if strategy.participants is not None:

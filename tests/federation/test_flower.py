@@ -374,7 +374,7 @@ def test_a_simulation_whose_cluster_is_gone_does_not_begin(
     address = f"127.0.0.1:{other_cluster.getsockname()[1]}"
     assert end_with_simulation(InMemoryGrid(app))
     other_cluster.close()
-    line = f"Flower's simulation cannot begin: nothing answers at {address}"
+    line = f"Ray cannot begin: nothing answers at {address}"
     file = tmp_path / "ray" / "ray_current_cluster"
     with pytest.raises(RunFailedError) as failed:
         end_with_simulation(InMemoryGrid(app))

@@ -8,7 +8,7 @@ from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation.aggregation import LossMoments, Mean, Nothing
 from coprefl_flwr.federation.hosting import method_name, named, run
-from coprefl_flwr.federation.validation import Limits
+from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
 
 SENT = {"w": np.float32([1, 2]), "n": np.array(10)}
@@ -118,7 +118,7 @@ def test_a_chain_skips_what_is_no_good(fault):
     assert content["metrics"]["clients"] == [1, 2]
     assert content["failed"]["clients"] == [3, 4]
     one = host("train", [4, 2, 3], "chain", bad)
-    np.testing.assert_array_equal(sums(one)["arrays"]["w"], [12, 22])
+    np.testing.assert_array_equal(sums(one)["last"]["w"], [12, 22])
 
 
 def test_a_chain_hands_on_what_was_sent_in_order_and_dtype():
@@ -202,10 +202,10 @@ def test_a_bad_client_is_not_in_the_sum():
     }
 
 
-def test_the_only_good_client_goes_as_it_is():
+def test_the_only_good_client_of_several_is_a_sum():
     content = host("train", [1, 2], "mean:", bad_2)
-    assert list(sums(content)) == ["arrays"]
-    np.testing.assert_array_equal(sums(content)["arrays"]["w"], SENT["w"])
+    assert list(sums(content)) == ["sum"]
+    np.testing.assert_array_equal(sums(content)["sum"]["w"], SENT["w"])
 
 
 def test_no_good_client():
@@ -269,7 +269,7 @@ def test_named():
 
 
 def test_check():
-    good, check = {"loss": 1.0, "num-examples": 1}, Limits().check
+    good, check = {"loss": 1.0, "num-examples": 1}, Bounds().check
     check(SENT, good, SENT, Mean())
     check({"w": SENT["w"]}, good, SENT, LossMoments())
     check({}, good, SENT, Nothing())

@@ -1,5 +1,7 @@
 """Who runs what: shares of clients, and the segments of a chain."""
 
+import pytest
+
 from coprefl_flwr.federation.nodes import Roster
 
 
@@ -7,17 +9,26 @@ def shared(clients=6):
     return Roster(clients)
 
 
+def heard(claims, **more):
+    """Return the roster of {node: what it names}, all of which are there."""
+    roster = Roster(**more)
+    hear(roster, claims)
+    return roster
+
+
+def hear(roster, claims):
+    for node, own in claims.items():
+        roster.hear(node, own)
+    roster.settle(roster.claims)
+
+
 def owning():
     """Node 2 hosts clients 0 and 1, node 3 clients 4 and 2."""
-    roster = Roster()
-    roster.hear({2: {"own": [0, 1]}, 3: {"own": [4, 2]}})
-    return roster
+    return heard({2: [0, 1], 3: [4, 2]})
 
 
 def plain():
-    roster = Roster()
-    roster.hear({2: None, 3: None, 4: None})
-    return roster
+    return heard(dict.fromkeys((2, 3, 4)))
 
 
 def test_kinds():
@@ -27,34 +38,21 @@ def test_kinds():
 
 
 def test_each_node_speaks_for_itself_alone():
-    """A node that names its clients beside one that is a client, and two that say neither."""
-    roster = Roster(most=9)
-    unread = "it must name its own clients, in a list of at most 9"
-    answers = {2: {"own": [5, 0]}, 7: None, 3: {"clients": 9}, 4: {}}
-    assert roster.hear(answers) == {3: unread, 4: unread}
+    """A node that names its clients beside one that is a client, and one that says neither."""
+    roster = Roster()
+    with pytest.raises(ValueError, match="it must name its own clients, in a list of at most"):
+        roster.hear(3, "")
+    hear(roster, {2: [5, 0], 7: None})
     assert (roster.clients(), roster.plain) == ([0, 5, 7], {7})
     assert roster.assign([0, 5, 7], [2, 3, 4, 7]) == {2: [0, 5], 7: [7]}
 
 
-def test_a_node_that_is_a_client_is_nobody_elses():
-    """Also where another has named it before."""
-    roster = Roster()
-    roster.hear({2: {"own": [7, 0]}})
-    roster.keep()
-    roster.hear({7: None})
-    assert roster.lost == {
-        7: "client 7 is named by 2 nodes (2, 7): it is node 7 itself; give each node its own "
-        "partition-id"
-    }
-    assert roster.assign([0, 7], [2, 7]) == {2: [0], 7: [7]}
-
-
 def test_nodes_that_left():
     roster = plain()
-    roster.forget([3])
-    assert (roster.clients(), roster.plain, roster.known()) == ([2, 4], {2, 4}, {2, 4})
+    roster.settle([2, 4])
+    assert (roster.clients(), roster.plain, set(roster.claims)) == ([2, 4], {2, 4}, {2, 4})
     roster = owning()
-    roster.forget([2])
+    roster.settle([3])
     assert roster.clients() == [2, 4]
 
 
@@ -95,41 +93,30 @@ def test_a_client_is_bound_to_the_node_that_first_named_it():
     """Another may have it while that one is gone, and loses it when it is back."""
     roster = owning()
     roster.keep()
-    assert roster.hear({9: {"own": [4]}}) == {}
-    assert roster.lost == {
-        4: "client 4 is named by 2 nodes (3, 9): node 3 named it first and keeps it; give each "
+    hear(roster, {9: [4]})
+    assert roster.disputed == [
+        "client 4 is named by 2 nodes (3, 9): node 3 named it first and keeps it; give each "
         "node its own partition-id"
-    }
+    ]
     assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
-    roster.forget([3])
+    roster.settle([2, 9])
     assert roster.assign([4, 2], [2, 9]) == {9: [4]}
     roster.keep()
-    assert roster.hear({3: {"own": [4, 2]}}) == {}
+    hear(roster, {3: [4, 2]})
     assert roster.assign([4, 2], [2, 3, 9]) == {3: [2, 4]}
 
 
-def test_who_has_a_client_while_its_node_is_gone_keeps_it_from_a_third():
+def test_of_two_that_name_a_client_while_its_node_is_gone_nobody_has_it():
     roster = owning()
     roster.keep()
-    roster.forget([3])
-    roster.hear({9: {"own": [4]}})
-    roster.keep()
-    roster.hear({5: {"own": [4]}})
-    assert roster.assign([4], [2, 5, 9]) == {9: [4]}
+    roster.settle([2])
+    hear(roster, {9: [4], 5: [4]})
+    assert roster.assign([4], [2, 5, 9]) == {}
 
 
 def test_a_node_that_names_more_than_it_may_has_none():
     roster = Roster(per_node=1)
-    answers = {2: {"own": list(range(100))}, 3: {"own": [0]}, 4: {"own": [1]}}
-    assert roster.hear(answers) == {
-        2: "it names 100 clients as its own, at most 1 allowed: see clients_per_node of Bounds"
-    }
+    with pytest.raises(ValueError, match="it names 100 clients as its own, at most 1 allowed: see"):
+        roster.hear(2, list(range(100)))
+    hear(roster, {3: [0], 4: [1]})
     assert roster.clients() == [0, 1]
-
-
-def test_clients_are_no_more_than_the_bound():
-    roster = Roster(most=3)
-    assert roster.hear({2: {"own": [0, 1]}, 3: {"own": [5, 6]}, 4: {"own": [0] * 4}}) == {
-        3: "with its 2 clients there would be more than 3",
-        4: "it must name its own clients, in a list of at most 3",
-    }

@@ -8,7 +8,7 @@ from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation import Chain, Exchange, LossMoments, Mean, Nothing, PerClient, Replies
 from coprefl_flwr.federation.aggregation import Apart, parse
 from coprefl_flwr.federation.robust import AGGREGATIONS, Robust, krum_scores
-from coprefl_flwr.federation.validation import Limits
+from coprefl_flwr.federation.validation import Bounds
 
 RULES = AGGREGATIONS[1:]
 SHAPES = {"w": (3, 2), "b": (4,)}
@@ -217,8 +217,8 @@ def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
 
 def test_a_client_is_checked_as_under_the_rule_that_would_add_it_up():
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
-        Limits().check(SENT, {"num-examples": 0}, SENT, Apart(Mean("num-examples")))
+        Bounds().check(SENT, {"num-examples": 0}, SENT, Apart(Mean("num-examples")))
     with pytest.raises(ValueError, match="no metric 'loss'"):
-        Limits().check({"w": SENT["w"]}, {}, SENT, Apart(LossMoments()))
+        Bounds().check({"w": SENT["w"]}, {}, SENT, Apart(LossMoments()))
     with pytest.raises(ValueError, match="array 'b' is missing"):
-        Limits().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, Apart(Mean("num-examples")))
+        Bounds().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, Apart(Mean("num-examples")))

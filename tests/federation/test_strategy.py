@@ -557,7 +557,7 @@ OURS = [
     "client",
     "clients",
     "combine",
-    "limits",
+    "bounds",
     "state-version",
     "state-kept",
 ]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.clients import client_app
+from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.transport import PULL_INTERVAL, Transport
-from coprefl_flwr.federation.versions import Versions
 from coprefl_flwr.grids import LocalGrid
 
 
@@ -42,7 +42,9 @@ def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
     link = Transport(
         LocalGrid(app), timeout=1.0, min_available_nodes=1, min_replies=1, population="train"
     )
-    link.roster.hear({2: {"own": [0]}, 3: {"own": list(range(1, 101))}})
+    link.roster.hear(2, [0])
+    link.roster.hear(3, list(range(1, 101)))
+    link.roster.settle([2, 3])
     exchange = Exchange("train", {"w": np.zeros(1)}, range(101))
     with caplog.at_level(logging.WARNING, "flwr.coprefl"):
         link.prepare(exchange, {}, Versions())

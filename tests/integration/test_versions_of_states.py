@@ -9,8 +9,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.versions import Versions
+from coprefl_flwr.federation.client_state import ClientState, Versions
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import Exchange, FedAvg
 from tests.common.by_hand import record_samples
