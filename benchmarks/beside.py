@@ -42,7 +42,7 @@ RECIPE: dict[str, Any] = {
     "reference": "fedavg",
     "figures": [],
 }
-COMMAND = (sys.executable, "-m", "coprefl_flwr.recipes.command_line", "run")
+COMMAND = (sys.executable, "-m", "coprefl_flwr.cli", "run")
 DEFAULT, ONE = "default", "one thread"
 OPTIONS = {DEFAULT: (), ONE: ("--workers", "1")}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "COPREFL_WORKERS")

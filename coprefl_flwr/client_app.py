@@ -43,7 +43,7 @@ def study_of(context: Context) -> "Study":
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
     """Return a client of the method the message is about: a phase of a start, a task's, ..."""
-    return study_of(context).client(client_id, config)
+    return study_of(context).client(context, client_id, config)
 
 
 app = client_app(client_fn)

@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.plan import Paces, Plan, figures, pace, plan_of
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.report.table import NONE
-from coprefl_flwr.studies.study import machine
+from coprefl_flwr.studies.provenance import machine
+from coprefl_flwr.studies.store import Store
 
 FOLDER = Path(__file__).parent.parent / "examples" / "recipes"
 PAGE = FOLDER / "README.md"
@@ -32,7 +32,7 @@ def plan(recipe: str) -> Plan | None:
     """
     with TemporaryDirectory() as empty:
         try:
-            return plan_of(read_recipe(FOLDER / f"{recipe}.yaml"), ModelStore(Path(empty)))
+            return plan_of(read_recipe(FOLDER / f"{recipe}.yaml"), Store(Path(empty)))
         except SettingsError as error:
             if "no saved model in" not in str(error):
                 raise

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from coprefl_flwr.recipes import command_line
+from coprefl_flwr import cli
 from docs.tables import PAGES, ROOT
 
 SMALL = {
@@ -52,7 +52,7 @@ def run(command: list[str]) -> bool:
     arguments = [str(ROOT / one) if (ROOT / one).is_file() else one for one in cut(command)[1:]]
     told = io.StringIO()
     with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
-        status = command_line.main(arguments)
+        status = cli.main(arguments)
     print(f"{'FAILS' if status else 'ok':6}{shlex.join(command)}", flush=True)
     if status:
         print(told.getvalue()[-2000:])

@@ -36,7 +36,7 @@ def main() -> None:
         # From a folder without sources, so that what is imported is the wheel.
         shutil.copy(ROOT / "examples" / "ten_lines.py", folder)
         run(empty, "-I", "ten_lines.py", cwd=folder)
-        run(empty, "-I", "-m", "coprefl_flwr.recipes.command_line", "--version", cwd=folder)
+        run(empty, "-I", "-m", "coprefl_flwr.cli", "--version", cwd=folder)
         shutil.copytree(folder / "dist", ROOT / "dist", dirs_exist_ok=True)
     print(f"good: {wheel.name} and {sdist.name} are in dist/")
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.options import RoundOptions
@@ -28,7 +29,6 @@ from coprefl_flwr.methods import (
     short_forms,
 )
 from coprefl_flwr.options import Option, Value, declared
-from coprefl_flwr.recipes.command_line import _parser
 from coprefl_flwr.report.columns import COLUMNS
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
@@ -195,8 +195,7 @@ def columns_table() -> str:
 
 def commands() -> str:
     """Return every command of `coprefl` with its arguments."""
-    parser = _parser()
-    (named,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    (named,) = (one for one in parser()._actions if isinstance(one, argparse._SubParsersAction))
     meaning = {one.dest: one.help for one in named._choices_actions}
     parts = []
     for name, command in named.choices.items():

@@ -10,6 +10,7 @@ PACKAGE = Path(coprefl_flwr.__file__).parent
 TESTS = Path(__file__).parent
 
 ABOVE = {
+    "cli": {"recipes", "studies"},
     "front": {"studies", "report", "methods"},
     "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
@@ -30,6 +31,7 @@ ABOVE = {
 """By room what it may import besides the small files at the top."""
 LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
+    "cli",
     "front",
     "recipes",
     "testing",

@@ -207,16 +207,6 @@ class Datasets:
             raise SettingsError(f"{line} make them alike", "task-dataset")
         return source, other.normalised_as(source)
 
-    @property
-    def pretraining(self) -> Dataset:
-        """The dataset of the pre-training."""
-        return self.loaded[0]
-
-    @property
-    def tasks(self) -> Dataset:
-        """The dataset of the tasks: the same one, unless `task-dataset` names another."""
-        return self.loaded[1]
-
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The classes of both phases, ascending: numbers of each phase's own dataset.
@@ -233,17 +223,12 @@ class Datasets:
             )
         disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
         return split_classes(
-            len(self.pretraining.classes),
+            len(self.loaded[0].classes),
             downstream=chosen.downstream_classes,
             pretraining=chosen.pretraining_classes,
             allow_overlap=chosen.allow_class_overlap or disjoint,
             seed_key=key,
         )
-
-    @property
-    def class_names(self) -> list[str]:
-        """The names of the pre-training's classes."""
-        return [self.pretraining.classes[number] for number in self.classes[0]]
 
     @functools.cached_property
     def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -254,15 +239,8 @@ class Datasets:
             choose_domains("downstream-domains", chosen.downstream_domains, second),
         )
 
-    def of_pretraining(self) -> Samples:
-        """Return all samples of the pre-training, labelled by the positions of their classes."""
-        return self._samples(0, self.classes[0])
-
-    def of_task(self, classes: tuple[int, ...]) -> Samples:
-        """Return all samples of a task with these classes, labelled by their positions."""
-        return self._samples(1, classes)
-
-    def _samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
+    def samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some classes of a phase (0, 1), labelled by their positions."""
         source, others = self.loaded[phase], self._divided[1 - phase]
         rows = rows_of(source, classes, self.domains[phase])
         if len(others):  # Else this would only sort them.
@@ -280,7 +258,7 @@ class Datasets:
         domains = tuple(set.intersection(*map(set, self.domains)))
         if self.settings.task_reserve and not self.settings.has_task_dataset:
             for number in sorted(set(self.classes[0]) & set(self.classes[1])):
-                rows = rows_of(self.pretraining, (number,), domains)
+                rows = rows_of(self.loaded[0], (number,), domains)
                 if len(rows):  # None where the phases have domains of their own.
                     rng = seeds.generator(self.seed, "task-reserve", number)
                     reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)

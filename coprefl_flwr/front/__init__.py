@@ -7,8 +7,8 @@ of settings that name them.
 from coprefl_flwr.front.evaluation import StartsResult as StartsResult
 from coprefl_flwr.front.evaluation import evaluate_starts as evaluate_starts
 from coprefl_flwr.front.figures import plot_history as plot_history
-from coprefl_flwr.front.held import Clients as Clients
-from coprefl_flwr.front.held import Tasks as Tasks
 from coprefl_flwr.front.held import partition as partition
 from coprefl_flwr.front.held import tasks as tasks
 from coprefl_flwr.front.pretraining import pretrain as pretrain
+from coprefl_flwr.studies.populations import Clients as Clients
+from coprefl_flwr.studies.populations import Tasks as Tasks

@@ -8,8 +8,8 @@ from torch.nn.parameter import UninitializedParameter
 
 from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.federation import of_flower
-from coprefl_flwr.front.held import Clients, Tasks
 from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.populations import Clients, Tasks
 
 
 def named(given: Any) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from coprefl_flwr import checksums
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.front.arguments import (
@@ -22,17 +23,16 @@ from coprefl_flwr.front.arguments import (
     named,
 )
 from coprefl_flwr.front.figures import written
-from coprefl_flwr.front.held import Tasks, as_arguments
+from coprefl_flwr.front.held import check
 from coprefl_flwr.front.pretraining import method_of, phase_of
 from coprefl_flwr.front.running import (
-    folder_for,
-    hash_of_samples,
     outputs_of,
-    run,
     shown,
+    store_for,
 )
+from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, METHODS, TASK
-from coprefl_flwr.models import check_weights
+from coprefl_flwr.models import check_weights, model_arrays
 from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.models.origin import FILE
@@ -42,37 +42,30 @@ from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.starts import summary_table
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture
-from coprefl_flwr.studies.build import task_training
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
-from coprefl_flwr.studies.phases import TrainingSettings, check_precisions, one_phase, read_phase
-from coprefl_flwr.studies.populations import TaskSettings
-from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.phases import (
+    TrainingSettings,
+    check_precisions,
+    one_phase,
+    read_phase,
+)
+from coprefl_flwr.studies.populations import Tasks
+from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.tasks import Task
+from coprefl_flwr.studies.starts import comparison
+from coprefl_flwr.studies.store import Layout
+from coprefl_flwr.studies.study import Study, run
+from coprefl_flwr.studies.task_settings import TASK_RATE
+from coprefl_flwr.studies.tasks import Downstream
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-OF_TRAINING = ("task-learning-rate", "task-local-steps", "task-local-epochs")
-OPTIONS = {
-    **{key.removeprefix("task-").replace("-", "_"): key for key in OF_TRAINING},
-    "evaluate_every": "task-evaluate-every",
-    "diagnostics": "diagnostics",
-    "batch_size": "batch-size",
-    "precision": "precision",
-}
-"""What else `evaluate_starts` takes, and the settings that these are."""
-
-ARGUMENTS = {key: name for name, key in OPTIONS.items()} | {
-    "task-rounds": "rounds",
-    "task-method": "method",
-    "client-metrics": "client_metrics",
-}
-"""What settings are called in `evaluate_starts`, in messages."""
+OF_TRAINING = ("learning_rate", "local_steps", "local_epochs", "batch_size", "precision")
+OPTIONS = (*OF_TRAINING, "evaluate_every", "diagnostics")
+"""What else `evaluate_starts` takes."""
 
 USAGE = "cp.evaluate_starts(starts, tasks)"
 
@@ -129,7 +122,6 @@ def evaluate_starts(
     network: Callable[[int], nn.Module] | None = None,
     client_metrics: Given | Sequence[Given] = (),
     checkpoint: str | Path | None = None,
-    resume: bool = False,
     quiet: bool = False,
     **options: Any,
 ) -> StartsResult:
@@ -156,8 +148,8 @@ def evaluate_starts(
         Metrics of your own: functions of (logits (n, C), labels (n,)) that return a number, which
         every client computes on its test samples; C is the task's number of classes. They are
         columns of `rows`, of `summary()` ("metric:NAME") and of the printed table.
-    checkpoint, resume, quiet
-        As in `pretrain`, but with the same `rounds`.
+    checkpoint, quiet
+        As in `pretrain`; tasks of another number of `rounds` begin anew.
     **options
         Training of the tasks: `learning_rate`, `local_steps` or `local_epochs`, `batch_size`,
         `precision` ("float32", "bf16" or "tf32"); `evaluate_every` (rounds between evaluations,
@@ -170,10 +162,12 @@ def evaluate_starts(
         Before any work, for what cannot be.
     """
     check_tasks(tasks, USAGE)
-    with shown([], quiet), as_arguments(ARGUMENTS):
+    with shown([], quiet):
         study = _study(starts, tasks, rounds, method, head, network, client_metrics, options)
-    with folder_for(checkpoint, resume, _about(study)) as folder:
-        store = run(study, study.stages, folder, quiet=quiet)
+    with store_for(checkpoint, Layout.PATH) as store:
+        study.root = store.base
+        with shown(study.stages, quiet) as progress:
+            run(study, LocalGrid(client_app(study.client), 1), store, progress)
         rows, found = gather(study, store)
     return StartsResult(results.accuracies(rows), found)
 
@@ -182,7 +176,7 @@ class _Replaced(Architecture):
     """The starts' own network, whose last linear layer is replaced."""
 
     def __init__(self, base: nn.Module, tasks: Tasks) -> None:
-        super().__init__("starts", tasks.populations.datasets, tasks.populations.seed)
+        super().__init__("starts", tasks.source, tasks.seed)
         self.base, self.tasks = base, tasks
 
     @property
@@ -207,6 +201,10 @@ class _Replaced(Architecture):
         layer = _linear(self.base, self.layer)
         return frozenset(f"{self.layer}.{name}" for name in layer.state_dict())
 
+    def identity(self) -> Mapping[str, Any]:
+        """Return the layer: all else is in the starts' weights."""
+        return {"layer": self.layer}
+
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return the network with a new last layer for so many classes, drawn by `key`."""
         made = copy.deepcopy(self.base)
@@ -226,7 +224,7 @@ class _Made(Architecture):
     """A network that the caller's function makes for a number of classes."""
 
     def __init__(self, factory: Callable[[int], nn.Module], tasks: Tasks, keeps_head: bool) -> None:
-        super().__init__("starts", tasks.populations.datasets, tasks.populations.seed)
+        super().__init__("starts", tasks.source, tasks.seed)
         self.factory, self.tasks = factory, tasks
         classes, sample = tasks.classes, tasks[0].clients[0].train
         made, what = made_network(factory, classes), f"what network({classes}) makes"
@@ -252,6 +250,10 @@ class _Made(Architecture):
         )
         return frozenset(name for name in shapes if shapes[name] != others.get(name))
 
+    def identity(self) -> Mapping[str, Any]:
+        """Return a hash of the weights that it draws for a task."""
+        return {"weights": checksums.of_arrays(model_arrays(self.make()))}
+
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return what the function makes for so many classes; its random numbers are of `key`."""
         with seeded((self.seed, *(key or ("model",)))):
@@ -267,64 +269,68 @@ def _study(
     network: Callable[[int], nn.Module] | None,
     metrics: Given | Sequence[Given],
     options: Mapping[str, Any],
-) -> Starts:
+) -> Study:
     """Return the study of tasks and starting models that are given."""
     given = _of_tasks(method)
     of_client = {} if isinstance(given, str) else declared(method_of(given).client_class)
     own = {key.replace("-", "_"): key for key in of_client}
     for name in options:
-        if name not in {**OPTIONS, **own}:
-            raise SettingsError(unknown("option", name, {**OPTIONS, **own}))
+        if name not in (*OPTIONS, *own):
+            raise SettingsError(unknown("option", name, [*OPTIONS, *own]))
     _check_starts(starts)
-    populations, settings = (
-        tasks.populations,
-        {**declared(TaskSettings), **declared(TrainingSettings)},
-    )
-    read = {OPTIONS[name]: one for name, one in options.items() if name in OPTIONS}
-    read = {key: settings[key].read("" if one is None else one) for key, one in read.items()}
-    of_tasks = replace(
-        populations.tasks,
-        task_rounds=settings["task-rounds"].read(rounds),
-        head=Method.parse(head),
-        **{settings[key].name: one for key, one in read.items() if key in declared(TaskSettings)},
-    )
-    training = task_training(
-        of_tasks,
-        TrainingSettings(
-            **{settings[k].name: one for k, one in read.items() if k in ("batch-size", "precision")}
-        ),
+    check("task-rounds", rounds, "rounds")
+    chosen_head = Method.parse(head)
+    if not rounds and chosen_head in NO_METHODS:
+        problem = f"rounds = 0: head = {head} needs rounds; ncm and ridge do not"
+        raise SettingsError(problem)
+    of_tasks = declared(TrainingSettings)
+    training = TrainingSettings(
+        rounds=max(rounds, 1),
+        participants=len(tasks[0].clients),
+        **{"learning_rate": TASK_RATE}
+        | {
+            name: of_tasks[name.replace("_", "-")].checked(one, name)
+            for name, one in options.items()
+            if name in OF_TRAINING
+        },
     )
     if isinstance(given, str):
-        chosen = one_phase("task-method", Method.parse(given))
-        phase = read_phase("task-method", chosen, TASK, training, {})
+        chosen = one_phase("method", Method.parse(given))
+        phase = read_phase("method", chosen, TASK, training, {})
     else:
         told = {own[name]: one for name, one in options.items() if name in own}
         phase = replace(phase_of(given, TASK, training, told), given=given)
-    keeps_head = of_tasks.head == KEEP
+    phase.check_aggregation("method", training.participants)
+    keeps_head, head_phase = chosen_head == KEEP, None
+    if chosen_head not in NO_METHODS:
+        head_phase = read_phase("head", one_phase("head", chosen_head), HEAD, training, {})
+    every = check("task-evaluate-every", options.get("evaluate_every", 1), "evaluate_every")
+    how = Downstream(
+        phase,
+        rounds,
+        head_phase,
+        keeps_head=keeps_head,
+        evaluate_every=every,
+        diagnostics=check("diagnostics", options.get("diagnostics", False), "diagnostics"),
+        metrics=ClientMetrics(metrics),
+    )
     architecture = (
         _Replaced(_base(starts), tasks) if network is None else _Made(network, tasks, keeps_head)
     )
-    head_phase = None
-    if of_tasks.head not in NO_METHODS:
-        head_phase = read_phase("head", one_phase("head", of_tasks.head), HEAD, training, {})
-    study = Starts(
-        populations,
-        architecture,
-        [
-            Start(name, name, given=one if isinstance(one, nn.Module) else f"{FILE}{one}")
-            for name, one in starts.items()
-        ],
-        of_tasks,
-        phase,
-        RunSettings(seed=populations.seed),
-        ClientMetrics(metrics),
-        Path(),
-        {},
-        head_phase=head_phase,
-    )
+    made = [
+        Pretraining(
+            Start(name, name, given=one if isinstance(one, nn.Module) else f"{FILE}{one}"),
+            None,
+            architecture,
+            RunSettings(seed=tasks.seed),
+            keeps_head=keeps_head,
+        )
+        for name, one in starts.items()
+    ]
+    for start in made:
+        start.check_weights()
+    study = Study(comparison(made, tasks, how))
     check_precisions([phase])
-    for start in study.starts.values():
-        start.check()
     return study
 
 
@@ -334,22 +340,6 @@ def _base(starts: Mapping[str, Any]) -> nn.Module:
     if not modules:
         raise SettingsError("starts are files alone: give network=, which makes the module")
     return copy.deepcopy(modules[0]).cpu()
-
-
-def _about(study: Starts) -> dict[str, Any]:
-    """Return what a resumed run must have in common with this."""
-    of_tasks = [stage for stage in study.stages if isinstance(stage, Task)]
-    groups = {one.population: study.populations.population(one.population) for one in of_tasks}
-    held = [client for group in groups.values() for client in group.clients]
-    samples = [part for one in held for part in (one.train, one.test) if part is not None]
-    return {
-        "settings": {k: str(one) for k, one in values_of(study.tasks).items()},
-        "starts": {name: checksums.of_arrays(one.weights()) for name, one in study.starts.items()},
-        "tasks": hash_of_samples(samples),
-        "method": of_tasks[0].trained.identity(),
-        "training": values_of(of_tasks[0].trained.training),
-        "metrics": study.metrics.identity(),
-    }
 
 
 def _of_tasks(

@@ -1,120 +1,64 @@
-"""What the clients of a pre-training and of tasks hold, from a dataset that the caller has."""
+"""`partition` and `tasks`: the clients of a pre-training and of tasks, of a dataset in memory."""
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import numpy as np
-import pandas as pd
 from torch import Tensor
 
-from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples, by_function, partition_with
-from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples
+from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.data.items import Pick
 from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
+from coprefl_flwr.data.splits import relabel as relabelled
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.options import declared
-from coprefl_flwr.studies.populations import (
-    PRETRAINING,
-    ClientData,
-    Population,
-    Populations,
-    TaskSettings,
-    task_name,
-)
+from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.sources import Scheme, Source, Spread
 from coprefl_flwr.studies.stage import RunSettings
-
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
-
-Scheme = Union[str, Callable[..., Any], "Partitioner"]
-"""How samples are spread over clients, as `partition` says."""
-
-ARGUMENTS = {
-    "task-train-fraction": "train_fraction",
-    "downstream-classes": "only",
-    "task-partition": "scheme",
-    "classes-per-client": "classes_per_client",
-    "task-classes": "classes",
-    "task-clients": "clients",
-    "server-reserve": "server_reserve",
-    "min-samples": "min_samples",
-    "task-alpha": "alpha",
-    "tasks = ": "number = ",
-}
-"""What settings are called in the functions of this room, in messages."""
+from coprefl_flwr.studies.task_settings import TaskSettings
 
 
 @dataclass(frozen=True, eq=False)
-class Clients:
-    """What each client of a pre-training holds; `len` is their number, `[i]` a client's samples.
+class LoadedSource(Source):
+    """A dataset in memory, and the classes of it that are used."""
 
-    Made by `partition`, or by `pretrain` of a list of datasets, one a client.
-    """
-
-    populations: Populations
-    classes: tuple[str, ...]
-    """Names of the classes, in the order of their labels."""
-
-    @functools.cached_property
-    def samples(self) -> tuple[Samples, ...]:
-        """Each client's samples, with labels 0..len(classes)-1."""
-        return tuple(one.train for one in self.populations.population(PRETRAINING).clients)
+    loaded: Dataset
+    used: tuple[int, ...]
+    in_memory = True
 
     @property
-    def server(self) -> Samples:
-        """What no client holds and the server does: scenario II's D^s, `server_reserve` of all."""
-        return self.populations.server_samples()
-
-    def counts(self) -> pd.DataFrame:
-        """Return how many samples of each class (a column) each client (a row) holds."""
-        counted = [np.bincount(one.labels, minlength=len(self.classes)) for one in self.samples]
-        return pd.DataFrame(counted, columns=list(self.classes)).rename_axis("client")
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, client: int) -> Samples:
-        return self.samples[client]
-
-    def __repr__(self) -> str:
-        sizes = [len(one) for one in self.samples]
-        each = f"{min(sizes)} to {max(sizes)} samples each"
-        return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
-
-
-@dataclass(frozen=True, eq=False)
-class Tasks:
-    """Downstream tasks, made by `tasks`: each draws classes, and spreads their samples."""
-
-    populations: Populations
-
-    def __len__(self) -> int:
-        return self.populations.tasks.tasks
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self.loaded
 
     @property
-    def classes(self) -> int:
-        """How many classes a task has."""
-        return self.populations.tasks.task_classes
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the classes."""
+        return self.used
 
-    def __getitem__(self, number: int) -> Population:
-        """Return a task: its classes, and each client's training and test samples."""
-        if not 0 <= number < len(self):
-            raise IndexError(f"task {number}: there are {len(self)}")
-        return self.populations.population(task_name(number))
+    @property
+    def class_names(self) -> list[str]:
+        """The names of the classes; a number for a class that other clients' datasets have."""
+        names = self.loaded.classes
+        return [names[n] if n < len(names) else str(n) for n in self.used]
 
-    def __repr__(self) -> str:
-        clients = self.populations.tasks.task_clients
-        return f"<{len(self)} tasks of {self.classes} classes and {clients} clients>"
+    def samples(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some of the classes."""
+        rows = np.flatnonzero(np.isin(self.loaded.labels, classes))
+        return Samples(self.loaded, rows, relabelled(self.loaded.labels[rows], classes))
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the number of samples and the classes: clients' samples say the rest."""
+        return {"samples": len(self.loaded.labels), "classes": self.used}
 
 
 def partition(
     dataset: Any,
     clients: int | None = None,
-    scheme: "Scheme" = "dirichlet",
+    scheme: Scheme = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
@@ -161,20 +105,18 @@ def partition(
     SettingsError
         If the dataset is none, or the partition cannot be had.
     """
-    with as_arguments(ARGUMENTS):
-        settings = DataSettings(
-            clients=100 if clients is None else clients,
-            partition=_text(scheme),
-            alpha=alpha,
-            classes_per_client=classes_per_client,
-            min_samples=min_samples,
-            server_reserve=server_reserve,
-        )
-        datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        spread = _Spread(settings, TaskSettings(tasks=0), seed, datasets, scheme, clients)
-        made = Clients(spread, tuple(datasets.source.classes[n] for n in datasets.only))
-        # A ready-made partitioner makes as many as it was made for.
-        spread.data = replace(settings, clients=len(made))
+    check("server-reserve", server_reserve, "server_reserve")
+    check("seed", seed, "seed")
+    spread = Spread(
+        clients=clients if _is_partitioner(scheme) or clients is not None else 100,
+        scheme=_checked_scheme(scheme),
+        alpha=alpha,
+        classes_per_client=classes_per_client,
+        min_samples=min_samples,
+    )
+    source = _source(dataset, relabel, only, batch)
+    made = Clients(source, spread, seed, server_reserve=server_reserve)
+    _ = made.population  # What cannot be spread so is refused here.
     return made
 
 
@@ -183,7 +125,7 @@ def tasks(
     number: int = 3,
     classes: int = 5,
     clients: int = 10,
-    scheme: "Scheme" = "dirichlet",
+    scheme: Scheme = "dirichlet",
     *,
     alpha: float = 0.5,
     classes_per_client: int = 2,
@@ -202,23 +144,35 @@ def tasks(
 
     Raises a SettingsError if a task cannot be had so.
     """
-    with as_arguments(ARGUMENTS):
-        if number == 0:
-            raise SettingsError("number = 0: at least one task is needed")
-        settings = DataSettings(classes_per_client=classes_per_client, min_samples=min_samples)
-        of_tasks = TaskSettings(
-            tasks=number,
-            task_classes=classes,
-            task_clients=clients,
-            task_partition=_text(scheme),
-            task_alpha=alpha,
-            task_train_fraction=train_fraction,
-        )
-        datasets = _Given.of(dataset, settings, seed, only, relabel, batch)
-        made = Tasks(_Spread(settings, of_tasks, seed, datasets, scheme, clients))
-        for one in range(number):
-            made.populations.population(task_name(one))
+    if number == 0:
+        raise SettingsError("number = 0: at least one task is needed")
+    check("tasks", number, "number")
+    check("task-classes", classes, "classes")
+    check("task-train-fraction", train_fraction, "train_fraction")
+    check("seed", seed, "seed")
+    spread = Spread(
+        clients=clients,
+        scheme=_checked_scheme(scheme),
+        alpha=alpha,
+        classes_per_client=classes_per_client,
+        min_samples=min_samples,
+    )
+    source = _source(dataset, relabel, only, batch)
+    made = Tasks(source, number, classes, spread, train_fraction, seed)
+    for task in range(number):
+        _ = made[task]
     return made
+
+
+def check(key: str, value: Any, name: str) -> Any:
+    """Return the value of an argument as the setting of this key allows it.
+
+    Raises a SettingsError in which the argument has its own name.
+    """
+    for group in (DataSettings, TaskSettings, RunSettings):
+        if key in declared(group):
+            return declared(group)[key].checked(value, name)
+    raise KeyError(key)
 
 
 def clients_of(given: Any) -> Clients:
@@ -235,112 +189,31 @@ def clients_of(given: Any) -> Clients:
     held = [as_samples(f"clients[{number}]", one) for number, one in enumerate(given)]
     # No client need have them all, so they are called by their labels.
     classes = tuple(range(1 + max(int(one.labels.max()) for one in held)))
-    settings = DataSettings(clients=len(held), server_reserve=0.0)
-    datasets = _Given(settings, 0, held[0].dataset, classes)
-    populations = Populations(settings, TaskSettings(tasks=0), 0, datasets)
-    everyone = Population(PRETRAINING, classes, tuple(map(ClientData, held)))
-    return Clients(populations.holding(everyone), tuple(map(str, classes)))
+    return Clients.holding(LoadedSource(held[0].dataset, classes), held)
 
 
-@dataclass(frozen=True)
-class _Given(Datasets):
-    """A dataset that is there already, for the one phase that it is given to."""
-
-    source: Dataset
-    only: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls,
-        given: Any,
-        settings: DataSettings,
-        seed: int,
-        only: Sequence[int | str] | None,
-        relabel: bool,
-        batch: Pick | None,
-    ) -> "_Given":
-        declared(RunSettings)["seed"].checked(seed, "seed")
-        source = _in_memory(given, relabel, batch)
-        return cls(settings, seed, source, _chosen(source.classes, only))
-
-    @property
-    def loaded(self) -> tuple[Dataset, Dataset]:
-        """The dataset, in the place of both phases'."""
-        return self.source, self.source
-
-    @property
-    def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Its classes, in the place of both phases'."""
-        return self.only, self.only
-
-    @property
-    def class_names(self) -> list[str]:
-        """The names of its classes; of labels that only other clients have, the labels."""
-        names = self.source.classes
-        return [names[n] if n < len(names) else str(n) for n in self.only]
+def _source(
+    given: Any, relabel: bool, only: Sequence[int | str] | None, batch: Pick | None
+) -> LoadedSource:
+    loaded = _in_memory(given, relabel, batch)
+    return LoadedSource(loaded, _chosen(loaded.classes, only))
 
 
-class _Spread(Populations):
-    """Clients among whom a function or a partitioner, if one is given, spreads the samples.
-
-    `wanted` is the number of clients that was asked for, None for as many as it makes.
-    """
-
-    def __init__(
-        self,
-        data: DataSettings,
-        tasks: TaskSettings,
-        seed: int,
-        datasets: Datasets,
-        scheme: "Scheme",
-        wanted: int | None,
-    ) -> None:
-        super().__init__(data, tasks, seed, datasets)
-        self.scheme, self.wanted = scheme, wanted
-
-    def spread(
-        self, samples: Samples, name: str, clients: int, scheme: str, alpha: float
-    ) -> list[Samples]:
-        own, key, fewest = self.scheme, (self.seed, name, "partition"), self.data.min_samples
-        if isinstance(own, str):
-            return super().spread(samples, name, clients, scheme, alpha)
-        if _is_partitioner(own):
-            groups = samples.dataset.groups
-            of_each = None if groups is None else groups[samples.indices]
-            parts = partition_with(
-                own, samples.labels, seed_key=key, groups=of_each, min_samples=fewest
-            )
-            if self.wanted not in (None, len(parts)):
-                made = f"{type(own).__name__} makes {len(parts)} clients"
-                raise SettingsError(f"scheme: {made}, and clients = {self.wanted}")
-        else:
-            what = getattr(own, "__name__", type(own).__name__)
-            parts = by_function(
-                what, own, samples.labels, clients, seed_key=key, min_samples=fewest
-            )
-        return [samples.take(part) for part in parts]
-
-
-def _is_partitioner(given: Any) -> bool:
+def _is_partitioner(scheme: Any) -> bool:
     """Return whether something is a partitioner of flwr-datasets, or a class of such."""
-    return hasattr(given, "load_partition")
+    return hasattr(scheme, "load_partition")
 
 
-def _text(scheme: "Scheme") -> str:
-    """Return a scheme that is a text; in the place of others "iid", which nothing is asked of.
-
-    Raises a SettingsError for what can be no scheme.
-    """
-    if isinstance(scheme, str):
-        return scheme
+def _checked_scheme(scheme: Scheme) -> Scheme:
+    """Return a scheme, or raise a SettingsError for what can be none."""
     if isinstance(scheme, type):
         name = scheme.__name__
         how = f"make one of it, or write '{name}'" if _is_partitioner(scheme) else "call it"
         raise SettingsError(f"scheme is the class {name}: {how}")
-    if not callable(scheme) and not _is_partitioner(scheme):
+    if not (isinstance(scheme, str) or callable(scheme) or _is_partitioner(scheme)):
         allowed = f"a text ({', '.join(SCHEMES)}), a function or a partitioner of flwr-datasets"
         raise SettingsError(f"scheme is of type {type(scheme).__name__}; needed is {allowed}")
-    return "iid"
+    return scheme
 
 
 def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
@@ -382,15 +255,3 @@ def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int
     if not found:
         raise SettingsError("only = []: at least one class is needed")
     return tuple(sorted(found))
-
-
-@contextmanager
-def as_arguments(names: Mapping[str, str]) -> Iterator[None]:
-    """Have errors call settings as the arguments are called."""
-    try:
-        yield
-    except SettingsError as error:
-        line = str(error)
-        for setting, argument in sorted(names.items(), key=lambda one: -len(one[0])):
-            line = line.replace(setting, argument).replace(setting.replace("-", "_"), argument)
-        raise SettingsError(line) from error

@@ -13,20 +13,18 @@ from coprefl_flwr import checksums
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
-from coprefl_flwr.data.division import Datasets
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.front.arguments import check_module, checked_method
-from coprefl_flwr.front.held import Clients, as_arguments, clients_of
+from coprefl_flwr.front.held import check, clients_of
 from coprefl_flwr.front.running import (
     check_workers,
-    folder_for,
     grid_of,
-    hash_of_samples,
     outputs_of,
     shown,
+    store_for,
 )
 from coprefl_flwr.methods import PRETRAINING, Algorithm
 from coprefl_flwr.models import (
@@ -41,29 +39,24 @@ from coprefl_flwr.report import results
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.build import start_of
-from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import TRAINING_KEYS, Phase, TrainingSettings, made_phase
-from coprefl_flwr.studies.populations import TaskSettings
-from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.populations import Clients
+from coprefl_flwr.studies.pretraining import Pretraining, Start
+from coprefl_flwr.studies.provenance import versions
+from coprefl_flwr.studies.sources import Source
 from coprefl_flwr.studies.stage import (
-    Checkpoints,
     RunSettings,
-    Stage,
     Store,
-    read_result,
-    run_stage,
+    TrainingStage,
 )
-from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import StudyFolder, versions
+from coprefl_flwr.studies.store import Layout
+from coprefl_flwr.studies.study import Study, run
 
 USAGE = "cp.pretrain(method, model, clients)"
 
 OF_RUN = ("rounds", "participants")
 """Settings of the training that `pretrain` and the strategy have arguments for."""
-
-ARGUMENTS = {key: key.replace("-", "_") for key in TRAINING_KEYS}
-"""What settings are called in `pretrain`, in messages."""
 
 
 def pretrain(
@@ -75,7 +68,6 @@ def pretrain(
     nodes: int = 0,
     workers: int = 1,
     checkpoint: str | Path | None = None,
-    resume: bool = False,
     quiet: bool = False,
     history: bool = False,
     **options: Any,
@@ -102,9 +94,10 @@ def pretrain(
         How many processes the clients run in: 1 is this one, more are processes of one thread each
         on Ray (see `grids.RayGrid`), with the same numbers up to rounding.
     checkpoint : path of a folder, optional
-        Keeps the run's state, so that `resume=True` goes on with it after a stop, with the same
-        numbers. A run that is done there is not done again, and goes on with more `rounds`. At the
-        end the folder holds the model too, and can be a start of `evaluate_starts`. The rounds'
+        Keeps the run's state: the same call goes on with it after a stop, with the same numbers,
+        and with more `rounds` where it is done. Of another method, model or clients the run begins
+        anew, and the earlier files are moved into a folder `earlier-N` beside. At the end the
+        folder holds the model too, and can be a start of `evaluate_starts`. The rounds'
         metrics are in its checkpoint.safetensors.rounds.jsonl, a line of JSON a round.
     quiet : bool
         Whether nothing is logged but warnings.
@@ -126,44 +119,34 @@ def pretrain(
     check_module(model, "model", f": {USAGE}")
     check_weights(model, "model")
     check_workers(workers)
-    with shown([], quiet) as progress, as_arguments(ARGUMENTS):
-        study: Starts | None = None
-        stage: Stage
+    with shown([], quiet) as progress:
+        stage: TrainingStage
         if isinstance(clients, ClientApp):
             stage = _OnApp(method, model, rounds, nodes, options)
-            about, app = stage.about, clients
+            study, app = Study([stage]), clients
         else:
-            held = clients_of(clients)
-            study = _study(method, model, held, rounds, options)
-            about, (stage,), nodes = _about(study, held), study.starts.values(), workers
-            app = client_app(study.client_of_message)
-        with folder_for(checkpoint, resume, about) as folder:
-            store = _Folder(folder, Checkpoints.ALWAYS if checkpoint else Checkpoints.NONE)
-            if study:
-                study.root = store.base
-            progress.add([(stage.kind, stage.rounds)])
+            stage = _pretraining(method, model, clients_of(clients), rounds, options)
+            study, nodes = Study([stage]), workers
+            app = client_app(study.client)
+        stage.open_ended = checkpoint is not None
+        study.check()
+        with store_for(checkpoint, Layout.SINGLE) as store:
+            study.root = store.base
+            progress.add((stage.kind, stage.rounds) for stage in study.stages)
             with grid_of(app, nodes, workers) as grid:
-                run_stage(stage, grid, store, progress)
-            arrays, _ = load_saved_model(folder)
-            found = results.frame(read_result(folder)["rounds"])
+                run(study, grid, store, progress)
+            arrays, _ = load_saved_model(store.root)
+            found = results.frame(store.result(stage)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return (made, found) if history else made
 
 
-class _Folder(StudyFolder):
-    """The folder of one pre-training."""
-
-    def folder(self, stage: Stage) -> Path:
-        """Return the folder itself."""
-        return self.root
-
-
 class _Module(Architecture):
     """The module that is given, with its own last layer."""
 
-    def __init__(self, given: nn.Module, datasets: Datasets, seed: int) -> None:
-        super().__init__(type(given).__name__, datasets, seed)
+    def __init__(self, given: nn.Module, source: Source, seed: int) -> None:
+        super().__init__(type(given).__name__, source, seed)
         self.given = copy.deepcopy(given).cpu()
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
@@ -175,6 +158,10 @@ class _Module(Architecture):
         """No arrays: nothing replaces its last layer."""
         return frozenset()
 
+    def identity(self) -> Mapping[str, Any]:
+        """Return a hash of its weights."""
+        return {"weights": checksums.of_arrays(model_arrays(self.given))}
+
     def check(self, sample: Samples) -> None:
         """Raise a SettingsError if the module does not take samples, or has too few outputs."""
         if not any(one.requires_grad for one in self.given.parameters()):
@@ -185,44 +172,35 @@ class _Module(Architecture):
             raise SettingsError(f"{line}: its last layer needs at least as many")
 
 
-def _study(
+def _pretraining(
     method: RoundStrategy | str,
     model: nn.Module,
     clients: Clients,
     rounds: int,
     options: Mapping[str, Any],
-) -> Starts:
-    """Return the study of one pre-training, of a module and clients that are given."""
+) -> Pretraining:
+    """Return the pre-training of a module on clients that are given."""
     found = _checked(method, options)
     if isinstance(method, RoundStrategy):
-        run = RunSettings(seed=method.seed)
+        of_run = RunSettings(seed=method.seed)
     else:
-        run = RunSettings(seed=declared(RunSettings)["seed"].read(found.pop("seed", 0)))
+        of_run = RunSettings(seed=check("seed", found.pop("seed", 0), "seed"))
     known = declared(TrainingSettings)
-    own = {known[k].name: known[k].read(one) for k, one in found.items() if k in known}
+    own = {
+        known[k].name: known[k].checked(one, known[k].name)
+        for k, one in found.items()
+        if k in known
+    }
     training = TrainingSettings(rounds=rounds, participants=len(clients), **own)
     of_client = {key: one for key, one in found.items() if key not in known}
-    populations = clients.populations
-    architecture = _Module(model, populations.datasets, run.seed)
+    architecture = _Module(model, clients.source, of_run.seed)
     start = (
         _given(method, training, of_client, len(clients))
         if isinstance(method, RoundStrategy)
         else _named(method, training)
     )
     architecture.check(clients[0])
-    study = Starts(
-        populations,
-        architecture,
-        [start],
-        TaskSettings(tasks=0),
-        None,
-        run,
-        ClientMetrics(()),
-        Path(),
-        {},
-    )
-    study.check()
-    return study
+    return Pretraining(start, clients, architecture, of_run)
 
 
 def _given(
@@ -250,19 +228,6 @@ def _named(text: str, training: TrainingSettings) -> Start:
     if method == START or method.is_made_elsewhere:
         raise SettingsError(f"method = {text!r}: it trains nothing; use the module as it is")
     return start_of(method, training, {})
-
-
-def _about(study: Starts, clients: Clients) -> dict[str, Any]:
-    """Return what a resumed run must have in common with this."""
-    [start] = study.starts.values()
-    phases = [phase.identity() for phase in start.phases]
-    phases[-1].pop("rounds", None)  # A run that is done goes on with more.
-    return {
-        "method": phases,
-        "model": checksums.of_arrays(model_arrays(study.architecture.make())),
-        "clients": hash_of_samples(clients.samples),
-        "seed": study.run.seed,
-    }
 
 
 def _checked(method: RoundStrategy | str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,7 +292,7 @@ def phase_of(
     return made_phase(method, role, {**given, **more}, training, {})
 
 
-class _OnApp(Stage):
+class _OnApp(TrainingStage):
     """A pre-training on a ClientApp of the caller's own."""
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
@@ -352,8 +317,12 @@ class _OnApp(Stage):
         super().__init__(RunSettings(seed=method.seed), f"pre-training {name}", name, name, total)
         self.method, self.first = copy.deepcopy(method), model_arrays(model)
         self.method.evaluate_every = 0  # What a start is worth, `evaluate_starts` says.
+        self.nodes = nodes
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the model depends on, besides the app."""
         weights = checksums.of_arrays(self.first)
-        self.about = {"method": self.method.options(), "model": weights, "nodes": nodes}
+        return {"method": self.method.options(), "model": weights, "nodes": self.nodes}
 
     @property
     def key(self) -> str:

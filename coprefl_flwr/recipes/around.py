@@ -14,11 +14,12 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.report.figures import Landscape, Noised, landscape
 from coprefl_flwr.studies.personal_data import noised_image
-from coprefl_flwr.studies.personalised import Personalised
-from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.personalised import PersonalStage
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -26,13 +27,13 @@ POINTS, SPAN, SAMPLES = 21, 1.0, 500
 """Grid points a side, half its side in lengths of the filters, samples the loss is a mean over."""
 
 
-def loss_around(store: ModelStore, run: Run) -> Landscape | None:
+def loss_around(store: Store, run: Run) -> Landscape | None:
     """Return the training loss around a run's model, over a sample of all clients' data.
 
     None for a personalised method, which leaves no model of everybody.
     """
-    study, folder = run.study, store.folder(run.main)
-    if not isinstance(study, Starts):
+    made, folder = run.main, store.folder(run.main)
+    if not isinstance(made, Pretraining):
         return None
     file = folder / "landscape.npz"
     if file.exists():
@@ -42,20 +43,20 @@ def loss_around(store: ModelStore, run: Run) -> Landscape | None:
             raise _damaged(file, f"it has losses of shape {losses.shape}")
         return Landscape(steps, losses)
     logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
-    samples = study.populations.samples_of("clients")
-    rng = seeds.generator(study.run.seed, "landscape-samples")
+    samples = made.clients.samples_of("clients")
+    rng = seeds.generator(made.run.seed, "landscape-samples")
     drawn = rng.permutation(len(samples))[:SAMPLES]
-    data = ServerData(study.architecture.make(), samples.take(np.sort(drawn)))
+    data = ServerData(made.architecture.make(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
     _save(file, steps=found.steps, losses=found.losses)
     return found
 
 
-def image_with_noise(store: ModelStore, run: Run) -> Noised | None:
+def image_with_noise(store: Store, run: Run) -> Noised | None:
     """Return an image that a personalised method is trained on, without and with its noise."""
-    study, file = run.study, store.folder(run.main) / "noised.npz"
-    if not isinstance(study, Personalised):
+    stage, file = run.main, store.folder(run.main) / "noised.npz"
+    if not isinstance(stage, PersonalStage):
         return None
     if file.exists():
         kept = _kept(file, "before", "after")
@@ -63,7 +64,7 @@ def image_with_noise(store: ModelStore, run: Run) -> Noised | None:
         if before.ndim not in (2, 3) or after.shape != before.shape:
             raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
         return Noised(before, after)
-    found = noised_image(study.data)
+    found = noised_image(stage.data)
     if not found:
         return None
     _save(file, before=found[0], after=found[1])

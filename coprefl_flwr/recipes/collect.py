@@ -18,7 +18,7 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, mean_score
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import (
@@ -43,13 +43,14 @@ from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.tasks import DIAGNOSIS
 
 logger = logging.getLogger("flwr.coprefl")
 
 
 @plugins.unchanged()
-def collect(recipe: Recipe, store: ModelStore, failed: Failures, text: str = "") -> Report:
+def collect(recipe: Recipe, store: Store, failed: Failures, text: str = "") -> Report:
     """Return the report of the results in the store; it names the runs that are missing.
 
     `text` is the SHA-256 of the recipe's file.
@@ -117,7 +118,7 @@ class _Table:
     """The rows of one combination of the compared settings, and where their results lie."""
 
     recipe: Recipe
-    store: ModelStore
+    store: Store
     failed: Failures
     combination: Mapping[str, Value]
 
@@ -186,7 +187,7 @@ class _Table:
         return [f"{label}: no value could be chosen" for label in unchosen] + [
             f"{run.name}, {which}: {self.failed.get(run.key, 'not run yet')}"
             for run, which in deciding + reported
-            if not self.store.done(run)
+            if not self.store.done(run.study.stages)
         ]
 
     def never(self) -> list[str]:
@@ -234,7 +235,7 @@ class _Table:
                 missing = [
                     self.failed.get(r.key, "not run yet")
                     for r in [*trials, *runs]
-                    if not self.store.done(r)
+                    if not self.store.done(r.study.stages)
                 ]
                 tried = Tried(
                     row.entrant.label,
@@ -251,7 +252,7 @@ class _Table:
 
     def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
         label = contest.entrant.label
-        asked = self.recipe.figures if self.store.done(runs[0]) else ()
+        asked = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
         rounds = [
             {**row, "seed": run.settings.seed, CHAINED: _chained(run.main, row.get("round", 0))}
             for run in runs
@@ -275,7 +276,7 @@ class _Table:
 
     def _of_seeds(self, runs: Sequence[Run]) -> str:
         """Return how many seeds of a row are there, "" for all."""
-        done, seeds = sum(map(self.store.done, runs)), len(self.recipe.seeds)
+        done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.seeds)
         return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
     def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:
@@ -368,7 +369,9 @@ class _Table:
         alone = [replace(contest, combination={**self.combination, "backbones": n}) for n in names]
         runs = [one.reported(chosen)[0] for one in [*alone, contest]]
         folders = [self.store.folder(run.main) for run in runs]
-        if not all(map(self.store.done, runs)) or not all((f / LOCAL).exists() for f in folders):
+        if not all(self.store.done(run.study.stages) for run in runs) or not all(
+            (f / LOCAL).exists() for f in folders
+        ):
             return None
         clients = [row.get("domain", "") for row in self.store.result(runs[-1].main)["rows"]]
         backbones = [Path(one.partition("=")[2] or one).stem for one in names]

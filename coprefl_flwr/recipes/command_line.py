@@ -1,18 +1,4 @@
-"""`coprefl`: run a recipe, report what it came to, and show what is there.
-
-    coprefl new NAME
-    coprefl run RECIPE [--out DIR] [--models DIR] [--scale small] [--protocol NAME]
-               [--set KEY=VALUE] [--workers N]
-    coprefl plan RECIPE [as run]
-    coprefl report DIR
-    coprefl list [DIR]
-    coprefl show RUN
-    coprefl check-method PLACE [PLACE ...] [--no-flower]
-    coprefl --version
-
-DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
-of their settings, for every recipe that needs them.
-"""
+"""What the commands of `coprefl` do; `coprefl_flwr.cli` reads the command line."""
 
 import argparse
 import json
@@ -24,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from coprefl_flwr.checksums import of_file
-from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say, unknown
-from coprefl_flwr.federation.flower import without_colours
+from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import (
     LOCK,
     LOCKS,
@@ -55,8 +40,8 @@ from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
-from coprefl_flwr.recipes.scale import FULL, SMALL
+from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.scale import FULL
 from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
@@ -65,107 +50,24 @@ from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
-from coprefl_flwr.studies.study import Track, check_place, versions
+from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.study import Track, check_place
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
 
 TEXT, COLUMNS, REPORT = "recipe.sha256", "columns.json", "report"
-INTERRUPTED = 130
-WORKERS_HELP = (
-    "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
-    "GPU, or per core; then little work is done in this one too); RAY_ADDRESS names a cluster"
-)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit status."""
-    given = _parser().parse_args(arguments)
-    without_colours()
-    try:
-        return int(given.run(given))
-    except (SettingsError, RunFailedError) as error:
-        say(f"coprefl: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:  # The disk is full, a folder is gone or may not be written to.
-        say(f"coprefl: {of_system(error)}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
-    parser.add_argument("--version", action="version", version=_versions())
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run a recipe, and report")
-    _add_recipe(run)
-    run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
-    run.add_argument("--tensorboard", metavar="DIR", help="write metrics there too")
-    run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
-    run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
-    run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
-    run.set_defaults(run=_run)
-    plan = commands.add_parser("plan", help="say what a recipe takes, before it is run")
-    _add_recipe(plan)
-    shared = "cores that share the hours (default: 1)"
-    plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
-    plan.set_defaults(run=_plan)
-    new = commands.add_parser("new", help="write a small recipe with every key explained")
-    new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
-    new.set_defaults(run=_new)
-    report = commands.add_parser("report", help="write tables, figures and a page from results")
-    report.add_argument("out", type=Path, help="a recipe's folder")
-    report.set_defaults(run=_report)
-    listed = commands.add_parser("list", help="what there is")
-    listed.add_argument(
-        "outputs",
-        type=Path,
-        nargs="?",
-        default=Path("outputs"),
-        help="the folder of recipes' folders and of studies (default: outputs)",
-    )
-    listed.set_defaults(run=_list)
-    show = commands.add_parser("show", help="one starting model and its tasks")
-    show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
-    show.add_argument(
-        "--models",
-        type=Path,
-        default=Path("outputs/models"),
-        help="where results lie (default: outputs/models)",
-    )
-    show.set_defaults(run=_show)
-    check = commands.add_parser("check-method", help="check that a method keeps what studies need")
-    check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
-    check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
-    check.set_defaults(run=lambda given: check_methods(given.places, not given.no_flower))
-    return parser
-
-
-def _add_recipe(command: argparse.ArgumentParser) -> None:
-    """Add a recipe and the options that change what of it is run."""
-    add = command.add_argument
-    add("recipe", type=Path, help="a YAML file, such as those in examples/recipes")
-    add("--out", type=Path, help="its folder (default: outputs/RECIPE[-PROTOCOL])")
-    add("--models", type=Path, help="where results lie (default: models beside --out)")
-    add("--scale", choices=(FULL, SMALL), default=FULL, help="small: minutes on a CPU")
-    add("--protocol", default="", metavar="NAME", help="of its own (default: the first)")
-    changed = "a setting or a key of the recipe, as in YAML; give it again for more"
-    add("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes", help=changed)
-
-
-def _versions() -> str:
-    return ", ".join(f"{name} {version}" for name, version in versions().items())
-
-
-def _new(given: argparse.Namespace) -> int:
+def new(given: argparse.Namespace) -> int:
+    """Write a recipe to begin with."""
     path = write_new(given.name)
     say(f"{path} is written; `coprefl run {path}` runs it")
     return 0
 
 
-def _run(given: argparse.Namespace) -> int:
+def run(given: argparse.Namespace) -> int:
+    """Run a recipe, and report."""
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     marks = [recipe.protocol, "" if given.scale == FULL else given.scale]
     suffix = "".join(f"-{mark}" for mark in marks if mark)
@@ -177,18 +79,19 @@ def _run(given: argparse.Namespace) -> int:
     _check_folder(out)
     _check_not_another(out, recipe)
     tracker = _tracker(given, out)
-    runs, store = check_runs(recipe), ModelStore(models.resolve())
+    runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
         return _run_into(out, store, given, recipe, runs, tracker)
 
 
-def _plan(given: argparse.Namespace) -> int:
+def plan(given: argparse.Namespace) -> int:
+    """Print what a recipe takes."""
     workers, _ = wanted_workers(given.workers)
     recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
     out = given.out or Path("outputs") / given.recipe.stem
-    plan = plan_of(recipe, ModelStore((given.models or out.parent / "models").resolve()))
+    plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
     paces = {name: pace(one) for name, one in plan.computing.items()}
     say(told(recipe, plan, paces, workers))
     return 0
@@ -196,7 +99,7 @@ def _plan(given: argparse.Namespace) -> int:
 
 def _run_into(
     out: Path,
-    store: ModelStore,
+    store: Store,
     given: argparse.Namespace,
     recipe: Recipe,
     runs: Sequence[Run],
@@ -215,7 +118,7 @@ def _run_into(
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
     remove_unfinished(store.root, shared=True)
     # That of its results: a recipe that was run to the end has no others by being run again.
-    if not ((out / TEXT).exists() and all(map(store.done, runs))):
+    if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
         write_atomically(out / TEXT, f"{of_file(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
     with workshop(store, given.workers, tracker) as make:
@@ -264,7 +167,8 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
         raise SettingsError(f"{out} holds results {of}; give another folder with --out")
 
 
-def _report(given: argparse.Namespace) -> int:
+def report(given: argparse.Namespace) -> int:
+    """Write tables, figures and a page from results."""
     out, failed = given.out, given.out / FAILED
     if not (out / RECIPE).exists():
         known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
@@ -280,7 +184,7 @@ def _report(given: argparse.Namespace) -> int:
     return 0
 
 
-def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> None:
+def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
     kept = out / TEXT
     sha256 = read_text(kept).strip() if kept.exists() else ""
     if not re.fullmatch("([0-9a-f]{64})?", sha256):
@@ -294,12 +198,19 @@ def _write(recipe: Recipe, store: ModelStore, failed: Failures, out: Path) -> No
     say(f"tables and figures: {page}")
 
 
-def _list(given: argparse.Namespace) -> int:
+def check_method(given: argparse.Namespace) -> int:
+    """Check methods, and print what was found."""
+    return check_methods(given.places, not given.no_flower)
+
+
+def list_all(given: argparse.Namespace) -> int:
+    """Print which recipes, studies and runs a folder has."""
     say(listing(given.outputs))
     return 0
 
 
-def _show(given: argparse.Namespace) -> int:
+def show(given: argparse.Namespace) -> int:
+    """Print a starting model and its tasks."""
     runs = runs_in(given.models)
     found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
     if not found:
@@ -334,7 +245,3 @@ def _show_results(folder: Path) -> None:
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
         say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

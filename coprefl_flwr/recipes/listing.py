@@ -9,12 +9,13 @@ from coprefl_flwr.errors import SettingsError, printable
 from coprefl_flwr.files import read_json, read_text
 from coprefl_flwr.recipes.reading import KEYS
 from coprefl_flwr.recipes.recipe import HALVING, Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import read_settings
 
 logger = logging.getLogger("flwr.coprefl")
@@ -48,18 +49,18 @@ def wanted_of(recipe: Recipe, runs: Sequence[Run]) -> list[dict[str, Any]]:
     return [{"run": one.key, "for": known[one.key], "stages": list(one.keys)} for one in runs]
 
 
-def store_of(folder: Path) -> ModelStore:
+def store_of(folder: Path) -> Store:
     """Return where the results of a recipe's folder lie; SettingsError if that is damaged."""
     place = folder / PLACE
     if not place.exists():
-        return ModelStore(folder / "models")
+        return Store(folder / "models")
     try:
         named = read_text(place).strip()
     except SettingsError:
         named = ""
     if not named.isprintable() or not named:
         raise SettingsError(f"{place} is damaged: it names no folder; run the recipe again")
-    return ModelStore(folder / named)
+    return Store(folder / named)
 
 
 def runs_in(models: Path) -> dict[Path, dict[str, Any]]:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sampling import version
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.told import left_out, trouble_in
 
 
@@ -55,7 +56,7 @@ def scored(recipe: Recipe) -> str:
     return f"on {tasks} (seed {recipe.validation_seed})"
 
 
-def troubles(store: ModelStore, runs: Sequence[Run]) -> list[str]:
+def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
     found = []
     for run in runs:
@@ -67,7 +68,7 @@ def troubles(store: ModelStore, runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def lost_replies(store: ModelStore, name: str, runs: Sequence[Run]) -> list[str]:
+def lost_replies(store: Store, name: str, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs of which replies were left out."""
     found = []
     for run in runs:

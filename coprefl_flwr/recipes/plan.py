@@ -29,7 +29,7 @@ from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_devic
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.halving import PART
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, choose, contests
 from coprefl_flwr.report.forms import plain
 from coprefl_flwr.report.table import NONE, Column, Number, Table
@@ -45,7 +45,8 @@ from coprefl_flwr.studies.counts import (
 )
 from coprefl_flwr.studies.kept import is_done
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.study import machine
+from coprefl_flwr.studies.provenance import machine
+from coprefl_flwr.studies.store import Store
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -86,7 +87,7 @@ class Row:
 class Plan:
     """What a recipe takes that is not in the store."""
 
-    store: ModelStore
+    store: Store
     rows: list[Row]
     computing: dict[str, Computing] = field(default_factory=dict)  # by name
     counted: set[str] = field(default_factory=set)  # keys of stages and features
@@ -128,7 +129,7 @@ class Plan:
 
 
 @plugins.unchanged()
-def plan_of(recipe: Recipe, store: ModelStore) -> Plan:
+def plan_of(recipe: Recipe, store: Store) -> Plan:
     """Return what a recipe takes that is not in the store yet.
 
     Datasets whose sizes are published need not be at hand. Raises a SettingsError for a run that
@@ -150,7 +151,9 @@ def _add_contest(plan: Plan, contest: Contest, row: Row) -> None:
     if contest.searched:
         trials = [run for one in left for run in contest.trials(one)]
         row.deciding += plan.add(row, trials)
-        tried = contest.left(store) if all(map(store.done, trials)) else []  # Or there are none.
+        tried = (
+            contest.left(store) if all(store.done(run.study.stages) for run in trials) else []
+        )  # Or there are none.
         left = tried or left[: max(1, len(left) // PART)]
     if contest.validated:
         if len(left) > 1 or not contest.halved:
@@ -245,7 +248,7 @@ def figures(row: Row, paces: Paces) -> dict[str, str]:
     }
 
 
-def totals(recipe: Recipe, store: ModelStore) -> str:
+def totals(recipe: Recipe, store: Store) -> str:
     """Return in one line what a recipe takes that is about to be run."""
     try:
         plan = plan_of(recipe, store)

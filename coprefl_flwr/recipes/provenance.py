@@ -13,13 +13,14 @@ from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import HEEDED
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.populations import TaskSettings
 from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.task_settings import TaskSettings
 
 UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
 """Settings of the data that a personalised study does not heed."""
@@ -38,7 +39,7 @@ OF_NO_RESULT = (
 )
 
 
-def made(recipe: Recipe, store: ModelStore, runs: Sequence[Run], text: str) -> dict[str, str]:
+def made(recipe: Recipe, store: Store, runs: Sequence[Run], text: str) -> dict[str, str]:
     """Return how those runs that are there were made; `text` is the SHA-256 of the recipe's file.
 
     All of it is the results' own, so that a report that is made again says the same.

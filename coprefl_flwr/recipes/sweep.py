@@ -32,14 +32,15 @@ from coprefl_flwr.recipes.recipe import (
     Entrant,
     Recipe,
 )
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.results import frame, task_metrics
 from coprefl_flwr.studies.method import START
-from coprefl_flwr.studies.stage import run_stage
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Track
+from coprefl_flwr.studies.study import run as make_stages
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -72,7 +73,7 @@ class Contest:
         """Whether Optuna says which values are run, each after the scores of those before."""
         return self.searched and self.recipe.search_by == OPTUNA
 
-    def shown(self, store: ModelStore) -> Sequence[Candidate | None]:
+    def shown(self, store: Store) -> Sequence[Candidate | None]:
         """Return the candidates that the table shows: the chosen one, None for none yet, or all."""
         return [choose(store, self)] if self.searched else self.entrant.candidates()
 
@@ -103,7 +104,7 @@ class Contest:
         """Return the short runs that decide whether a candidate goes on; none without halving."""
         return [shortened(run) for run in self.deciding(candidate)] if self.halved else []
 
-    def left(self, store: ModelStore) -> list[Candidate]:
+    def left(self, store: Store) -> list[Candidate]:
         """Return the candidates that go on: with halving the best quarter, in their order.
 
         With Optuna those that it asks for, as far as is known by now, in the order of their trials.
@@ -115,7 +116,7 @@ class Contest:
             return candidates
         return best(candidates, [mean_score(store, self.trials(one)) for one in candidates])
 
-    def asked(self, store: ModelStore) -> Iterator[Candidate]:
+    def asked(self, store: Store) -> Iterator[Candidate]:
         """Yield the candidates that Optuna asks for; of one not in the store it learns a failure.
 
         Each is to be run, if it is, before the next one is taken.
@@ -123,7 +124,7 @@ class Contest:
         trials, seed = self.recipe.search_trials, self.recipe.validation_seed
         return asked(self.entrant, trials, seed, lambda one: mean_score(store, self.deciding(one)))
 
-    def judged(self, store: ModelStore) -> dict[Candidate, list[Run]]:
+    def judged(self, store: Store) -> dict[Candidate, list[Run]]:
         """Return the runs to the end that judge each candidate, as far as is known by now.
 
         With halving, one that is dropped has none. Nor has one that alone is left, as it is chosen:
@@ -155,7 +156,7 @@ def validation_classes(recipe: Recipe, config: Mapping[str, Value]) -> tuple[int
     splits = [one.classes for one in datasets]
     taken = {number for _, downstream in splits for number in downstream}
     if runs[0].task_dataset:
-        free = set(range(len(datasets[0].tasks.classes))) - taken
+        free = set(range(len(datasets[0].loaded[1].classes))) - taken
         room = len(free)
     else:
         free = {number for pretraining, _ in splits for number in pretraining} - taken
@@ -195,9 +196,9 @@ def check_runs(recipe: Recipe) -> list[Run]:
     return list(found.values())
 
 
-def score(store: ModelStore, run: Run) -> float:
+def score(store: Store, run: Run) -> float:
     """Return what a run is judged by: mean accuracy over its tasks, or the last test's."""
-    if not store.done(run):
+    if not store.done(run.study.stages):
         return math.nan
     rows = [row for stage in run.measured for row in store.result(stage)["rows"]]
     if rows:
@@ -207,13 +208,13 @@ def score(store: ModelStore, run: Run) -> float:
     return float(tested[-1]) if tested else math.nan
 
 
-def mean_score(store: ModelStore, runs: Sequence[Run]) -> float:
+def mean_score(store: Store, runs: Sequence[Run]) -> float:
     """Return the mean score of runs; nan if one of them was not run to the end, or of none."""
     return float(np.mean([score(store, run) for run in runs])) if runs else math.nan
 
 
 @plugins.unchanged()
-def choose(store: ModelStore, contest: Contest) -> Candidate | None:
+def choose(store: Store, contest: Contest) -> Candidate | None:
     """Return the candidate with the highest mean score; None if none was run to the end."""
     left = contest.left(store)
     if contest.halved and contest.validated and len(left) == 1:
@@ -229,7 +230,7 @@ Make = Callable[[Sequence[Run]], Failures]
 """Makes runs, in this process or on workers."""
 
 
-def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
+def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
     """Make every run of a recipe, first those that decide, then those that were chosen.
 
     Returns the runs that failed; the others are in the store.
@@ -245,7 +246,7 @@ def run_recipe(recipe: Recipe, store: ModelStore, make: Make) -> Failures:
     return failed | make([run for run in second if run.key not in failed])
 
 
-def _run_sampled(rows: Sequence[Contest], store: ModelStore, make: Make) -> Failures:
+def _run_sampled(rows: Sequence[Contest], store: Store, make: Make) -> Failures:
     """Make what Optuna asks for: the first trial of every row, then the second, and so on."""
     failed: Failures = {}
     searches = [(row, row.asked(store)) for row in rows]
@@ -265,7 +266,7 @@ def _unlike(runs: Iterable[Run]) -> list[Run]:
 class InProcess:
     """Makes runs one after the other in this process, in one thread."""
 
-    store: ModelStore
+    store: Store
     tracker: Track | None = None
     progress: Progress = field(default_factory=Progress)
 
@@ -289,7 +290,7 @@ def parts(run: Run) -> list[tuple[str, int]]:
 
 def attempt(
     run: Run,
-    store: ModelStore,
+    store: Store,
     progress: Progress,
     tracker: Track | None = None,
     *,
@@ -303,15 +304,19 @@ def attempt(
     """
     try:
         with quiet_flower():
-            study = run.to_be_made().study
+            study = run.study
             study.check()
             # Its clients keep their files in the store, as those of `flwr run` in its output-dir.
             config = dict(study.config) | {"output-dir": str(store.base.resolve())}
-            grid = _grid(config, hosts)
-            for stage in study.stages:
-                if keys is None or stage.key in keys:
-                    with store.held(stage), followed(stage, tracker) as hooks:
-                        run_stage(stage, grid, store, progress, hooks)
+            make_stages(
+                study,
+                _grid(config, hosts),
+                store,
+                progress,
+                run_name=run.key,
+                only=keys,
+                followed=lambda stage: followed(stage, tracker),
+            )
     except Exception as error:  # The others go on, whatever it was.
         logger.debug("%s", run.key, exc_info=True)
         return one_line(error)

@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Failures
 from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.store import Store
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Piece:
 class Work:
     """The stages of runs that are not there yet, each once; `failed` are the runs that failed."""
 
-    def __init__(self, runs: Sequence[Run], store: ModelStore) -> None:
+    def __init__(self, runs: Sequence[Run], store: Store) -> None:
         self.failed: Failures = {}
         self._ready: deque[Piece] = deque()
         self._waiting: dict[str, list[Piece]] = {}

@@ -23,10 +23,11 @@ from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, sh
 from coprefl_flwr.federation.progress import Part, Progress
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Failures, InProcess, Make, attempt
 from coprefl_flwr.recipes.work import Piece, Work
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Track
 
 logger = logging.getLogger("flwr.coprefl")
@@ -60,9 +61,7 @@ def wanted_workers(given: int | None) -> tuple[int, bool]:
 
 
 @contextlib.contextmanager
-def workshop(
-    store: ModelStore, given: int | None = 1, tracker: Track | None = None
-) -> Iterator[Make]:
+def workshop(store: Store, given: int | None = 1, tracker: Track | None = None) -> Iterator[Make]:
     """Give what makes runs on so many workers (see `wanted_workers`); 1 is this process.
 
     Where nobody asked for workers, little work is done in this process too.
@@ -99,7 +98,7 @@ class Maker(Host):
         self,
         run: Run,
         key: str,
-        store: ModelStore,
+        store: Store,
         tracker: Track | None,
         others: Sequence[Any],
     ) -> Iterator[Said]:
@@ -145,7 +144,7 @@ class Told(Progress):
 class OnWorkers:
     """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly."""
 
-    store: ModelStore
+    store: Store
     workers: int
     tracker: Track | None = None
     asked: bool = True
@@ -160,7 +159,7 @@ class OnWorkers:
     def __call__(self, runs: Sequence[Run]) -> Failures:
         """Make the runs; what is there is not made again."""
         work = Work(runs, self.store)
-        left = [run for run in runs if not self.store.done(run)]
+        left = [run for run in runs if not self.store.done(run.study.stages)]
         logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
         if not (self.asked or self._every) and work.participations <= FEW:
             return InProcess(self.store, self.tracker, self.progress)(left)

@@ -2,7 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data.division import Datasets
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
 from coprefl_flwr.models.network import Network, last_linear
-from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.identity import contents, texts_of
+from coprefl_flwr.studies.sources import Source
 
 CPU = torch.device("cpu")
 
@@ -23,8 +23,9 @@ CPU = torch.device("cpu")
 class Architecture(ABC):
     """Makes the network of the pre-training, and of tasks with another number of classes."""
 
-    def __init__(self, name: str, datasets: Datasets, seed: int) -> None:
-        self.name, self.datasets, self.seed = name, datasets, seed
+    def __init__(self, name: str, source: Source, seed: int) -> None:
+        self.name, self.source, self.seed = name, source, seed
+        self._shared: dict[int, nn.Module] = {}
 
     @abstractmethod
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
@@ -36,23 +37,28 @@ class Architecture(ABC):
         """Names of the arrays whose shape depends on the number of classes."""
 
     def about(self) -> dict[str, Any]:
-        """Return the settings that it was made of, by key: results depend on them."""
+        """Return the settings that it was made of, by key."""
         return {}
 
-    @property
-    def files(self) -> Sequence[str]:
-        """Names in these settings whose contents count too."""
-        return ()
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the network depends on: the same identity, the same first weights."""
 
     @property
     def num_classes(self) -> int:
         """Classes of the pre-training."""
-        return len(self.datasets.classes[0])
+        return len(self.source.classes)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
         """The shape of one sample: (channels, height, width), or (length,) of a text."""
-        return self.datasets.pretraining.shape
+        return self.source.dataset.shape
+
+    def shared(self, num_classes: int) -> nn.Module:
+        """Return the network into which all clients of a process load weights."""
+        if num_classes not in self._shared:
+            self._shared[num_classes] = self.make(num_classes)
+        return self._shared[num_classes]
 
     def of_pretraining(self) -> Network:
         """Return the network of the pre-training, with what a method may ask of it."""
@@ -67,7 +73,7 @@ class Architecture(ABC):
 
         Raises a SettingsError if there is none, or it does not give the classes.
         """
-        sample = self.datasets.tasks.inputs(np.zeros(1, np.int64), CPU)
+        sample = self.source.dataset.inputs(np.zeros(1, np.int64), CPU)
         found = last_linear(self.make(num_classes), sample, named)
         has_bias = f"{found}.bias" in self.head
         if f"{found}.weight" not in self.head:
@@ -79,8 +85,8 @@ class Architecture(ABC):
 class BuiltArchitecture(Architecture):
     """A network of this package by its name, or of a user's own by its place."""
 
-    def __init__(self, name: str, norm: str, datasets: Datasets, seed: int) -> None:
-        super().__init__(name, datasets, seed)
+    def __init__(self, name: str, norm: str, source: Source, seed: int) -> None:
+        super().__init__(name, source, seed)
         self.norm = norm
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
@@ -98,10 +104,9 @@ class BuiltArchitecture(Architecture):
         """Return the settings `model` and `norm`."""
         return {"model": self.name, "norm": self.norm}
 
-    @property
-    def files(self) -> Sequence[str]:
-        """The place of the model, if it is a user's own."""
-        return (self.name,)
+    def identity(self) -> Mapping[str, Any]:
+        """Return these settings, and the content of a user's own file."""
+        return {**self.about(), "contents": contents([self.name])}
 
 
 @functools.lru_cache(maxsize=16)

@@ -15,7 +15,6 @@ from coprefl_flwr.federation import Work
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.pretraining import Pretraining
 
 MOST_ROUNDS = 100_000
@@ -31,11 +30,10 @@ class Cost(NamedTuple):
 
 def works(made: Pretraining) -> list[tuple[Phase, RoundStrategy, Work]]:
     """Return each phase of a pre-training with its strategy, and what a round of it works on."""
-    populations = made.study.populations
-    sizes = [len(client.train) for client in populations.population(PRETRAINING).clients]
+    sizes = [len(client.train) for client in made.population.clients]
 
     def server(whose: str) -> ServerData:
-        return ServerData(nn.Identity(), populations.samples_of(whose))  # Only its size counts.
+        return ServerData(nn.Identity(), made.clients.samples_of(whose))  # Only its size counts.
 
     return [
         (phase, strategy, Work(phase.training.participants, sizes, phase.training, phase.options))

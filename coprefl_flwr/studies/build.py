@@ -1,25 +1,27 @@
 """Settings become a study here alone; whoever runs or takes part in one gets it here."""
 
+import contextlib
 import functools
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import yaml
 from flwr.serverapp import Grid
 
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.progress import Progress, quiet_flower
-from coprefl_flwr.files import expanded, remove_named
+from coprefl_flwr.files import expanded, remove_named, write_atomically
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value, declared
-from coprefl_flwr.studies import populations
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
-from coprefl_flwr.studies.method import NO_METHODS, START, Method
+from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
 from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalSettings, personal_data
-from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
     TrainingSettings,
@@ -27,13 +29,17 @@ from coprefl_flwr.studies.phases import (
     one_phase,
     read_phase,
 )
-from coprefl_flwr.studies.populations import TaskSettings
-from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import RunSettings, check_folders, run_stage
-from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import Study, StudyFolder, own_folder, with_run_name
+from coprefl_flwr.studies.sources import DividedSource, Spread
+from coprefl_flwr.studies.stage import RunSettings, check_folders
+from coprefl_flwr.studies.starts import comparison
+from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.study import SETTINGS, Study, check_place, run, with_run_name
+from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.tasks import Downstream
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -45,6 +51,16 @@ REFUSED = {
     "clients": "how many a personalised study has is personal-clients",
 }
 """Settings that a personalised study does not heed, and why."""
+
+OF_TASK_DATA = (
+    "tasks",
+    "task-classes",
+    "task-clients",
+    "task-partition",
+    "task-alpha",
+    "task-train-fraction",
+)
+"""Settings of the tasks by which their data is drawn."""
 
 HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""
@@ -66,35 +82,113 @@ def _built(settings: Settings, _: tuple[str, ...], __: Path) -> Study:
     return personalised(settings) if settings.study == PERSONALISED else starts(settings)
 
 
-def starts(settings: Settings) -> Starts:
+def starts(settings: Settings) -> Study:
     """Return the study of starting models that settings describe."""
     _not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
-    run, data = settings.part(RunSettings), settings.part(DataSettings)
-    tasks = settings.part(TaskSettings)
+    of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+    of_tasks, config = settings.part(TaskSettings), settings.to_config()
     training, short = settings.part(TrainingSettings), dict(settings.short)
-    clients = populations.populations(data, tasks, run.seed)
-    architecture = BuiltArchitecture(settings.model, settings.norm, clients.datasets, run.seed)
     settings.method.check([RANDOM, *with_role(PRETRAINING)])
-    made = [start_of(one, training, dict(settings.short)) for one in settings.method]
-    of_tasks = task_training(tasks, training)
-    chosen = one_phase("task-method", tasks.task_method)
-    task_phase, head_phase = read_phase("task-method", chosen, TASK, of_tasks, short), None
-    if tasks.head not in NO_METHODS:
-        head_phase = read_phase("head", one_phase("head", tasks.head), HEAD, of_tasks, short)
+    clients, tasks = populations(data, of_tasks, of_run.seed)
+    architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
+    made = [
+        Pretraining(
+            start_of(method, training, short),
+            clients,
+            architecture,
+            of_run,
+            keeps_head=of_tasks.head == KEEP,
+            test_every=data.test_every,
+            settings=config,
+        )
+        for method in settings.method
+    ]
+    how = downstream(of_tasks, training, short, ClientMetrics(of_run.client_metrics))
     phases = [phase for start in made for phase in start.phases]
-    check_all_used(short, [*phases, task_phase, *([head_phase] if head_phase else [])])
-    return Starts(
-        clients,
-        architecture,
-        made,
-        tasks,
-        task_phase,
-        run,
-        ClientMetrics(run.client_metrics),
-        _root(settings),
-        settings.to_config(),
-        settings.run_name or "run",
-        head_phase=head_phase,
+    check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
+    if len(tasks):
+        how.trained.check_aggregation("task-method", of_tasks.task_clients)
+    stages = comparison(made, tasks, how, start_loss=of_tasks.start_loss)
+    return Study(stages, config, _root(settings))
+
+
+def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> tuple[Clients, Tasks]:
+    """Return the clients of the pre-training and of the tasks, which load data when asked for it.
+
+    They are held once per process for the last dozens of settings. Where a file of the user's own
+    has changed, they are made anew.
+    """
+    of_tasks = {key: one for key, one in values_of(tasks).items() if key in OF_TASK_DATA}
+    return _populations(data, tuple(of_tasks.items()), seed, texts_of(values_of(data) | of_tasks))
+
+
+@functools.lru_cache(maxsize=64)
+def _populations(
+    data: DataSettings, tasks: tuple[tuple[str, Any], ...], seed: int, _: tuple[str, ...]
+) -> tuple[Clients, Tasks]:
+    datasets, of_tasks = Datasets(data, seed), dict(tasks)
+    spread = Spread(
+        clients=data.clients,
+        scheme=data.partition,
+        alpha=data.alpha,
+        classes_per_client=data.classes_per_client,
+        min_samples=data.min_samples,
+    )
+    clients = Clients(
+        DividedSource(datasets, 0),
+        spread,
+        seed,
+        server_reserve=data.server_reserve,
+        server_share=data.server_share,
+        tested=bool(data.test_every),
+    )
+    spread_of_tasks = replace(
+        spread,
+        clients=of_tasks["task-clients"],
+        scheme=of_tasks["task-partition"],
+        alpha=of_tasks["task-alpha"],
+    )
+    made = Tasks(
+        DividedSource(datasets, 1),
+        of_tasks["tasks"],
+        of_tasks["task-classes"],
+        spread_of_tasks,
+        of_tasks["task-train-fraction"],
+        seed,
+        {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},
+    )
+    return clients, made
+
+
+def downstream(
+    tasks: TaskSettings,
+    training: TrainingSettings,
+    short: Mapping[str, Value],
+    metrics: ClientMetrics,
+) -> Downstream:
+    """Return how tasks are run: by plain SGD (CoPreFL, appendix B.3), with these methods."""
+    of_tasks = TrainingSettings(
+        rounds=max(tasks.task_rounds, 1),
+        participants=tasks.task_clients,
+        local_steps=tasks.task_local_steps,
+        local_epochs=tasks.task_local_epochs,
+        batch_size=training.batch_size,
+        learning_rate=tasks.task_learning_rate,
+        precision=training.precision,
+    )
+    chosen = one_phase("task-method", tasks.task_method)
+    trained, head = read_phase("task-method", chosen, TASK, of_tasks, short), None
+    if tasks.head not in NO_METHODS:
+        head = read_phase("head", one_phase("head", tasks.head), HEAD, of_tasks, short)
+    return Downstream(
+        trained,
+        tasks.task_rounds,
+        head,
+        keeps_head=tasks.head == KEEP,
+        head_layer=tasks.head_layer,
+        evaluate_every=tasks.task_evaluate_every,
+        diagnostics=tasks.diagnostics,
+        metrics=metrics,
     )
 
 
@@ -108,44 +202,26 @@ def start_of(method: Method, training: TrainingSettings, short: Mapping[str, Val
     return Start(name, label, phases)
 
 
-def task_training(tasks: TaskSettings, training: TrainingSettings) -> TrainingSettings:
-    """Return how clients of the tasks train: plain SGD (CoPreFL, appendix B.3)."""
-    return TrainingSettings(
-        rounds=max(tasks.task_rounds, 1),
-        participants=tasks.task_clients,
-        local_steps=tasks.task_local_steps,
-        local_epochs=tasks.task_local_epochs,
-        batch_size=training.batch_size,
-        learning_rate=tasks.task_learning_rate,
-        precision=training.precision,
-    )
-
-
-def personalised(settings: Settings) -> Personalised:
+def personalised(settings: Settings) -> Study:
     """Return the personalised study of settings; refuses those that such a study does not heed."""
     for key, why in REFUSED.items():
         _not_set(settings, [key], why)
     unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
     _not_set(settings, unheeded, "a personalised study does not heed it")
-    run, data = settings.part(RunSettings), settings.part(DataSettings)
-    personal = settings.part(PersonalSettings)
-    training, short = settings.part(TrainingSettings), dict(settings.short)
+    of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+    training, config = settings.part(TrainingSettings), settings.to_config()
     settings.method.check(list(with_role(PERSONALISED)))
-    phases = {str(one): _personal_phase(one, training, settings) for one in settings.method}
-    check_all_used(short, list(phases.values()))
-    return Personalised(
-        personal,
-        personal_data(personal, data, run.seed, training.precision),
-        settings.method,
-        phases,
-        (settings.model, settings.norm),
-        data.test_every,
-        run,
-        ClientMetrics(run.client_metrics),
-        _root(settings),
-        settings.to_config(),
-        settings.run_name or "run",
+    phases = {method: _personal_phase(method, training, settings) for method in settings.method}
+    check_all_used(dict(settings.short), list(phases.values()))
+    of_clients = personal_data(
+        settings.part(PersonalSettings), data, of_run.seed, training.precision
     )
+    model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
+    stages = [
+        PersonalStage(method, phase, of_clients, model, data.test_every, of_run, metrics, config)
+        for method, phase in phases.items()
+    ]
+    return Study(stages, config, _root(settings))
 
 
 def _personal_phase(method: Method, training: TrainingSettings, settings: Settings) -> Phase:
@@ -179,17 +255,18 @@ def run_study(grid: Grid, settings: Settings) -> Path:
     can be resumed.
     """
     settings = with_run_name(settings)
-    study = build(settings)
+    study, option = build(settings), f"run-name = {settings.run_name}"
     study.check()
-    store = StudyFolder(study.root / settings.run_name)
+    store = Store(study.root / settings.run_name, Layout.PATH)
+    check_place("output-dir", store.root)
     check_folders(study.stages, store)
-    with own_folder(settings):
+    with store.owned(option):
+        write_atomically(store.root / SETTINGS, yaml.safe_dump(settings.to_config()).encode())
         logger.info("results go to %s", store.root)
-        progress = Progress()
-        progress.add((stage.kind, stage.rounds) for stage in study.stages)
-        with quiet_flower():
-            for stage in study.stages:
-                run_stage(stage, grid, store, progress)
-        remove_named(store.root / "features", FEATURE_FILE)
+        run(study, grid, store, run_name=settings.run_name)
+        for key in {stage.features() for stage in study.stages} - {""}:
+            remove_named(store.shared(key), FEATURE_FILE)
+            with contextlib.suppress(OSError):  # It holds others, of settings before these.
+                store.shared(key).parent.rmdir()
         write_results(study, store, store.root)
         return store.root

@@ -22,9 +22,9 @@ from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import portable
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.budgets import works
-from coprefl_flwr.studies.personalised import PersonalStage, adam
+from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import Phase, TrainingSettings
-from coprefl_flwr.studies.populations import PRETRAINING, ClientData, Populations
+from coprefl_flwr.studies.populations import ClientData
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.start_loss import StartLoss
@@ -60,10 +60,10 @@ def counts_of(stage: Stage) -> Counts:
 
 @counts_of.register
 def _(stage: Pretraining) -> Counts:
-    study, outputs = stage.study, 0.0
-    size = _model_size(stage, study.architecture.num_classes)
-    if stage.phases and study.data.test_every:
-        outputs += _times(stage.rounds, study.data.test_every) * _of_test_part(study.populations)
+    test_every, outputs = stage.test_every, 0.0
+    size = _model_size(stage, stage.architecture.num_classes)
+    if stage.phases and test_every:
+        outputs += _times(stage.rounds, test_every) * len(stage.clients.test_samples())
     if stage.phases and stage.run.stop_at_loss is not None:
         outputs += _times(stage.rounds, stage.run.stop_check_every) * _held(_clients(stage))
     phases = [
@@ -75,25 +75,23 @@ def _(stage: Pretraining) -> Counts:
 
 @counts_of.register
 def _(stage: Task) -> Counts:
-    study, tasks = stage.study, stage.study.tasks
-    clients = study.populations.population(stage.population).clients
-    size = _model_size(stage.made, tasks.task_classes)
-    evaluated = _times(stage.rounds, tasks.task_evaluate_every or stage.rounds) * _tested(clients)
+    how, clients = stage.how, stage.population.clients
+    size = _model_size(stage.made, stage.tasks.classes)
+    evaluated = _times(stage.rounds, how.evaluate_every or stage.rounds) * _tested(clients)
     head = Counts(outputs=_held(clients), sent=len(clients) * size, disk=ROUND_BYTES)
     return total(
         [
-            _of_all(stage.trained, stage.trained.training, clients, size, tasks.task_rounds),
+            _of_all(how.trained, how.trained.training, clients, size, how.rounds),
             Counts(outputs=evaluated),
-            head if stage.head else Counts(),
+            head if how.head else Counts(),
         ]
     )
 
 
 @counts_of.register
 def _(stage: Diagnosis) -> Counts:
-    study = stage.of.study
-    clients = study.populations.population(stage.of.population).clients
-    work = Work(len(clients), [len(one.train) for one in clients], stage.of.trained.training)
+    clients = stage.of.population.clients
+    work = Work(len(clients), [len(one.train) for one in clients], stage.of.how.trained.training)
     held = _held(clients)
     products = 3 * HESSIAN_PRODUCTS * min(held, HESSIAN_SAMPLES)
     return Counts(
@@ -111,18 +109,17 @@ def _(stage: StartLoss) -> Counts:
 
 @counts_of.register
 def _(stage: PersonalStage) -> Counts:
-    study, clients = stage.study, stage.study.data.images
-    size = serialised(study.first_arrays(stage.start))
-    evaluated = _times(stage.rounds, study.test_every or stage.rounds) * _tested(clients)
-    trained = _of_all(stage.of, adam(stage.of.training), clients, size, stage.rounds)
-    own = serialised(study.network(stage.start).arrays) * len(clients)
+    clients, size = stage.data.images, serialised(stage.first_arrays())
+    evaluated = _times(stage.rounds, stage.test_every or stage.rounds) * _tested(clients)
+    trained = _of_all(stage.of, stage.training, clients, size, stage.rounds)
+    own = serialised(stage.network.arrays) * len(clients)
     stateful = issubclass(stage.of.algorithm.client_class, StatefulClient)
     return total([trained, Counts(outputs=evaluated, disk=size + stateful * own)])
 
 
 def counts_of_features(stage: PersonalStage) -> Counts:
     """Return what a personalised stage's features take, made once for all that train on them."""
-    data = stage.study.data
+    data = stage.data
     held = _held(data.images) + _tested(data.images)
     outputs = held if data.networks else 0
     return Counts(outputs=outputs, disk=4 * held * math.prod(data.input_shape))
@@ -155,7 +152,7 @@ def _of_all(
 
 
 def _model_size(made: Pretraining, classes: int) -> int:
-    architecture = made.study.architecture
+    architecture = made.architecture
     assert isinstance(architecture, BuiltArchitecture)
     return _size(architecture.name, classes, architecture.input_shape, architecture.norm)
 
@@ -166,7 +163,7 @@ def _size(model: str, classes: int, shape: tuple[int, ...], norm: str) -> int:
 
 
 def _clients(made: Pretraining) -> Sequence[ClientData]:
-    return made.study.populations.population(PRETRAINING).clients
+    return made.population.clients
 
 
 def _held(clients: Sequence[ClientData]) -> int:
@@ -175,11 +172,6 @@ def _held(clients: Sequence[ClientData]) -> int:
 
 def _tested(clients: Sequence[ClientData]) -> int:
     return sum(len(client.test or ()) for client in clients)
-
-
-@functools.lru_cache(maxsize=8)
-def _of_test_part(populations: Populations) -> int:
-    return len(populations.test_samples())
 
 
 def _times(rounds: int, every: int) -> int:
@@ -207,18 +199,21 @@ class Computing(NamedTuple):
 def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
-        study, own, shape = stage.study, adam(stage.of.training), stage.study.data.input_shape
+        settings, own, shape = stage.data.settings, stage.training, stage.data.input_shape
         head = f"a {stage.of.algorithm.client_class.network} head"
-        model = study.model[0] if study.personal.from_scratch else head
-        name = _named(model, study.personal.head_norm or "batch", shape, own)
-        return Computing(name, lambda: study.network(stage.start).module, shape, own)
+        model = stage.model[0] if settings.from_scratch else head
+        name = _named(model, settings.head_norm or "batch", shape, own)
+        return Computing(name, lambda: stage.network.module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartLoss)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made
-    architecture, source = made.study.architecture, made.study.populations.datasets.pretraining
+    architecture, source = made.architecture, made.architecture.source.dataset
     assert isinstance(architecture, BuiltArchitecture)
-    phase = made.phases[0] if made.phases else made.study.task_phase
-    training = phase.training if phase else TrainingSettings()
+    training = TrainingSettings()
+    if made.phases:
+        training = made.phases[0].training
+    elif isinstance(of, Task):
+        training = of.how.trained.training
     name = _named(architecture.name, architecture.norm, source.shape, training)
     text = source if isinstance(source, TextDataset) else None
     return Computing(name, architecture.make, source.shape, training, text)
@@ -226,7 +221,7 @@ def computing(stage: Stage) -> Computing:
 
 def computing_features(stage: PersonalStage) -> Computing:
     """Return the backbones that make a personalised stage's features; pixels are only kept."""
-    data = stage.study.data
+    data = stage.data
     if not data.networks:
         return computing(stage)
     shape = data.domains[0].images.shape

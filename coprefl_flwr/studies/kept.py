@@ -18,7 +18,7 @@ from coprefl_flwr.report.results import checked_round
 logger = logging.getLogger("flwr.coprefl")
 
 RESULT, CHECKPOINT, SECONDS = "result.json", "checkpoint.safetensors", "seconds.json"
-ABOUT = "model.json"
+ABOUT, MADE_OF = "model.json", "made-of.json"
 
 
 def write_result(

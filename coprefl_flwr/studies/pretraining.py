@@ -5,10 +5,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from flwr.client import NumPyClient
 from torch import nn
 
 from coprefl_flwr import checksums, plugins
@@ -16,6 +17,7 @@ from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import PRETRAINING_KIND
 from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
@@ -25,16 +27,21 @@ from coprefl_flwr.models.origin import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
-from coprefl_flwr.studies import populations as clients_of
-from coprefl_flwr.studies.identity import contents, hash_of, hash_of_file, values_of
+from coprefl_flwr.studies.architecture import Architecture
+from coprefl_flwr.studies.identity import hash_of, hash_of_file
 from coprefl_flwr.studies.kept import read_about
-from coprefl_flwr.studies.method import KEEP, folder_of
+from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.stage import Stage, Store, read_result
-from coprefl_flwr.studies.study import made_by
-
-if TYPE_CHECKING:
-    from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.populations import PRETRAINING, Clients, Population
+from coprefl_flwr.studies.provenance import made_by
+from coprefl_flwr.studies.stage import (
+    STATES,
+    ClientFolders,
+    RunSettings,
+    Store,
+    TrainingStage,
+    read_result,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,16 +69,49 @@ class Start:
     strategy: RoundStrategy | None = None
 
 
-class Pretraining(Stage):
-    """The pre-training of a starting model, which it leaves."""
+class Pretraining(TrainingStage):
+    """The pre-training of a starting model, which it leaves.
+
+    Parameters
+    ----------
+    start : Start
+        How the starting model is made.
+    clients : Clients, optional
+        Its clients; not set for weights that are given.
+    architecture : Architecture
+        The network.
+    run : RunSettings
+        How rounds are run.
+    keeps_head : bool
+        Whether tasks begin with the model's own last layer.
+    test_every : int
+        Rounds between tests on the dataset's own test part, which no client holds; 0: no test.
+    settings : Mapping[str, Any]
+        What is written beside the model: the settings that all was made of.
+    open_ended : bool
+        Whether it keeps its last checkpoint, so that it can go on with more rounds.
+    """
 
     kind, phase, measures = PRETRAINING_KIND, "pretraining", False
 
-    def __init__(self, study: "Starts", start: Start) -> None:
-        self.study, self.how, self.phases = study, start, start.phases
-        self.name = start.label
+    def __init__(
+        self,
+        start: Start,
+        clients: Clients | None,
+        architecture: Architecture,
+        run: RunSettings,
+        *,
+        keeps_head: bool = False,
+        test_every: int = 0,
+        settings: Mapping[str, Any] | None = None,
+        open_ended: bool = False,
+    ) -> None:
+        self.how, self.phases, self.name = start, start.phases, start.label
+        self._clients, self.architecture = clients, architecture
+        self.keeps_head, self.test_every = keeps_head, test_every
+        self.settings, self.open_ended = settings or {}, open_ended
         for phase in self.phases:
-            wanted, most = phase.training.participants, study.data.clients
+            wanted, most = phase.training.participants, self.clients.number
             if wanted > most:
                 raise SettingsError(
                     f"method, {start.name}: participants = {wanted}: must be at most "
@@ -79,12 +119,12 @@ class Pretraining(Stage):
                 )
             phase.check_aggregation("method", wanted)
             try:
-                phase.training.wrapped_clients(study.run.seed, most)
+                phase.training.wrapped_clients(run.seed, most)
             except SettingsError as error:
                 raise SettingsError(f"method, {start.name}: {error}", *error.keys) from error
         rounds = [phase.training.rounds for phase in self.phases]
         title, path = f"pre-training {self.name}", f"starts/{folder_of(self.name)}"
-        super().__init__(study.run, title, path, start.name, sum(rounds))
+        super().__init__(run, title, path, start.name, sum(rounds))
         self.switch = rounds[0] if len(rounds) > 1 else 0
 
     @property
@@ -101,7 +141,7 @@ class Pretraining(Stage):
         """Make the strategy of all phases."""
         if self.how.strategy:
             given = copy.deepcopy(self.how.strategy)
-            given.population, given.clients = clients_of.PRETRAINING, self.study.data.clients
+            given.population, given.clients = PRETRAINING, self.clients.number
             given.evaluate_every = 0  # What a start is worth, tasks say.
             return given
         made = self.strategies()
@@ -112,11 +152,8 @@ class Pretraining(Stage):
 
     def strategies(self, server: ServerDataOf | None = None) -> list[RoundStrategy]:
         """Make the strategy of each phase; `server` gives the study's own data, or others."""
-        study = self.study
-        run = self.run.of_strategy(
-            clients_of.PRETRAINING, run_name=study.run_name, clients=study.data.clients
-        )
-        server, made = server or study.server_data, []
+        run = self.run.of_strategy(PRETRAINING, clients=self.clients.number)
+        server, made = server or self.server_data, []
         for phase in self.phases:
             run["participants"] = phase.training.participants
             made.append(phase.strategy(server, **run))
@@ -134,22 +171,81 @@ class Pretraining(Stage):
         given = self.how.given
         if isinstance(given, nn.Module):
             return model_arrays(given)
-        network = self.study.architecture.of_pretraining()
+        network = self.architecture.of_pretraining()
         if given is not None:
-            return arrays_from(given, network, self.run.seed, needs_head=self._keeps_head)
+            return arrays_from(given, network, self.run.seed, needs_head=self.keeps_head)
         first = self.phases[0].algorithm.strategy_class if self.phases else RoundStrategy
         return first.initial(network)
 
+    def server_data(self, whose: str) -> ServerData:
+        """Return what is computed on at the server (see `Clients.samples_of`)."""
+        return ServerData(self.architecture.make(), self.clients.samples_of(whose))
+
+    def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
+        """Return a client of the round's phase, wrapped if it was drawn for that."""
+        phase = self.phase_of(server_round)
+        module = self.architecture.shared(len(self.population.classes))
+        # In the run's folder: any node may run any client, so they share a file system.
+        state = ClientState(folders.states)
+        client = phase.client(self.population.clients[client_id], module, {"state": state})
+        drawn = self._wrapped_clients(phase)
+        return phase.training.wrapped(client) if client_id in drawn else client
+
+    def _wrapped_clients(self, phase: Phase) -> frozenset[int]:
+        return phase.training.wrapped_clients(self.run.seed, self.clients.number)
+
     @property
-    def _keeps_head(self) -> bool:
-        return self.study.tasks.head == KEEP
+    def has_clients(self) -> bool:
+        """Whether it has clients: weights that are given need none."""
+        return self._clients is not None
+
+    @property
+    def clients(self) -> Clients:
+        """Its clients."""
+        if self._clients is None:
+            raise SettingsError(f"start {self.start!r}: it has no clients")
+        return self._clients
+
+    @property
+    def population(self) -> Population:
+        """What its clients hold."""
+        return self.clients.population
 
     def check(self) -> None:
+        """Raise a SettingsError if its data, weights or clients cannot be had as set."""
+        _ = self.architecture.head
+        fewest = min(len(client.train) for client in self.population.clients)
+        self.check_weights()
+        first = 1
+        for phase in self.phases:
+            self._check_server_data(phase)
+            # Better now than in a round.
+            phase.algorithm.check_samples(fewest, phase.options)
+            if drawn := self._wrapped_clients(phase):
+                self.client(min(drawn), first, ClientFolders(Path(STATES), Path()))
+            first += phase.training.rounds
+
+    def _check_server_data(self, phase: Phase) -> None:
+        """Raise a SettingsError if a method would find less data at the server than it needs."""
+        clients, participants = self.clients, phase.training.participants
+        held = len(clients.server)
+        needed = phase.algorithm.strategy_class.server_samples_needed(participants)
+        if phase.algorithm.uses_server_data and held < needed:
+            parts = needed == participants > 1
+            why = f" ({needed} participants, a part for each)" if parts else ""
+            share, reserve = clients.server_share, clients.server_reserve
+            problem = (
+                f"server-share = {share}, server-reserve = {reserve}: the server has {held} "
+                f"samples, and {self.start} needs at least {needed}{why}"
+            )
+            raise SettingsError(problem, "server-share", "server-reserve")
+
+    def check_weights(self) -> None:
         """Raise a SettingsError if weights that are given are not the network's."""
         if self.how.given is None:
             return
-        network = self.study.architecture.make()
-        of_head = frozenset() if self._keeps_head else self.study.architecture.head
+        network = self.architecture.make()
+        of_head = frozenset() if self.keeps_head else self.architecture.head
         try:
             with_fresh_head(self.weights(), network, of_head)
         except SettingsError as error:
@@ -157,19 +253,19 @@ class Pretraining(Stage):
 
     def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
         """Write the starting model, and how it was made."""
-        datasets, architecture = self.study.populations.datasets, self.study.architecture
-        source, pixels = datasets.pretraining, {}
-        if isinstance(source, ImageDataset):  # How they were normalised; texts have none.
-            pixels = {"pixel-mean": source.mean.tolist(), "pixel-std": source.std.tolist()}
+        architecture, pixels = self.architecture, {}
+        dataset = architecture.source.dataset
+        if isinstance(dataset, ImageDataset):  # How they were normalised; texts have none.
+            pixels = {"pixel-mean": dataset.mean.tolist(), "pixel-std": dataset.std.tolist()}
         about = {
             "start": self.start,
             "phases": [phase.about() for phase in self.phases],
             **architecture.about(),
             "num-classes": architecture.num_classes,
             "input-shape": list(architecture.input_shape),
-            "classes": datasets.class_names,
+            "classes": architecture.source.class_names,
             **pixels,
-            "settings": self.study.config,
+            "settings": self.settings,
             **made_by(),
         }
         save_model(folder, arrays, about)
@@ -177,14 +273,13 @@ class Pretraining(Stage):
 
     def tester(self) -> EvaluateFn | None:
         """Return what tests the model on the dataset's own test part, when that is due."""
-        every, checked = self.study.data.test_every, self.run.stop_check_every
+        every, checked = self.test_every, self.run.stop_check_every
         wanted = self.run.stop_at_loss
         test = clients = None
         if every:
-            module = self.study.architecture.make()
-            test = ServerData(module, self.study.populations.test_samples())
+            test = ServerData(self.architecture.make(), self.clients.test_samples())
         if wanted is not None:
-            clients = self.study.server_data("clients")
+            clients = self.server_data("clients")
 
         def measure(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             model, last = from_record(arrays, copy=False), server_round == self.rounds
@@ -237,7 +332,7 @@ class Pretraining(Stage):
 
     def loss(self, arrays: Arrays) -> float:
         """Return the mean loss over all training samples of all clients, in eval mode."""
-        return self.study.server_data("clients").evaluate(arrays)["loss"]
+        return self.server_data("clients").evaluate(arrays)["loss"]
 
     def reached(self, loss: float) -> bool:
         """Tell whether a loss is one to stop at."""
@@ -247,39 +342,35 @@ class Pretraining(Stage):
         """Tell whether the loss to stop at was reached in a round in which it was checked."""
         return self.reached(report.metrics.get(f"server-{START_LOSS}", math.inf))
 
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the model depends on; rounds that may become more do not count."""
+        phases = [phase.identity() for phase in self.phases]
+        if self.open_ended and phases:
+            del phases[-1]["rounds"]
+        found = {
+            "method": phases,
+            "network": self.architecture.identity(),
+            "seed": self.run.seed,
+            "min-replies": self.run.min_replies,
+        }
+        if self._clients is not None:
+            found |= {"clients": self.clients.identity(), "test-every": self.test_every}
+        if self.run.stop_at_loss is not None and self.phases:
+            found["stop"] = [self.run.stop_at_loss, self.run.stop_check_every]
+        if isinstance(self.how.given, nn.Module):
+            found["weights"] = checksums.of_arrays(self.weights())
+        elif self.how.given is not None:
+            found["weights"] = _origin(self.how.given)
+        return found
+
     @property
     def key(self) -> str:
         """Return the model's methods and a hash."""
-        of_classes = ("downstream-classes", "pretraining-classes", "allow-class-overlap")
-        of_tasks = ("task-dataset", "task-reserve", "downstream-domains")
-        study, data = self.study, self.study.data
-        pretraining, downstream = study.populations.datasets.classes
-        every = values_of(data)
-        unheeded = ("data-dir", *of_classes, *of_tasks)
-        found = {key: one for key, one in every.items() if key not in unheeded}
-        found |= study.architecture.about()
-        if data.task_reserve:  # Then some samples are kept for the tasks.
-            found |= {key: every[key] for key in of_tasks} | {"downstream": downstream}
-        found |= {
-            "seed": self.run.seed,
-            "min-replies": self.run.min_replies,
-            "classes": pretraining,
-            "contents": contents([data.dataset, data.partition, *study.architecture.files]),
-            # Grey images become colour where those of the tasks' dataset are.
-            "input-shape": study.architecture.input_shape,
-            "phases": [phase.identity() for phase in self.phases],
-        }
-        if self.run.stop_at_loss is not None and self.phases:
-            found |= {"stop-at-loss": self.run.stop_at_loss}
-            found |= {"stop-check-every": self.run.stop_check_every}
-        if isinstance(self.how.given, nn.Module):
-            found["weights"] = checksums.of_arrays(self.weights())
-            return f"{folder_of(self.name)}-{hash_of(found)}"
-        if self.how.given is not None:
-            found["origin"] = _origin(self.how.given)
-            return f"{folder_of(Path(self.start).name)}-{hash_of(found)}"
-        methods = [phase.name for phase in self.phases] or [RANDOM]
-        return "-".join([*methods, hash_of(found)])
+        name = "-".join([phase.name for phase in self.phases] or [RANDOM])
+        if self.from_elsewhere:
+            module = isinstance(self.how.given, nn.Module)
+            name = folder_of(self.name if module else Path(self.start).name)
+        return f"{name}-{hash_of(self.identity())}"
 
 
 def _origin(name: str) -> dict[str, str]:

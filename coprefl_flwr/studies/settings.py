@@ -19,8 +19,8 @@ from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
-from coprefl_flwr.studies.populations import TaskSettings
 from coprefl_flwr.studies.stage import RunSettings
+from coprefl_flwr.studies.task_settings import TaskSettings
 
 Group = TypeVar("Group")
 
@@ -47,11 +47,14 @@ class FolderSettings:
         "methods to compare, separated by spaces; each may have settings of its own as in "
         "`coprefl:gamma=0.25,rounds=20`, and `cyclic+fedavg` is one after the other",
     )
-    run_name: str = option("", "name of the run and of its folder; not set: date and time")
+    run_name: str = option(
+        "",
+        "name of the run and of its folder; a run of the same name goes on where it stopped; not "
+        "set: date and time",
+    )
     output_dir: str = option(
         "outputs", "folder that holds the runs' folders; relative to where the SuperLink started"
     )
-    resume: bool = option(False, "go on with the run `run-name` where it stopped")
 
     def __post_init__(self) -> None:
         """Check each value, and that the run's name can name a folder."""
@@ -59,8 +62,6 @@ class FolderSettings:
         if not re.fullmatch(r"([A-Za-z0-9_][A-Za-z0-9._-]*)?", self.run_name):
             allowed = "must be letters, digits, '_', '-' and '.', as it names a folder"
             raise SettingsError(f"run-name = {self.run_name!r}: {allowed}", "run-name")
-        if self.resume and not self.run_name:
-            raise SettingsError("resume = true: needs the run-name of the run to go on with")
 
 
 @dataclass(frozen=True, kw_only=True)

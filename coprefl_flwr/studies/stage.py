@@ -17,13 +17,13 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from flwr.app import ConfigRecord
+from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
@@ -97,34 +97,33 @@ class RunSettings:
         return own | {"evaluate_every": 0} | changes
 
 
-class Checkpoints(Enum):
-    """How long a store keeps the checkpoint of a stage."""
-
-    NONE = "not at all"
-    UNTIL_DONE = "until the stage is done"
-    ALWAYS = "also then, so that it can go on with more rounds"
-
-
 class Store(Protocol):
-    """Where stages lie."""
+    """Where stages lie (see `studies.store`)."""
 
     @property
-    def checkpoints(self) -> Checkpoints:
-        """How long checkpoints are kept."""
+    def checkpoints(self) -> bool:
+        """Whether stages under way leave checkpoints."""
 
     @property
     def base(self) -> Path:
-        """The folder from which clients count: it is theirs to know, and no message's to say."""
+        """The folder from which clients count."""
 
     def folder(self, stage: "Stage") -> Path:
         """Return the folder of a stage."""
 
     def shared(self, key: str) -> Path:
-        """Return the folder of what several stages share, by a hash of what it depends on."""
+        """Return the folder of what several stages share."""
+
+
+class ClientFolders(NamedTuple):
+    """Where clients of this process find files: those of their stage's states, and features."""
+
+    states: Path
+    features: Path
 
 
 class Stage(ABC):
-    """One method on one population, ready to run; each kind of stage is a subclass.
+    """A step of a study that leaves a result; each kind of stage is a subclass.
 
     Parameters
     ----------
@@ -135,31 +134,95 @@ class Stage(ABC):
     start : str
         What its rows and rounds call it: the starting model, or the personalised method.
     rounds : int
-        Rounds of all phases; 0 for a model that is not trained.
+        Rounds of all phases; 0 where nothing is trained.
     """
 
     kind: ClassVar[str]
     """What it has the pace of, for the time that is left."""
     phase: ClassVar[str]
     """What its rounds say that it is."""
-    measures: ClassVar[bool] = True
+    measures: ClassVar[bool] = False
     """Whether it leaves a row per client."""
-    timed: ClassVar[bool] = False
-    """Whether it leaves how long its rounds took."""
+    phases: Sequence[Phase] = ()
+    """The methods that it trains by, one after the other."""
+    open_ended: bool = False
+    """Whether it keeps its last checkpoint, so that it can go on with more rounds."""
     task: int | None = None
-    before: int = 0
-    """Rounds that prepare, before those that are counted: the last of them is round 0."""
     switch: int = 0
     """The last round of the first of several phases; 0 for one phase."""
 
-    def __init__(self, run: RunSettings, title: str, path: str, start: str, rounds: int) -> None:
-        self.run, self.title, self.path = run, title, path
-        self.start, self.rounds = start, rounds
+    def __init__(self, title: str, path: str, start: str, rounds: int = 0) -> None:
+        self.title, self.path, self.start, self.rounds = title, path, start, rounds
 
     @property
     @abstractmethod
     def key(self) -> str:
-        """Return its folder in a shared store: a name and a hash of all that it depends on."""
+        """Return its folder in a shared store: a name and a hash of its identity."""
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, Any]:
+        """Return all that its result depends on, by the part: equal identities, equal results."""
+
+    def check(self) -> None:  # noqa: B027
+        """Raise a SettingsError if something cannot be had as set; loads the data."""
+
+    @abstractmethod
+    def make(self, making: "Making") -> None:
+        """Compute the result, and write it into the folder of the stage."""
+
+    def at_once(self) -> int:
+        """Return how many clients work at the same time, at most: of more nodes it has no use."""
+        return 1
+
+    def features(self) -> str:
+        """Return a hash of what its clients' features depend on, "" where they have none."""
+        return ""
+
+    def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
+        """Return what is wrong with the result in its folder, if anything.
+
+        `start_loss` is that of a start over all clients' data, where it was measured.
+        """
+        return None
+
+
+class Making(NamedTuple):
+    """What a stage is made with: a grid of clients, the store, and who is shown its progress."""
+
+    grid: Grid
+    store: Store
+    folder: Path
+    progress: Progress
+    hooks: Sequence[Hook]
+    run_name: str
+
+
+class Measurement(Stage):
+    """A stage that computes a few numbers about a starting model, where the server runs."""
+
+    @abstractmethod
+    def measure(self, store: Store) -> Mapping[str, Any]:
+        """Return the numbers by name: the columns of its one row of rounds."""
+
+    def make(self, making: Making) -> None:
+        """Measure, and write the result."""
+        making.progress.note(self.title)
+        about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
+        write_result(making.folder, [], [{**about, **self.measure(making.store)}])
+
+
+class TrainingStage(Stage):
+    """A method on one population, from arrays that it begins with."""
+
+    measures: ClassVar[bool] = True
+    timed: ClassVar[bool] = False
+    """Whether it leaves how long its rounds took."""
+    before: int = 0
+    """Rounds that prepare, before those that are counted: the last of them is round 0."""
+
+    def __init__(self, run: RunSettings, title: str, path: str, start: str, rounds: int) -> None:
+        super().__init__(title, path, start, rounds)
+        self.run = run
 
     @abstractmethod
     def strategy(self) -> RoundStrategy:
@@ -169,15 +232,11 @@ class Stage(ABC):
     def initial(self, store: Store) -> Arrays:
         """Return the arrays that it begins with."""
 
-    def phase_of(self, server_round: int) -> Phase:
-        """Return the phase that a round belongs to."""
-        raise AssertionError(f"{self.title} has no rounds")
+    def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
+        """Return the client that a message of a round is about."""
+        raise AssertionError(f"{self.title}: its clients are not of this package")
 
-    def at_once(self) -> int:
-        """Return how many clients work at the same time, at most: of more nodes it has no use."""
-        return 1
-
-    def clients(self) -> Sequence[str]:
+    def domains(self) -> Sequence[str]:
         """Return the domain of each client that it measures, "" where there are no domains."""
         return ()
 
@@ -189,10 +248,7 @@ class Stage(ABC):
         return {}
 
     def trouble(self, folder: Path, start_loss: float | None = None) -> Trouble | None:
-        """Return what is wrong with what it came to in its folder, if anything.
-
-        `start_loss` is that of a start over all clients' data, where it was measured.
-        """
+        """Return whether clients, or the last round, ended with a loss that is not finite."""
         result = read_result(folder)
         lost = sum(row["loss"] is None for row in result["rows"])
         if lost:
@@ -201,10 +257,6 @@ class Stage(ABC):
         last = result["rounds"][-1] if result["rounds"] else {}
         return Trouble(DIVERGED) if last.get("loss", 0.0) is None else None
 
-    def features(self) -> str:
-        """Return a hash of what its clients' features depend on, "" where they have none."""
-        return ""
-
     def ends(self, report: RoundReport) -> bool:
         """Tell whether it ends after a round, before all its rounds were run."""
         return False
@@ -212,6 +264,19 @@ class Stage(ABC):
     def tester(self) -> EvaluateFn | None:
         """Return what tests the global model on the server, if anything does."""
         return None
+
+    def make(self, making: Making) -> None:
+        """Train for all rounds; without rounds, keep the arrays that it begins with."""
+        if not self.rounds:
+            making.progress.note(self.title)
+            self.keep(making.folder, self.initial(making.store), {})
+            write_result(making.folder, [], [])
+            return
+        part = making.progress.begin(self.title, self.kind, self.rounds, self.switch)
+        try:
+            _train(self, making._replace(hooks=[*making.hooks, part]))
+        finally:
+            making.progress.end(part)
 
 
 def check_folders(stages: Iterable[Stage], store: Store) -> None:
@@ -223,29 +288,24 @@ def check_folders(stages: Iterable[Stage], store: Store) -> None:
 
 
 def run_stage(
-    stage: Stage, grid: Grid, store: Store, progress: Progress, hooks: Sequence[Hook] = ()
+    stage: Stage,
+    grid: Grid,
+    store: Store,
+    progress: Progress,
+    hooks: Sequence[Hook] = (),
+    run_name: str = "run",
 ) -> None:
     """Run a stage into its folder, unless that is done; a damaged result is made again."""
     folder = store.folder(stage)
-    if store.checkpoints is Checkpoints.ALWAYS:
+    if stage.open_ended:
         _go_on(stage, folder)
-    if settle(stage, folder, store.checkpoints):
+    if settle(stage, folder):
         progress.note(f"{stage.title}  already done", stage.kind, stage.rounds)
         return
-    if stage.rounds:
-        part = progress.begin(stage.title, stage.kind, stage.rounds, stage.switch)
-        try:
-            _train(stage, grid, store, [*hooks, part])
-        finally:
-            progress.end(part)
-        if trouble := stage.trouble(folder):
-            logger.warning("%s: %s", stage.title, trouble)
-    else:
-        progress.note(stage.title)
-        found = stage.keep(folder, stage.initial(store), {})
-        about = {"phase": stage.phase, "start": stage.start, "task": stage.task, "round": 0}
-        write_result(folder, [], [{**about, **found}] if found else [])
-    settle(stage, folder, store.checkpoints)
+    stage.make(Making(grid, store, folder, progress, hooks, run_name))
+    if stage.rounds and (trouble := stage.trouble(folder)):
+        logger.warning("%s: %s", stage.title, trouble)
+    settle(stage, folder)
 
 
 def _go_on(stage: Stage, folder: Path) -> None:
@@ -263,7 +323,7 @@ def _go_on(stage: Stage, folder: Path) -> None:
         (folder / RESULT).unlink()
 
 
-def settle(stage: Stage, folder: Path, checkpoints: Checkpoints = Checkpoints.UNTIL_DONE) -> bool:
+def settle(stage: Stage, folder: Path) -> bool:
     """Put aside what is damaged of a stage's result, else what only its making needed.
 
     Returns whether the stage is done. No other process may be making it.
@@ -272,7 +332,7 @@ def settle(stage: Stage, folder: Path, checkpoints: Checkpoints = Checkpoints.UN
     if not (folder / RESULT).exists():
         return False
     remove_unfinished(folder, below=False)  # Others may be making what lies below it.
-    if checkpoints is Checkpoints.ALWAYS:
+    if stage.open_ended:
         return True
     remove_checkpoint(folder / CHECKPOINT)
     if stage.kind != PERSONAL_KIND:  # There the clients' models are what it is about.
@@ -280,8 +340,10 @@ def settle(stage: Stage, folder: Path, checkpoints: Checkpoints = Checkpoints.UN
     return True
 
 
-def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> None:
-    folder, strategy = store.folder(stage), stage.strategy()
+def _train(stage: TrainingStage, making: Making) -> None:
+    _, store, folder, *_ = making
+    strategy = stage.strategy()
+    strategy.run_name = making.run_name
     checkpoint, seconds = folder / CHECKPOINT, list[float]()
     if not checkpoint.exists():
         remove_named(folder / STATES, VERSION)
@@ -304,18 +366,18 @@ def _train(stage: Stage, grid: Grid, store: Store, hooks: Sequence[Hook]) -> Non
     if stage.features():
         told[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
-        grid,
+        making.grid,
         to_record(stage.initial(store), copy=False),
         stage.rounds,
         stage.run.timeout,
         ConfigRecord(dict(told)),
         ConfigRecord(dict(told)),
         evaluate_fn=stage.tester(),
-        checkpoint=None if store.checkpoints is Checkpoints.NONE else checkpoint,
+        checkpoint=checkpoint if store.checkpoints else None,
         checkpoint_every=stage.run.checkpoint_every,
         resume=checkpoint.exists(),
         stop=stage.ends,
-        hooks=[finish, *hooks],
+        hooks=[finish, *making.hooks],
     )
 
 
@@ -324,17 +386,17 @@ def _name(folder: Path, store: Store) -> str:
     return folder.relative_to(store.base).as_posix()
 
 
-def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]]:
+def client_rows(stage: TrainingStage, evaluation: Replies | None) -> list[dict[str, Any]]:
     """Return a row per client: what the final model is worth to it on its own test samples.
 
     Raises a RunFailedError if a client did not evaluate: metrics over the others would not be
     comparable.
     """
     found = evaluation.clients if evaluation else ()
-    missing = sorted(set(range(len(stage.clients()))) - set(found))
+    missing = sorted(set(range(len(stage.domains()))) - set(found))
     if missing or evaluation is None:
         raise RunFailedError(f"{stage.title}: no evaluation from clients {missing}")
-    metrics, domains = _of_evaluation(stage, evaluation), stage.clients()
+    metrics, domains = _of_evaluation(stage, evaluation), stage.domains()
     return [
         {
             "start": stage.start,
@@ -350,7 +412,9 @@ def client_rows(stage: Stage, evaluation: Replies | None) -> list[dict[str, Any]
     ]
 
 
-def _of_evaluation(stage: Stage, evaluation: Replies) -> Mapping[str, npt.NDArray[np.float64]]:
+def _of_evaluation(
+    stage: TrainingStage, evaluation: Replies
+) -> Mapping[str, npt.NDArray[np.float64]]:
     """Return the metrics of an evaluation; a RunFailedError where a client left the hits out."""
     hits = evaluation.metrics.get("correct")
     if hits is None or np.isnan(hits).any():
@@ -360,7 +424,9 @@ def _of_evaluation(stage: Stage, evaluation: Replies) -> Mapping[str, npt.NDArra
     return evaluation.metrics
 
 
-def round_rows(stage: Stage, history: History, more: Mapping[str, Any]) -> list[dict[str, Any]]:
+def round_rows(
+    stage: TrainingStage, history: History, more: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     """Return a row per round: its metrics, and the clients' accuracy where that was measured."""
     rows, about = [], {"phase": stage.phase, "start": stage.start, "task": stage.task}
     for number, metrics in history.rounds().items():

@@ -1,20 +1,17 @@
 """The stage that measures how much a starting model has learnt: its loss on all clients' data."""
 
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.report.columns import START_LOSS
-from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Stage, Store
+from coprefl_flwr.studies.stage import Measurement, Store
 
 
-class StartLoss(Stage):
+class StartLoss(Measurement):
     """The mean loss of a starting model, with its own head, over all pre-training clients.
 
     Every training sample of every client counts once, in eval mode. It is computed where the
@@ -22,24 +19,21 @@ class StartLoss(Stage):
     Local steps report another loss, that of models which have just been fitted to a client's data.
     """
 
-    kind, phase, measures = TASK_KIND, START_LOSS, False
+    kind, phase = TASK_KIND, START_LOSS
 
     def __init__(self, made: Pretraining) -> None:
         title, path = f"pre-training loss of {made.name}", f"start-losses/{folder_of(made.name)}"
-        super().__init__(made.run, title, path, made.start, rounds=0)
+        super().__init__(title, path, made.start)
         self.made = made
 
-    def strategy(self) -> RoundStrategy:
-        """Return no strategy: nothing is trained."""
-        raise AssertionError("a loss has no rounds")
-
-    def initial(self, store: Store) -> Arrays:
-        """Return the starting model."""
-        return load_saved_model(store.folder(self.made))[0]
-
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Return what was measured."""
+    def measure(self, store: Store) -> Mapping[str, Any]:
+        """Return the loss."""
+        arrays, _ = load_saved_model(store.folder(self.made))
         return {START_LOSS: self.made.loss(arrays)}
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the loss depends on: the model, which says what its clients hold."""
+        return self.made.identity()
 
     @property
     def key(self) -> str:

@@ -1,75 +1,131 @@
 """The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation.checkpoint import State
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.strategies import RoundStrategy, Schedule
-from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.method import KEEP, folder_of
-from coprefl_flwr.studies.phases import PRECISION, Phase
-from coprefl_flwr.studies.populations import task_name
+from coprefl_flwr.studies.client_metrics import ClientMetrics
+from coprefl_flwr.studies.identity import hash_of, values_of
+from coprefl_flwr.studies.method import folder_of
+from coprefl_flwr.studies.phases import Phase
+from coprefl_flwr.studies.populations import Population, Tasks, abridged, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import Stage, Store
-
-if TYPE_CHECKING:
-    from coprefl_flwr.studies.starts import Starts
+from coprefl_flwr.studies.stage import ClientFolders, Measurement, Store, TrainingStage
 
 DIAGNOSIS = "diagnosis"
 """What the row of a diagnosis, in the place of a round's, calls its phase."""
 
-OF_NO_RESULT = ("head-layer", "diagnostics", "start-loss")
-"""Settings of the tasks that do not enter their results, or are told apart otherwise."""
+
+@dataclass(frozen=True)
+class Downstream:
+    """How tasks are run: alike from every starting model.
+
+    Parameters
+    ----------
+    trained : Phase
+        The method.
+    rounds : int
+        Its rounds.
+    head : Phase, optional
+        What computes the last layer, in a round before the others: round 0.
+    keeps_head : bool
+        Whether tasks begin with the starting model's own last layer; else under a fresh one.
+    head_layer : str
+        The name of the last linear layer, for a computed head; "": the `nn.Linear` called last.
+    evaluate_every : int
+        Rounds between evaluations; 0: after the last only.
+    diagnostics : bool
+        Whether each task is diagnosed too.
+    metrics : ClientMetrics
+        Metrics of the user's own, which every client computes.
+    """
+
+    trained: Phase
+    rounds: int
+    head: Phase | None = None
+    keeps_head: bool = False
+    head_layer: str = ""
+    evaluate_every: int = 1
+    diagnostics: bool = False
+    metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what results of a task depend on besides its data and its start."""
+        about: dict[str, Any] = {"rounds": self.rounds, "evaluate-every": self.evaluate_every}
+        if self.head:
+            about["head"] = [self.head.identity(), self.head_layer]
+        return self.of_start() | about | self.metrics.identity()
+
+    def of_start(self) -> dict[str, Any]:
+        """Return what a measurement at the start of a task depends on."""
+        training = self.trained.training
+        return {
+            "method": self.trained.identity(),
+            "training": values_of(training, "rounds", "participants"),
+            "keeps-head": self.keeps_head,
+        }
 
 
-class Task(Stage):
+class Task(TrainingStage):
     """A downstream task from a starting model: what that is worth to each of its clients.
 
-    Where its head is computed, that is a round before the others, round 0.
+    Parameters
+    ----------
+    number : int
+        The task's.
+    made : Pretraining
+        The stage that makes the starting model.
+    tasks : Tasks
+        What the clients of all tasks hold.
+    how : Downstream
+        How it is run.
     """
 
     kind, phase = TASK_KIND, "downstream"
 
     def __init__(
         self,
-        study: "Starts",
         number: int,
         made: Pretraining,
-        trained: Phase,
-        head: Phase | None = None,
+        tasks: Tasks,
+        how: Downstream,
     ) -> None:
         title, path = f"task {number} from {made.name}", f"tasks/{number}/{folder_of(made.name)}"
-        self.trained, self.head, self.before = trained, head, 1 if head else 0
-        super().__init__(study.run, title, path, made.start, self.before + study.tasks.task_rounds)
-        self.study, self.task, self.made = study, number, made
-        self.population = task_name(number)
+        self.made, self.tasks, self.how = made, tasks, how
+        self.task = self.number = number
+        self.architecture, self.phases = made.architecture, [how.trained]
+        self.population_name, self.before = task_name(number), 1 if how.head else 0
+        super().__init__(made.run, title, path, made.start, self.before + how.rounds)
 
     def phase_of(self, server_round: int) -> Phase:
         """Return the phase that a round belongs to: the head's is round 1."""
-        return self.head if self.head and server_round == 1 else self.trained
+        return self.how.head if self.how.head and server_round == 1 else self.how.trained
 
     def strategy(self) -> RoundStrategy:
         """Make the strategy of the tasks, in which all clients take part every round."""
-        tasks = self.study.tasks
+        how = self.how
         run = self.run.of_strategy(
-            self.population,
-            run_name=self.study.run_name,
-            clients=tasks.task_clients,
+            self.population_name,
+            clients=self.at_once(),
             # The comparison is paired: all clients answer, or the round is repeated.
-            min_replies=tasks.task_clients,
-            evaluate_every=tasks.task_evaluate_every or self.rounds,
+            min_replies=self.at_once(),
+            evaluate_every=how.evaluate_every or self.rounds,
         )
-        trained, phase = self.trained.strategy(**run), self.head
+        trained, phase = how.trained.strategy(**run), how.head
         if not phase:
             return trained
-        of_head = self.study.architecture.head_layer(tasks.task_classes, tasks.head_layer)
+        of_head = self.architecture.head_layer(self.tasks.classes, how.head_layer)
         head = phase.algorithm.strategy(phase.options, phase.training, head=of_head, **run)
-        return Schedule([(head, 1), (trained, tasks.task_rounds)]) if tasks.task_rounds else head
+        return Schedule([(head, 1), (trained, how.rounds)]) if how.rounds else head
 
     def initial(self, store: Store) -> Arrays:
         """Return the starting model, with the head that this task begins with."""
@@ -77,86 +133,88 @@ class Task(Stage):
 
     def first(self, start: Arrays) -> Arrays:
         """Return what it begins with: a starting model under the head of all starts, or its own."""
-        tasks = self.study.tasks
-        if tasks.head == KEEP:
+        if self.how.keeps_head:
             return start
-        architecture = self.study.architecture
-        return architecture.with_fresh_head(start, tasks.task_classes, self.population)
+        classes = self.tasks.classes
+        return self.architecture.with_fresh_head(start, classes, self.population_name)
+
+    @property
+    def population(self) -> Population:
+        """What its clients hold."""
+        return self.tasks[self.number]
+
+    def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
+        """Return a client of the round's phase."""
+        held, phase = self.population.clients[client_id], self.phase_of(server_round)
+        module = self.architecture.shared(len(self.population.classes))
+        client = phase.client(held, module, {"state": ClientState(folders.states)})
+        client.metrics = self.how.metrics.functions
+        return client
+
+    def check(self) -> None:
+        """Raise a SettingsError if its data or its head cannot be had as set."""
+        classes = [self.tasks.source.dataset.classes[n] for n in self.population.classes]
+        learnt = self.made.architecture.source.class_names
+        if self.how.keeps_head and self.made.has_clients and classes != learnt:
+            raise SettingsError(
+                f"head = keep: a task has {len(classes)} classes ({abridged(classes)}), and the "
+                f"pre-training {len(learnt)} ({abridged(learnt)}); they must be the same",
+                "head",
+            )
+        if self.how.head or self.how.diagnostics:
+            self.architecture.head_layer(self.tasks.classes, self.how.head_layer)
 
     def at_once(self) -> int:
         """Return its clients, all of which take part in every round."""
-        return self.study.tasks.task_clients
+        return self.tasks.spread.clients or len(self.population.clients)
 
-    def clients(self) -> Sequence[str]:
+    def domains(self) -> Sequence[str]:
         """Return no domain for each client."""
-        return [""] * self.study.tasks.task_clients
+        return [""] * self.at_once()
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what its results depend on."""
+        start = hash_of(self.made.identity())
+        return {"start": start, "clients": self.tasks.identity(), **self.how.identity()}
 
     @property
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
-        found = self.identity()
-        if self.head:
-            layer = self.study.tasks.head_layer
-            own = {"layer": layer} if layer else {}
-            found["head"] = self.head.identity() | own
-        found |= self.study.metrics.identity()
-        return f"{self.made.key}/tasks/{self.task}-{hash_of(found)}"
-
-    def identity(self) -> dict[str, Any]:
-        """Return what its results depend on besides a computed head and own metrics."""
-        study, data = self.study, self.study.data
-        return values_of(study.tasks, "tasks", "task-method", *OF_NO_RESULT) | {
-            "task-dataset": data.task_dataset,
-            "task-reserve": data.task_reserve,
-            "downstream-domains": data.downstream_domains,
-            "batch-size": self.trained.training.batch_size,
-            "method": self.trained.identity(),
-            "contents": contents([data.task_dataset, study.tasks.task_partition]),
-            "classes": study.populations.datasets.classes[1],
-            PRECISION: self.trained.training.precision,
-        }
+        return f"{self.made.key}/tasks/{self.task}-{hash_of(self.identity())}"
 
 
-class Diagnosis(Stage):
+class Diagnosis(Measurement):
     """What explains a starting model's worth in a task, measured at the weights it begins with.
 
     It is computed from the data of the task's clients, where the server's program runs: a view of
     the experimenter's, which no server of a real federation has.
     """
 
-    kind, phase, measures = TASK_KIND, DIAGNOSIS, False
+    kind, phase = TASK_KIND, DIAGNOSIS
 
     def __init__(self, task: Task) -> None:
         title = f"diagnosis of {task.made.name} in task {task.task}"
-        super().__init__(
-            task.run, title, task.path.replace("tasks", "diagnoses", 1), task.start, rounds=0
-        )
+        super().__init__(title, task.path.replace("tasks", "diagnoses", 1), task.start)
         self.of, self.task = task, task.task
 
-    def strategy(self) -> RoundStrategy:
-        """Return no strategy: nothing is trained."""
-        raise AssertionError("a diagnosis has no rounds")
-
-    def initial(self, store: Store) -> Arrays:
-        """Return what the task begins with, under a fresh head."""
-        return self.of.initial(store)
-
-    def keep(self, folder: Path, arrays: Arrays, state: State) -> dict[str, Any]:
-        """Return what was measured."""
-        study, population = self.of.study, self.of.population
+    def measure(self, store: Store) -> Mapping[str, Any]:
+        """Return what was measured at the weights that the task begins with."""
+        task = self.of
         clients = [
             ClientSamples(held.train, held.test)
-            for held in study.populations.population(population).clients
+            for held in task.population.clients
             if held.test is not None
         ]
-        network = study.architecture.make(study.tasks.task_classes)
-        key = (self.run.seed, population, "diagnosis")
-        return dict(diagnose(network, arrays, clients, self.of.trained.training, key))
+        network = task.architecture.make(task.tasks.classes)
+        key = (task.run.seed, task.population_name, "diagnosis")
+        return diagnose(network, task.initial(store), clients, task.how.trained.training, key)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what was measured depends on: no rounds, and no computed head."""
+        start = hash_of(self.of.made.identity())
+        return {"start": start, "clients": self.of.tasks.identity(), **self.of.how.of_start()}
 
     @property
     def key(self) -> str:
-        """Return the model's key, the task's number and a hash; no head is computed for it."""
-        found = self.of.identity() | {"head": self.of.study.tasks.head == KEEP}
-        for key in ("task-rounds", "task-evaluate-every"):
-            del found[key]
-        return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(found)}"
+        """Return the model's key, the task's number and a hash."""
+        return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(self.identity())}"

@@ -15,8 +15,15 @@ from coprefl_flwr.named import Named, parsed
 from coprefl_flwr.options import Option, declared
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.study import StudyFolder
-from coprefl_flwr.testing.small_study import INTERRUPTED_IN, RUN_NAME, Broken, Case, Run
+from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.testing.small_study import (
+    INTERRUPTED_IN,
+    RUN_NAME,
+    Broken,
+    Case,
+    Run,
+    training_stage,
+)
 
 ROUNDING = 1e-5
 """The largest relative difference of two runs that add the same numbers in another order."""
@@ -116,7 +123,7 @@ def same_under_flower(case: Case) -> str:
     if problem:
         raise Broken(f"`flwr run`: {problem}")
     stage = build(settings).stages[-1]
-    rows = read_result(StudyFolder(case.folder / "flower" / RUN_NAME).folder(stage))["rows"]
+    rows = read_result(Store(case.folder / "flower" / RUN_NAME, Layout.PATH).folder(stage))["rows"]
     difference, name = furthest(Run(rows=first).numbers(), Run(rows=rows).numbers())
     if difference > ROUNDING_OF_PROCESSES:
         raise Broken(
@@ -185,7 +192,7 @@ def _accepted(key: str, value: str, make: Callable[[], object]) -> Iterator[str]
 
 def _accepted_by_the_class(case: Case) -> Iterator[str]:
     """Yield which bad values the constructor accepts: a `__post_init__` must call super's."""
-    strategy = build(case.settings("built")).stages[-1].strategy()
+    strategy = training_stage(build(case.settings("built"))).strategy()
     strategy = getattr(strategy, "inner", strategy)
     for key, option in declared(type(strategy)).items():
         for value in bad_values(option) if key in case.method.options else []:

@@ -32,8 +32,9 @@ from coprefl_flwr.options import Value
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.stage import STATES, read_result, run_stage
-from coprefl_flwr.studies.study import Study, StudyFolder
+from coprefl_flwr.studies.stage import STATES, TrainingStage, read_result, run_stage
+from coprefl_flwr.studies.store import Layout, Store
+from coprefl_flwr.studies.study import Study
 
 RUN_NAME = "checked"
 ROUNDS, CHECKPOINT_EVERY, INTERRUPTED_IN = 4, 2, 3
@@ -153,8 +154,8 @@ class Case:
         found = Run()
         study = build(self.settings(name))
         study.check()
-        store = StudyFolder(self.folder / name / RUN_NAME)
-        stage = study.stages[-1]
+        store = Store(self.folder / name / RUN_NAME, Layout.PATH)
+        stage = training_stage(study)
         strategy = stage.strategy()
         sent = _remember_exchanges(strategy)
         setattr(stage, "strategy", lambda: strategy)  # noqa: B010
@@ -177,6 +178,13 @@ class Case:
                 raise Broken(f"{name} run: {one_line(error)}{why}") from error
         found.rows = read_result(store.folder(stage))["rows"]
         return found
+
+
+def training_stage(study: Study) -> TrainingStage:
+    """Return the stage that runs the method: the last one."""
+    stage = study.stages[-1]
+    assert isinstance(stage, TrainingStage)
+    return stage
 
 
 def small_network(num_classes: int, input_shape: tuple[int, ...]) -> nn.Module:
@@ -224,8 +232,8 @@ def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> Loca
             found.dtypes[f"a client's {name} returns: {problem}"] = None
         return returned
 
-    def make(_: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-        client = study.client(client_id, config)
+    def make(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
+        client = study.client(context, client_id, config)
         for name in ("fit", "query"):
             if callable(answer := getattr(client, name, None)):
                 setattr(client, name, functools.partial(watched, name, answer))

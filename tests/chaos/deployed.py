@@ -73,6 +73,7 @@ def test_a_lying_node_costs_itself_alone(name, tmp_path):
     # A node whose roster is false is none: there are fewer to draw from.
     participants = NODES - (lies()[name][0] == ROSTER)
     config = f"rounds={ROUNDS} seed={SEED} participants={participants}"
+    config += f" min-available-nodes={participants}"
     before = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = str(ROOT)
     deployment = Deployment(tmp_path, "tls", NODES, "-c", config, example=example)

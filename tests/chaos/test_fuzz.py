@@ -15,7 +15,7 @@ import pytest
 from hypothesis import example
 from hypothesis import strategies as st
 
-from coprefl_flwr import plugins
+from coprefl_flwr import cli, plugins
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.clients import client_app
@@ -167,7 +167,7 @@ def test_commands(given, tiny_images):
             mock.patch.object(command_line, "check_methods", return_value=0),
             contextlib.redirect_stderr(errors),
         ):
-            status = command_line.main(given)
+            status = cli.main(given)
     except SystemExit as ended:
         status = int(ended.code or 0)
         assert status in (0, 2), f"status {status}"

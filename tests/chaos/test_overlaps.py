@@ -56,7 +56,7 @@ def run_checkpoint(images, home, folder):
     torch.manual_seed(0)
     data = [TensorDataset(torch.rand(12, 1, 6, 6), torch.arange(12) % 2) for _ in range(3)]
     options = {"rounds": 3, "local_steps": 1, "batch_size": 4, "quiet": True}
-    cp.pretrain("scaffold", network(2), data, checkpoint=folder, resume=True, **options)
+    cp.pretrain("scaffold", network(2), data, checkpoint=folder, **options)
 
 
 REFUSED = [

@@ -2,15 +2,14 @@
 
 import contextlib
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
+from coprefl_flwr import cli
 from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.client_app import app
 from coprefl_flwr.files import LOCK, LOCKS
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes import command_line
 from coprefl_flwr.studies.build import run_study
 from tests.chaos.forked import Ended, Kill, forked, quiet
 from tests.common.checks import files
@@ -24,9 +23,6 @@ COMMANDS = {
     "show": ["show", "coprefl"],
 }
 
-RESUME = re.compile(rb'"?resume"?: (true|false)')
-"""What says how a run was begun, which a run that was resumed is not alike in."""
-
 
 def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes: object) -> None:
     """Run a study with states of clients in a folder, or go on with it as its user would."""
@@ -34,15 +30,13 @@ def study(images: Path, home: Path, method: str = "scaffold coprefl", **changes:
     settings = replace(
         tiny_study(images, Path()), method=method, rounds=2, tasks=1, task_rounds=1, **changes
     )
-    started = Path(settings.output_dir, settings.run_name, "settings.yaml").exists()
-    settings = replace(settings, resume=started and settings.run_name in ("tiny", "new"))
     run_study(LocalGrid(app, 1, settings.to_config()), settings)
 
 
 def recipe(_: Path, home: Path, arguments: list[str] = COMMANDS["run"]) -> int:
     """Give a command in a folder with a recipe; the same `run` goes on with what it began."""
     os.chdir(home)
-    return command_line.main(arguments)
+    return cli.main(arguments)
 
 
 def write_tiny(images: Path, home: Path, reference: str) -> None:
@@ -89,7 +83,7 @@ class Whole:
 def left(folder: Path) -> dict[str, bytes]:
     """Return what a work left: {path: content}, but for locks and what was put aside."""
     return {
-        name: RESUME.sub(b"", content)
+        name: content
         for name, content in files(folder / "outputs").items()
         if not name.endswith(".damaged") and not is_lock(Path(name))
     }

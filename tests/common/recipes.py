@@ -5,11 +5,11 @@ import json
 import yaml
 
 from coprefl_flwr import client_app
+from coprefl_flwr.cli import main
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.studies.stage import RESULT, write_result
+from coprefl_flwr.studies.store import Store
 from tests.common import studies
 from tests.common.checks import Killed
 
@@ -88,13 +88,13 @@ class Witness:
         return list(dict.fromkeys(entry[1:] for entry in self.seen))
 
 
-def result_file(store: ModelStore, run, number=None):
+def result_file(store: Store, run, number=None):
     """Return the file that a task of a run leaves, or what comes before its tasks."""
     stage = run.main if number is None else run.measured[number]
     return store.folder(stage) / RESULT
 
 
-def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0, losses=()):
+def keep(store: Store, run, accuracies=(), tested=(), models=4.0, losses=()):
     """Put a run into the store whose tasks have these accuracies (%, the same at two clients).
 
     `losses` are those of its pre-training's rounds; one that is None was not finite.
@@ -113,7 +113,7 @@ def keep(store: ModelStore, run, accuracies=(), tested=(), models=4.0, losses=()
         keep_task(store, run, number, accuracy)
 
 
-def keep_task(store: ModelStore, run, number, accuracy):
+def keep_task(store: Store, run, number, accuracy):
     """Put one task of a run into the store."""
     rows = [
         {"start": "x", "task": number, "client": c, "n": 100, "correct": accuracy, "loss": 1.0}

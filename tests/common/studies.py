@@ -34,3 +34,8 @@ def tiny_study(images, folder):
         "checkpoint-every": 1,
     }
     return Settings.from_config(SETTINGS | more)
+
+
+def start_named(study, name):
+    """Return the stage that makes a starting model."""
+    return next(stage for stage in study.stages if stage.start == name)

@@ -4,7 +4,7 @@ import tempfile
 
 import pytest
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from tests.common.checks import assert_same_results
 from tests.common.recipes import tiny_recipe, write_recipe
 

@@ -13,10 +13,10 @@ import yaml
 from markdown_it import MarkdownIt
 from scipy import stats
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.studies.store import Store
 from tests.common.claims import figures, made_up_run, page, starts, tables
 from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
 
@@ -75,7 +75,7 @@ def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
     out.mkdir(parents=True)
     (out / "recipe.yaml").write_text(found.to_yaml() + extra)
     (out / "models.txt").write_text("../models\n")
-    store = ModelStore(out.parent / "models")
+    store = Store(out.parent / "models")
     for contest in contests(found):
         values = accuracies[contest.entrant.label]
         runs = contest.reported(contest.entrant.candidates()[0])

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import check_runs
 from tests.common.checks import Killed, files

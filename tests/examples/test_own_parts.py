@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from tests.common.simulation import ROOT
 
 FEW = ["--set", "seeds=0", "--set", "tasks=1", "--set", "rounds=2", "--set", "clients=6"]

@@ -4,9 +4,10 @@ import pytest
 
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, attempt, contests
 from coprefl_flwr.report.table import NONE
+from coprefl_flwr.studies.store import Store
 from docs import costs
 
 FOLDER = costs.FOLDER
@@ -104,11 +105,11 @@ class Counted:
 @pytest.mark.parametrize("name", PERSONALISED)
 def test_a_personalised_one_begins_to_run(name, tmp_path):
     recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
-    store = ModelStore(tmp_path)
+    store = Store(tmp_path)
     for contest in contests(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
         run = contest.reported(contest.entrant.candidates()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
-        assert store.done(run)
+        assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == 2
 
 
@@ -119,12 +120,12 @@ def test_it_begins_to_run(name, tmp_path):
     changes = LEAST + (LEAST_TASKS if tasks else [])
     recipe = read_recipe(FOLDER / name, changes, "small")
     trained = [row for row in recipe.entrants if row.method != "random"]
-    store = ModelStore(tmp_path)
+    store = Store(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:
         contest = Contest(recipe, recipe.combinations()[0], row)
         run = contest.reported(row.candidates()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
-        assert store.done(run)
+        assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds
         assert len(run.measured) == run.settings.tasks
         for stage in run.measured:

@@ -9,7 +9,7 @@ import yaml
 
 from coprefl_flwr.recipes.plan import plan_of
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.studies.store import Store
 from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "startbench"
@@ -47,7 +47,7 @@ def test_every_method_has_eight_trials(name):
 
 def test_every_start_computes_as_many_gradients(tmp_path):
     recipe = read_recipe(FOLDER / "glyphs.yaml", ["seeds=[1000]"], protocol="fresh")
-    rows = plan_of(recipe, ModelStore(tmp_path)).rows
+    rows = plan_of(recipe, Store(tmp_path)).rows
     of_tasks = next(row for row in rows if row.label == "random").counts.gradients
     found = {row.label: row.counts.gradients - of_tasks for row in rows if row.label != "random"}
     assert len(found) == 10

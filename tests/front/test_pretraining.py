@@ -74,31 +74,35 @@ def test_a_run_that_is_done_goes_on_with_more_rounds(made, clients, tmp_path):
     kept["history"] = True
     expected, all_eight = cp.pretrain(whole, Perceptron(), clients, 8, history=True, **SMALL)
     _, first_five = cp.pretrain(short, Perceptron(), clients, rounds=5, **kept)
-    found, again = cp.pretrain(longer, Perceptron(), clients, rounds=8, resume=True, **kept)
+    found, again = cp.pretrain(longer, Perceptron(), clients, rounds=8, **kept)
     assert bytes_of(found) == bytes_of(expected)
     assert losses_of(again) == losses_of(all_eight)
     assert losses_of(first_five) == dict(list(losses_of(all_eight).items())[:5])
     with pytest.raises(SettingsError, match="is of round 8 already"):
-        cp.pretrain(made(4), Perceptron(), clients, rounds=4, resume=True, **kept)
+        cp.pretrain(made(4), Perceptron(), clients, rounds=4, **kept)
 
 
-def test_a_text_goes_on_with_more_rounds(clients, tmp_path):
+def test_a_text_goes_on_with_more_rounds_and_another_begins_anew(clients, tmp_path, caplog):
     kept = {"checkpoint": tmp_path / "run", **SMALL}
     text = "cyclic:rounds=2,participants=2+moon:participants=2"
     whole = cp.pretrain(text, Perceptron(), clients, rounds=6, **SMALL)
     cp.pretrain(text, Perceptron(), clients, rounds=2, **kept)
-    made = cp.pretrain(text, Perceptron(), clients, rounds=6, resume=True, **kept)
+    made = cp.pretrain(text, Perceptron(), clients, rounds=6, **kept)
     assert bytes_of(made) == bytes_of(whole)
     other = text.replace("rounds=2", "rounds=3")
-    with pytest.raises(SettingsError, match="other method"):
-        cp.pretrain(other, Perceptron(), clients, rounds=9, resume=True, **kept)
+    cp.pretrain(other, Perceptron(), clients, rounds=6, **{**kept, "quiet": False})
+    aside = tmp_path / "run" / "earlier-1"
+    said = f"is made anew (changed: method); the earlier results are moved to {aside}"
+    assert said in caplog.text
+    arrays, _ = load_saved_model(aside)
+    assert all((arrays[name] == array).all() for name, array in model_arrays(whole).items())
 
 
 def test_a_run_that_is_done_has_its_history_and_its_model(clients, tmp_path):
     kept = {"checkpoint": tmp_path / "run", **SMALL}
     method, kept = cp.FedAvg(participants=2), {**kept, "history": True}
     made, history = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
-    found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, resume=True, **kept)
+    found, again = cp.pretrain(method, Perceptron(), clients, rounds=2, **kept)
     assert bytes_of(found) == bytes_of(made)
     pd.testing.assert_frame_equal(again, history)
     lines = (tmp_path / "run" / "checkpoint.safetensors.rounds.jsonl").read_text().splitlines()

@@ -23,7 +23,7 @@ from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.study import StudyFolder
+from coprefl_flwr.studies.store import Layout, Store
 from coprefl_flwr.transfer import on_cpu, on_device
 from tests.common.accelerator import CPU, DEVICE, Remote, accelerator
 from tests.common.by_hand import run_on
@@ -36,7 +36,7 @@ def results(settings, folder):
     settings = replace(settings, output_dir=str(folder))
     study = build(settings)
     study.check()
-    store, grid = StudyFolder(folder / "tiny"), LocalGrid(app, 1, settings.to_config())
+    store, grid = Store(folder / "tiny", Layout.PATH), LocalGrid(app, 1, settings.to_config())
     for stage in study.stages:
         progress = Progress()
         progress.add([(stage.kind, stage.rounds)])

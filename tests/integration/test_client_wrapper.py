@@ -36,7 +36,7 @@ def client(study, name, client_id, population="pretrain", server_round=1):
     config["stage"] = next(
         one for one in paths if one.startswith("tasks") == (population != "pretrain")
     )
-    return study.client(client_id, config | {"folder": "f"})
+    return study.client(None, client_id, config | {"folder": "f"})
 
 
 def wrapped(share, seed=0, clients=100):
@@ -78,7 +78,7 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
     study = build(replace(tiny_study(tiny_images, tmp_path), method=name, seed=3))
     drawn = wrapped(0.4, 3, 6)
     assert len(drawn) == 2
-    held = study.populations.population("pretrain").clients
+    held = study.stages[0].population.clients
     for client_id in range(6):
         one, later = (client(study, name, client_id, server_round=r) for r in (1, 4))
         true = held[client_id].train.labels
@@ -92,7 +92,7 @@ def test_who_is_wrapped_in_a_study(tiny_images, tmp_path):
         np.testing.assert_array_equal(one.train.labels, other.train.labels)
         np.testing.assert_array_equal(one.test.labels, other.test.labels)
     # What is measured over all clients' data (`start-loss`) has the true labels.
-    both = [one.populations.samples_of("clients").labels for one in (study, clean)]
+    both = [one.stages[0].clients.samples_of("clients").labels for one in (study, clean)]
     np.testing.assert_array_equal(*both)
 
 

@@ -25,14 +25,14 @@ from torch import nn
 
 import coprefl_flwr as cp
 from coprefl_flwr import checksums
+from coprefl_flwr.cli import main
 from coprefl_flwr.data.load import load_dataset
 from coprefl_flwr.errors import RunFailedError, SettingsError, short
 from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.studies.store import Store
 from tests.common.data import images
 from tests.common.recipes import tiny_recipe, write_recipe
 
@@ -457,7 +457,7 @@ def test_settings_of_other_content(copied, capsys, text):
 def test_seconds_of_other_content(tmp_path, text):
     (tmp_path / "seconds.json").write_text(text)
     with pytest.raises(SettingsError, match=r"seconds\.json is damaged: "):
-        ModelStore(tmp_path).seconds(SimpleNamespace(key=""))
+        Store(tmp_path).seconds(SimpleNamespace(key=""))
 
 
 @pytest.mark.usefixtures("little_memory")

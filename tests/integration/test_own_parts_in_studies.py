@@ -7,7 +7,6 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import make_folder
 from tests.common.simulation import ROOT
 
 
@@ -59,7 +58,7 @@ def test_a_changed_file_is_another_model_in_the_same_program(parts, file, old, n
 
 def test_clients_hold_what_a_changed_partition_gives_them(parts):
     def held():
-        clients = build(settings(parts)).populations.population("pretrain").clients
+        clients = build(settings(parts)).stages[0].population.clients
         return [one.train.indices.tolist() for one in clients]
 
     before = held()
@@ -72,9 +71,9 @@ def test_clients_hold_what_a_changed_partition_gives_them(parts):
 
 
 def test_the_head_is_that_of_a_changed_model(parts):
-    assert build(settings(parts)).architecture.head == {"4.weight", "4.bias"}
+    assert build(settings(parts)).stages[0].architecture.head == {"4.weight", "4.bias"}
     change(parts / "model.py", "nn.ReLU(),", "nn.ReLU(),\n        nn.Linear(width, width),")
-    assert build(settings(parts)).architecture.head == {"5.weight", "5.bias"}
+    assert build(settings(parts)).stages[0].architecture.head == {"5.weight", "5.bias"}
 
 
 def test_a_metric_is_in_the_key_of_personalised_results_too(tmp_path):
@@ -103,9 +102,8 @@ def test_a_metric_is_tried_before_any_work(parts, line, message):
         build(settings(parts, client_metrics=f"{parts / 'bad.py'}:bad"))
 
 
-def test_a_run_is_not_resumed_with_other_files(parts):
-    make_folder(settings(parts))
-    make_folder(settings(parts, resume=True))
+def test_a_changed_file_of_a_users_own_is_another_method(parts):
+    before = [stage.key for stage in build(settings(parts)).stages]
+    assert [stage.key for stage in build(settings(parts)).stages] == before
     change(parts / "method.py", "self.step * (", "self.step * 2 * (")
-    with pytest.raises(SettingsError, match="files of your own have changed"):
-        make_folder(settings(parts, resume=True))
+    assert not set(before) & {stage.key for stage in build(settings(parts)).stages}

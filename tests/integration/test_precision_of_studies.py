@@ -16,7 +16,7 @@ from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.kept import read_result
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.study import StudyFolder
+from coprefl_flwr.studies.store import Layout, Store
 from tests.common.data import write_domain
 from tests.common.networks import network
 
@@ -38,7 +38,7 @@ def made(settings, folder):
     settings = replace(settings, output_dir=str(folder))
     study = build(settings)
     study.check()
-    store, grid = StudyFolder(folder / "tiny"), LocalGrid(app, 1, settings.to_config())
+    store, grid = Store(folder / "tiny", Layout.PATH), LocalGrid(app, 1, settings.to_config())
     with quiet_flower():
         for stage in study.stages:
             progress = Progress()
@@ -50,10 +50,10 @@ def made(settings, folder):
 def weights(study, store):
     """Return {start: its weights in one vector}, and their type."""
     found = {}
-    for name, stage in study.starts.items():
+    for stage in study.stages[: len(study.config["method"].split())]:
         arrays = load_file(store.folder(stage) / "model.safetensors")
         own = [array for key, array in sorted(arrays.items()) if not is_buffer(key, array)]
-        found[name] = np.concatenate([array.ravel() for array in own])
+        found[stage.start] = np.concatenate([array.ravel() for array in own])
     return found
 
 
@@ -171,7 +171,9 @@ def test_a_models_file_tells_it(tiny_settings, tmp_path):
     settings = replace(tiny_settings, method="fedavg fedavg:precision=bf16", rounds=1, tasks=0)
     study, store = made(settings, tmp_path)
     told = {
-        name: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0]["precision"]
-        for name, stage in study.starts.items()
+        stage.start: json.loads((store.folder(stage) / "model.json").read_text())["phases"][0][
+            "precision"
+        ]
+        for stage in study.stages
     }
     assert told == {"fedavg": "float32", "fedavg:precision=bf16": "bf16"}

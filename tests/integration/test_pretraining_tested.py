@@ -7,7 +7,6 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.populations import PRETRAINING
 
 
 @pytest.fixture
@@ -21,10 +20,10 @@ def cyclic_study(tiny_settings):
 
 
 def test_the_clients_hold_the_training_part_and_the_server_tests_on_the_rest(cyclic_study):
-    populations = build(cyclic_study).populations
-    clients = populations.population(PRETRAINING).clients
+    of = build(cyclic_study).stages[0].clients
+    clients = of.population.clients
     held = [int(i) for client in clients for i in client.train.indices]
-    tested = [int(i) for i in populations.test_samples().indices]
+    tested = [int(i) for i in of.test_samples().indices]
     source = clients[0].train.dataset
     of_classes = [i for i, label in enumerate(source.labels) if label < 10]
     assert sorted(held + tested) == of_classes

@@ -8,7 +8,6 @@ from flwr_datasets.partitioner import IidPartitioner
 
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
-from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -114,10 +113,12 @@ def test_options_of_a_strategys_client(tasks):
 
 
 def test_another_method_is_another_evaluation(tasks, tmp_path):
-    kept = {"checkpoint": tmp_path / "run", "resume": True}
-    rows_of(tasks, method=cp.FedProx(mu=1.0), **kept)
-    with pytest.raises(SettingsError, match="other method"):
-        rows_of(tasks, method=cp.FedProx(mu=2.0), **kept)
+    kept = {"checkpoint": tmp_path / "run"}
+    first = rows_of(tasks, method=cp.FedProx(mu=1.0), **kept)
+    other = rows_of(tasks, method=cp.FedProx(mu=2.0), **kept)
+    assert not other.equals(first)
+    assert list((tmp_path / "run").rglob("tasks/*/*/earlier-1/result.json"))
+    assert not list((tmp_path / "run").rglob("starts/*/earlier-1"))
 
 
 # ---- metrics ------------------------------------------------------------------------------------
@@ -149,11 +150,10 @@ def test_a_metric_is_tried_with_the_tasks_classes(tasks):
 
 
 def test_another_metric_is_another_evaluation(tasks, tmp_path):
-    kept = {"checkpoint": tmp_path / "run", "resume": True}
+    kept = {"checkpoint": tmp_path / "run"}
     rows_of(tasks, client_metrics=top3, **kept)
     assert "metric:top3" in rows_of(tasks, client_metrics=top3, **kept)
-    with pytest.raises(SettingsError, match="other metrics"):
-        rows_of(tasks, client_metrics=entropy, **kept)
+    assert "metric:entropy" in rows_of(tasks, client_metrics=entropy, **kept)
 
 
 # ---- networks for tasks -------------------------------------------------------------------------

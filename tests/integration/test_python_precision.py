@@ -31,7 +31,7 @@ def test_a_module_of_16_bits_is_pre_trained_kept_and_evaluated(dtype, kept, clie
     plain = cp.pretrain("coprefl", Perceptron(), clients, rounds=2, **SMALL)
     for found, expected in zip(made.parameters(), plain.parameters(), strict=True):
         assert found.float().detach() == pytest.approx(expected.detach(), abs=0.02)
-    again = cp.pretrain("coprefl", first, clients, 2, checkpoint=tmp_path, resume=True, **SMALL)
+    again = cp.pretrain("coprefl", first, clients, 2, checkpoint=tmp_path, **SMALL)
     assert all(
         torch.equal(a, b) for a, b in zip(again.parameters(), made.parameters(), strict=True)
     )

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from tests.common.recipes import tiny_recipe, write_recipe
 
 

@@ -6,11 +6,11 @@ import json
 import numpy as np
 import pytest
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import VERSIONS
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from tests.common.checks import Killed, files

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from coprefl_flwr.studies.kept import read_result, write_result
 from tests.common.checks import files
 from tests.common.recipes import tiny_recipe, write_recipe
@@ -72,7 +72,7 @@ def run(tiny_images, tmp_path_factory):
 
 PROGRAM = """
 import json, os, sys
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 for name, commands in json.loads(sys.argv[1]):
     os.environ["MARKS"] = os.path.join(name, "mark")
     for stream in (sys.stdout, sys.stderr):

@@ -18,9 +18,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import tomllib
 
+from coprefl_flwr.cli import main as coprefl
 from coprefl_flwr.client_app import app
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes.command_line import main as coprefl
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
 

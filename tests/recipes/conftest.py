@@ -2,10 +2,10 @@
 
 import pytest
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore
+from coprefl_flwr.studies.store import Store
 from tests.common.recipes import tiny_recipe, write_recipe
 
 
@@ -60,4 +60,4 @@ def recipe_of(tiny_images, tmp_path, request):
 @pytest.fixture
 def store(tmp_path):
     """The folder of a recipe's results."""
-    return ModelStore(tmp_path / "models")
+    return Store(tmp_path / "models")

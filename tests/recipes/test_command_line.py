@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from coprefl_flwr import __version__
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LOCK, LOCKS, alone
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.reading import KEYS, read_recipe

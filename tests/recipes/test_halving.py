@@ -5,9 +5,10 @@ import pytest
 from coprefl_flwr.recipes.halving import best, quarter, shortened
 from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
 from coprefl_flwr.report.table import NONE
+from coprefl_flwr.studies.store import Store
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 
@@ -53,7 +54,7 @@ def test_the_best_quarter_goes_on_and_at_least_one():
 
 def test_what_leads_after_a_quarter_goes_on_and_the_best_at_the_end_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(methods=[{"coprefl": {"gamma": EIGHT}}], seeds=[0, 1])
-    store, made = ModelStore(tmp_path / "models"), []
+    store, made = Store(tmp_path / "models"), []
     early = dict(zip(EIGHT, [10, 20, 80, 30, 40, 70, 50, 60], strict=True))
     late = {0.2: 55, 0.5: 65}
 
@@ -97,7 +98,7 @@ def test_a_trial_that_is_a_reported_run_too_is_called_reported(recipe_of):
 
 def test_chosen_by_test_too_and_what_failed_does_not_go_on(recipe_of, tmp_path):
     recipe = recipe_of(select="test", methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}])
-    store, made = ModelStore(tmp_path / "models"), []
+    store, made = Store(tmp_path / "models"), []
 
     def make(runs):
         made.append([(one.name, one.settings.rounds) for one in runs])

@@ -4,15 +4,15 @@ import math
 
 import pytest
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import command_line
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
-from coprefl_flwr.studies.populations import Populations
+from coprefl_flwr.studies.sources import Spread
 from tests.common.data import write_domain
 from tests.common.recipes import keep, tiny_recipe, write_recipe
 
@@ -112,12 +112,12 @@ def test_the_clients_of_a_seed_are_drawn_once_for_all_rows(recipe_of, store, mon
     """Of a dozen seeds: to spread a dataset over a hundred clients takes a second."""
     drawn = []
 
-    def spread(self, samples, name, *rest):
-        drawn.append((self.seed, name))
-        return whole(self, samples, name, *rest)
+    def spread(self, samples, seed, name):
+        drawn.append((seed, name))
+        return whole(self, samples, seed, name)
 
-    whole = Populations.spread
-    monkeypatch.setattr(Populations, "spread", spread)
+    whole = Spread.over_clients
+    monkeypatch.setattr(Spread, "over_clients", spread)
     seeds = list(range(500, 512))  # Of no other test: what was drawn before is held.
     plan_of(recipe_of(methods=["random", "fedavg", "coprefl"], seeds=seeds), store)
     assert len(drawn) == len(set(drawn)) == 12 * len({name for _, name in drawn}) > 12

@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import check_runs, contests
-from coprefl_flwr.studies.populations import PRETRAINING
 from coprefl_flwr.studies.stage import RESULT
+from coprefl_flwr.studies.store import Store
 from tests.common.recipes import tiny_recipe, write_recipe
 
 METHODS = [
@@ -217,11 +217,11 @@ def test_a_rate_that_decays_may_never_come_to_as_much(recipe_of):
 
 def loss_of(run, folder):
     """Return the mean cross-entropy over all samples of all clients, in one pass."""
-    study = run.study
-    module = study.architecture.make()
+    start = run.main
+    module = start.architecture.make()
     module.load_state_dict(load_file(folder / "model.safetensors"))
     module.eval()
-    held = [one.train for one in study.populations.population(PRETRAINING).clients]
+    held = [one.train for one in start.population.clients]
     batches = [samples.batch(slice(None), torch.device("cpu")) for samples in held]
     inputs, targets = (torch.cat(parts) for parts in zip(*batches, strict=True))
     with torch.no_grad():
@@ -251,7 +251,7 @@ def never(tiny_images, tmp_path_factory):
 
 def values(out):
     """Return (recipe, store, {row: {metric: the value}}, the report)."""
-    recipe, store = read_recipe(out / "recipe.yaml"), ModelStore(out.parent / "models")
+    recipe, store = read_recipe(out / "recipe.yaml"), Store(out.parent / "models")
     report = collect(recipe, store, {})
     rows = report.comparisons[0].measured
     return (

@@ -6,9 +6,9 @@ import subprocess
 import pytest
 
 import coprefl_flwr
-from coprefl_flwr.recipes.command_line import main
+from coprefl_flwr.cli import main
 from coprefl_flwr.recipes.provenance import portable
-from coprefl_flwr.studies.study import made_by
+from coprefl_flwr.studies.provenance import made_by
 from tests.common.recipes import tiny_recipe, write_recipe
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
 
@@ -17,9 +16,10 @@ import coprefl_flwr
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, PRETRAINING, VERSIONS, short_forms
 from coprefl_flwr.options import declared
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.identity import contents
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.store import Store
 
 PACKAGE = Path(coprefl_flwr.__file__).parent
 ROOT = PACKAGE.parent
@@ -45,7 +45,6 @@ DECISIONS = {
     "study": ("starts", NONE),  # The other kind is tested in `test_personal_runs`.
     "run-name": ("other", NONE),
     "output-dir": ("elsewhere", NONE),
-    "resume": (True, NONE),
     "seed": (1, MODEL),
     "dataset": ("OTHER", MODEL),
     "data-dir": ("elsewhere", NONE),
@@ -191,14 +190,15 @@ def test_names_change_with_what_enters_a_number_and_with_nothing_else(key, base,
         base |= WRAPPED
     if key in ("tolerated-share", "clip-factor"):  # A mean heeds neither.
         base |= {"aggregation": "norm-clipping"}
-    changed = base | {key: value} | ({"run-name": "x"} if key == "resume" else {})
+    changed = base | {key: value}
     if key != "study":
         assert Settings.from_config(base | {"method": start}) != Settings.from_config(
             changed | {"method": start} if key != "method" else changed
         )
     before, after = names(base, start), names(changed, value if key == "method" else start)
     assert (before[0] != after[0]) == (enters in (MODEL, BOTH)), "the model's name"
-    assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
+    if enters != MODEL:  # A task of another model is another one, whatever its own name is.
+        assert (before[1] != after[1]) == (enters in (TASK, BOTH)), "the task's name"
 
 
 @pytest.mark.parametrize("key", [key for key in DECISIONS if DECISIONS[key][1] == REFUSED])
@@ -245,7 +245,7 @@ def test_grey_images_that_become_colour_make_another_model(base, in_domains):
     arrays["images"] = np.repeat(arrays["images"][..., None], 3, axis=3)
     np.savez(in_domains / "colour.npz", **arrays)
     colour = base | {"task-dataset": str(in_domains / "colour.npz")}
-    assert run(colour, "fedavg").study.architecture.input_shape == (3, 6, 6)
+    assert run(colour, "fedavg").main.architecture.input_shape == (3, 6, 6)
     assert names(colour)[0] != names(base)[0]
 
 
@@ -267,7 +267,7 @@ def test_another_version_of_a_method_makes_other_results_and_of_the_package_does
     assert names(base) == before
     monkeypatch.setitem(VERSIONS, "coprefl", 77)
     model = names(base)
-    assert (model[0] != before[0], model[1] != before[1]) == (True, False)
+    assert model[0] != before[0]
     monkeypatch.setitem(VERSIONS, "fedprox", 77)
     task = names(base)
     assert (task[0] != model[0], task[1] != model[1]) == (False, True)
@@ -290,14 +290,11 @@ def test_the_settings_of_a_run_are_those_that_were_asked_for(base):
     of = run(base | {"q": 5.0, "gamma": 0.25}, "coprefl")
     assert str(of.settings.method) == "coprefl"
     assert of.settings.short == (("gamma", 0.25),)
-    made = of.to_be_made()
-    assert replace(made.settings, run_name="") == of.settings
-    assert made.study.run_name == of.key == made.key
-    assert made.study.config["checkpoint-every"] == 1  # A crash loses at most one round.
+    assert of.study.config["checkpoint-every"] == 1  # A crash loses at most one round.
 
 
 def test_one_at_a_time(base, tmp_path):
-    store, of = ModelStore(tmp_path), run(base, "random")
+    store, of = Store(tmp_path), run(base, "random")
     inside, most = [], []
 
     def work():
@@ -319,11 +316,12 @@ def test_one_at_a_time(base, tmp_path):
 
 HOLD = """
 import json, sys
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.studies.store import Store
 from pathlib import Path
 from subprocess import PIPE
 run = Run.of(json.loads(sys.argv[2]), "random", 0)
-with ModelStore(Path(sys.argv[1])).held(run.main):
+with Store(Path(sys.argv[1])).held(run.main):
     print(run.key, flush=True)
     sys.stdin.readline()
 """
@@ -331,7 +329,7 @@ with ModelStore(Path(sys.argv[1])).held(run.main):
 
 def test_a_run_that_another_process_makes_is_waited_for(base, tmp_path, caplog):
     caplog.set_level(logging.INFO, "flwr.coprefl")
-    store, of = ModelStore(tmp_path), run(base, "random")
+    store, of = Store(tmp_path), run(base, "random")
     inside = threading.Event()
 
     def wait():
@@ -364,7 +362,7 @@ def test_the_lock_is_not_of_one_operating_system():
 
 
 def test_what_a_killed_process_was_writing_is_removed(base, tmp_path):
-    store, of = ModelStore(tmp_path), run(base, "random")
+    store, of = Store(tmp_path), run(base, "random")
     folder = store.folder(of.main)
     (folder / "tasks" / "0-ab").mkdir(parents=True)
     for left in (".rounds.jsonl.77.coprefl-part", "tasks/0-ab/.result.json.77.coprefl-part"):

@@ -6,9 +6,9 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
+from coprefl_flwr.studies.store import Store
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
 
@@ -35,7 +35,7 @@ def maker(store, made, fails=()):
     def make(runs):
         failed = {}
         for one in runs:
-            if store.done(one):
+            if store.done(one.study.stages):
                 continue
             given = options(str(one.settings.method))
             made.append((one.settings.seed, given))
@@ -50,7 +50,7 @@ def maker(store, made, fails=()):
 
 def test_it_tries_so_many_and_the_best_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(methods=[MANY], search_trials=12)
-    store, made = ModelStore(tmp_path / "models"), []
+    store, made = Store(tmp_path / "models"), []
     assert run_recipe(recipe, store, maker(store, made)) == {}
     trials = [given for seed, given in made if seed == recipe.validation_seed]
     assert len({tuple(given.items()) for given in trials}) == 12
@@ -103,7 +103,7 @@ def test_it_goes_to_where_scores_are_high(recipe_of):
 
 def test_what_fails_is_left_out_and_not_tried_twice_in_a_run(recipe_of, tmp_path):
     recipe = recipe_of(methods=[MANY], search_trials=8)
-    store, made = ModelStore(tmp_path / "models"), []
+    store, made = Store(tmp_path / "models"), []
     first = next(asked(recipe.entrants[0], 8, recipe.validation_seed, lambda _: 0.0))
     gamma = float(first.chosen.split(",")[0].partition("=")[2])
     failed = run_recipe(recipe, store, maker(store, made, fails=[gamma]))
@@ -117,7 +117,7 @@ def test_what_fails_is_left_out_and_not_tried_twice_in_a_run(recipe_of, tmp_path
 
 def test_a_plan_counts_the_trials(recipe_of, tmp_path):
     recipe = recipe_of(methods=[MANY], search_trials=7, seeds=[0, 1])
-    (row,) = plan_of(recipe, ModelStore(tmp_path / "models")).rows
+    (row,) = plan_of(recipe, Store(tmp_path / "models")).rows
     assert (row.deciding, row.reported) == (7, 2)
 
 

@@ -11,13 +11,12 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.checksums import SUMS
+from coprefl_flwr.cli import main
 from coprefl_flwr.federation import run as rounds_run
 from coprefl_flwr.federation.checkpoint import write_checkpoint
 from coprefl_flwr.files import LOCKS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
-from coprefl_flwr.recipes.runs import ModelStore
 from coprefl_flwr.recipes.sweep import (
     InProcess,
     check_runs,
@@ -25,6 +24,7 @@ from coprefl_flwr.recipes.sweep import (
     contests,
     run_recipe,
 )
+from coprefl_flwr.studies.store import Store
 from tests.chaos.forked import Kill, forked
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
@@ -52,7 +52,9 @@ def whole(tiny_file, tmp_path_factory):
 
 def classes(run):
     """Return the classes of the pre-training and of the tasks."""
-    return run.study.populations.datasets.classes
+    study = run.study
+    task = next(stage for stage in study.stages if stage.task is not None)
+    return run.main.clients.source.classes, task.tasks.source.classes
 
 
 def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
@@ -106,7 +108,7 @@ def searched(recipe):
 def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
     contest, candidates = searched(recipe)
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     assert choose(store, contest) is None
     for candidate, validated, reported in zip(
         candidates, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
@@ -124,7 +126,7 @@ def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_
 def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="test", methods=[{"coprefl": {"gamma": [0, 1]}}])
     contest, candidates = searched(recipe)
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     for candidate, accuracies in zip(candidates, [(90, 10), (60, 60)], strict=True):
         assert contest.deciding(candidate) == contest.reported(candidate)
         for one, accuracy in zip(contest.reported(candidate), accuracies, strict=True):
@@ -140,7 +142,7 @@ def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
         {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
     )
     contest, candidates = searched(recipe)
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     for candidate, tested in zip(candidates, [(80, 20), (10, 30)], strict=True):
         keep(store, contest.reported(candidate)[0], tested=tested)
     assert choose(store, contest).chosen == "gamma=1.0"
@@ -148,16 +150,14 @@ def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
 
 def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
-    shown = [
-        one.chosen for contest in contests(recipe) for one in contest.shown(ModelStore(tmp_path))
-    ]
+    shown = [one.chosen for contest in contests(recipe) for one in contest.shown(Store(tmp_path))]
     assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
     assert not any(contest.searched for contest in contests(recipe))
 
 
 def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1])
-    store, made = ModelStore(tmp_path / "models"), []
+    store, made = Store(tmp_path / "models"), []
 
     def make(runs):
         made.append([(one.name, one.settings.seed) for one in runs])
@@ -265,7 +265,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     whole, recipe_of, tmp_path, monkeypatch
 ):
     """The round is run again, and its metrics stand once."""
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     (one,) = check_runs(recipe_of(methods=["fedavg"], reference=None))
     for number in (2, 3):  # In the pre-training's second round, and in a task's first.
         left = iter([write_checkpoint] * (number - 1))
@@ -301,7 +301,7 @@ def test_a_process_that_died_in_a_write_leaves_nothing_behind(
 
 def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
     """The model's file is the last that is written: what is beside it is of no use then."""
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     recipe = recipe_of({"tasks": 0}, methods=["fedavg"], reference=None)
     (one,) = check_runs(recipe)
     assert InProcess(store)([one]) == {}
@@ -316,7 +316,7 @@ def test_stopped_between_the_model_and_its_checkpoint(recipe_of, tmp_path):
 
 def test_how_often_a_round_is_tried_may_change_on_the_way(recipe_of, tmp_path, monkeypatch):
     """Nor does what the name of a run leaves out keep it from going on."""
-    store, settings = ModelStore(tmp_path / "models"), {"tasks": 0}
+    store, settings = Store(tmp_path / "models"), {"tasks": 0}
     (one,) = check_runs(recipe_of(settings, methods=["fedavg"], reference=None))
     monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "pretrain", 2)))
     with pytest.raises(Killed):

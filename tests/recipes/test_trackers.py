@@ -8,8 +8,8 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.trackers import followed, tracker_of
 from coprefl_flwr.strategies import RoundReport

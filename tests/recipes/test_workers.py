@@ -14,15 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.recipes import workers
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.runs import ModelStore, Run
+from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import InProcess, check_runs
 from coprefl_flwr.recipes.work import Work
 from coprefl_flwr.recipes.workers import Maker, OnWorkers, wanted_workers, workshop
 from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.store import Store
 from tests.common.checks import assert_same_results, files, flip
 from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
@@ -102,7 +103,7 @@ def test_no_process_outlives_a_run_that_is_killed(tiny_images, tmp_path, monkeyp
     content = tiny_recipe(tiny_images, settings, methods=["fedavg", "fedprox"], reference=None)
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "out"), "--workers", "2"]
-    program = "import sys; from coprefl_flwr.recipes.command_line import main; main(sys.argv[1:])"
+    program = "import sys; from coprefl_flwr.cli import main; main(sys.argv[1:])"
     begun = [sys.executable, "-c", program, *arguments]
     with subprocess.Popen(begun, cwd=ROOT, start_new_session=True) as run:
         try:
@@ -148,13 +149,13 @@ def test_little_work_that_nobody_wanted_workers_for_is_done_here(
     monkeypatch.delenv("COPREFL_WORKERS")
     content = tiny_recipe(tiny_images, methods=["fedavg"], reference=None)
     runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
-    store, other = ModelStore(tmp_path / "models"), ModelStore(tmp_path / "other")
+    store, other = Store(tmp_path / "models"), Store(tmp_path / "other")
     with workshop(store, None) as make:
         assert make(runs) == {}
     assert InProcess(other)(runs) == {}
     assert files(store.root) == files(other.root)
     monkeypatch.setattr(workers, "FEW", 1)
-    with workshop(ModelStore(tmp_path / "more"), None) as make, pytest.raises(TypeError):
+    with workshop(Store(tmp_path / "more"), None) as make, pytest.raises(TypeError):
         make(runs)
 
 
@@ -165,7 +166,7 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
     monkeypatch.delenv("COPREFL_WORKERS")
     content = tiny_recipe(tiny_images, methods=["scaffold"], reference=None)
     runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     assert InProcess(store)(runs) == {}
     whole = files(store.root)
     start, task = (store.folder(stage) for stage in runs[0].study.stages[:2])
@@ -187,7 +188,7 @@ def test_runs_that_are_done_are_looked_through(tiny_images, tmp_path, monkeypatc
 def test_what_another_process_makes_is_left_alone(tiny_images, tmp_path):
     content = tiny_recipe(tiny_images, methods=["random"], reference=None)
     runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     assert InProcess(store)(runs) == {}
     stage = runs[0].study.stages[1]
     half = store.folder(stage) / ".result.json.1.coprefl-part"
@@ -204,7 +205,7 @@ def test_few_stages_get_several_workers(tiny_images, tmp_path):
     methods = ["random", "fedavg", "cyclic", "coprefl"]
     content = tiny_recipe(tiny_images, {"tasks": 1}, select="test", methods=methods)
     runs = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     work = Work(runs, store)
     assert work.participations == 3 * (3 + 1 + 3) + 4 * 2 * 3
     taken = [work.take(free) for free in (9, 8, 7, 6)]
@@ -239,7 +240,7 @@ def test_of_two_runs_of_one_start_each_fails_alone(tiny_images, tmp_path):
     (run,) = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
     longer = Run(replace(run.settings, task_rounds=5))
     assert run.key == longer.key
-    work = Work([run, longer], ModelStore(tmp_path / "models"))
+    work = Work([run, longer], Store(tmp_path / "models"))
     (start, _), none = work.take(1), work.take(1)
     assert none is None
     work.end(start)
@@ -294,7 +295,7 @@ class Calls:
 def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     """The stages begin on those that are there."""
     Calls(monkeypatch, ["there", "late", "dead"])
-    made = OnWorkers(ModelStore(tmp_path), 3)
+    made = OnWorkers(Store(tmp_path), 3)
     made._start()
     assert len(made._free) == len(made._coming) == 1
     lost, late = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
@@ -305,17 +306,17 @@ def test_workers_that_are_late_or_lost_are_told(monkeypatch, caplog, tmp_path):
     )
     caplog.clear()
     Calls(monkeypatch, ["there", "there"])
-    OnWorkers(ModelStore(tmp_path), 2)._start()
+    OnWorkers(Store(tmp_path), 2)._start()
     assert not [one for one in caplog.records if one.levelname == "WARNING"]
     Calls(monkeypatch, ["dead"])
     with pytest.raises(RunFailedError, match=r"no worker is left: .*it is dead"):
-        OnWorkers(ModelStore(tmp_path), 1)._start()
+        OnWorkers(Store(tmp_path), 1)._start()
 
 
 def test_what_a_run_has_left_waits_for_nothing_that_is_there(tiny_images, tmp_path):
     content = tiny_recipe(tiny_images, methods=["fedavg"], reference=None)
     (run,) = check_runs(read_recipe(write_recipe(tmp_path / "recipe.yaml", content)))
-    store = ModelStore(tmp_path / "models")
+    store = Store(tmp_path / "models")
     keep(store, run, (50, 50))
     result_file(store, run, 1).write_text("damaged")
     work = Work([run], store)

@@ -21,7 +21,7 @@ from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.study import StudyFolder
+from coprefl_flwr.studies.store import Layout, Store
 from tests.common.data import write_images
 from tests.common.studies import SETTINGS
 
@@ -76,7 +76,7 @@ def measured(name, role, folder):
     torch.set_num_threads(1)
     chosen = settings(name, role, folder)
     root = run_study(LocalGrid(client_app.app, 1, chosen.to_config()), chosen)
-    rows, rounds = gather(build(chosen), StudyFolder(root))
+    rows, rounds = gather(build(chosen), Store(root, Layout.PATH))
     found = {"loss": [float(loss) for loss in rounds["loss"].dropna()]}
     if not rows.empty:
         found["client losses"] = [float(loss) for loss in rows["loss"]]

@@ -11,10 +11,15 @@ from pathlib import Path
 
 import yaml
 
+from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.studies.identity import values_of
+from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.tasks import Task
 from tests.common.simulation import ROOT
 
 FILE = Path(__file__).with_suffix(".json")
@@ -42,20 +47,24 @@ def _hash(recipe):
         for seed in recipe.seeds[:1]
         for run in [Run.of(contest.combination, candidate.start, seed)]
     ]
-    text = json.dumps([_described(run.study) for run in runs], sort_keys=True, default=str)
+    text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
     text = text.replace(f"{FOLDER}/", "")  # Wherever the checkout lies.
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _described(study):
-    if not hasattr(study, "starts"):
-        return [[one.about() for one in study.phases.values()], values_of(study.personal)]
-    phases = [phase.about() for start in study.starts.values() for phase in start.phases]
-    if not study.tasks.tasks:
-        return [phases, values_of(study.data)]
-    of_tasks = [one.about() for one in (study.task_phase, study.head_phase) if one]
-    training = values_of(study.task_phase.training)
-    return [phases, values_of(study.data), values_of(study.tasks), of_tasks, training]
+def _described(run):
+    stages, settings = run.study.stages, run.settings
+    phases = [phase.about() for stage in stages[:1] for phase in stage.phases]
+    if settings.study == PERSONALISED:
+        return [phases, values_of(settings.part(PersonalSettings))]
+    data = values_of(settings.part(DataSettings))
+    tasks = [stage for stage in stages if isinstance(stage, Task)]
+    if not tasks:
+        return [phases, data]
+    how = tasks[0].how
+    of_tasks = [one.about() for one in (how.trained, how.head) if one]
+    training = values_of(how.trained.training)
+    return [phases, data, values_of(settings.part(TaskSettings)), of_tasks, training]
 
 
 if __name__ == "__main__":

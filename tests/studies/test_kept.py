@@ -11,7 +11,7 @@ from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.federation.progress import Progress
-from coprefl_flwr.files import MARK
+from coprefl_flwr.files import LOCK
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.kept import (
@@ -25,7 +25,7 @@ from coprefl_flwr.studies.kept import (
 )
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import run_stage
-from coprefl_flwr.studies.study import StudyFolder, own_folder
+from coprefl_flwr.studies.store import Layout, Store
 from tests.common.checks import Killed, flip, refusal
 
 ROWS = [{"start": "a", "client": 0, "loss": 0.5, "n": 4, "correct": 1}]
@@ -117,7 +117,7 @@ def test_what_was_damaged_is_made_again_with_the_same_bytes(tiny_settings, caplo
     settings = replace(tiny_settings, method="fedavg", tasks=1, rounds=1, task_rounds=1)
     grid = LocalGrid(app, 1, settings.to_config())
     folder = run_study(grid, settings)
-    study, store = build(settings), StudyFolder(folder)
+    study, store = build(settings), Store(folder, Layout.PATH)
     files = [folder / "tasks/0/fedavg" / RESULT, folder / "starts/fedavg/model.safetensors"]
     before = [file.read_bytes() for file in files]
     for file in files:
@@ -148,13 +148,12 @@ def test_a_damaged_result_beside_its_last_checkpoint_is_made_again(tiny_settings
     before = (start / RESULT).read_bytes()
     assert (start / CHECKPOINT).exists()
     flip(start / RESULT, -3)
-    resumed = replace(settings, resume=True)
-    run_study(LocalGrid(app, 1, resumed.to_config()), resumed)
+    run_study(LocalGrid(app, 1, settings.to_config()), settings)
     assert (start / RESULT).read_bytes() == before
     assert not list(start.glob(f"{CHECKPOINT}*"))
 
 
-@pytest.mark.parametrize("place", ["tiny", ".*locks", "tiny/starts", "tiny/starts/random"])
+@pytest.mark.parametrize("place", ["tiny", f"tiny/{LOCK}", "tiny/starts", "tiny/starts/random"])
 def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
     settings = replace(tiny_settings, method="random", tasks=0)
     grid = LocalGrid(app, 1, settings.to_config())
@@ -165,14 +164,13 @@ def test_a_study_writes_through_no_link(place, tiny_settings, tmp_path):
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     before = {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files}
     with pytest.raises(SettingsError, match=f"{found.name} is a link, through which nothing is"):
-        run_study(grid, replace(settings, resume=True))
+        run_study(grid, settings)
     files = [file for file in tmp_path.rglob("*") if file.is_file()]
     assert {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in files} == before
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_study_does_not_run_in_a_folder_of_other_files(resume, tiny_settings, tmp_path):
-    settings = replace(tiny_settings, method="random", tasks=0, resume=resume)
+def test_a_study_does_not_run_in_a_folder_of_other_files(tiny_settings, tmp_path):
+    settings = replace(tiny_settings, method="random", tasks=0)
     folder = tmp_path / "outputs" / "tiny"
     names = ["summary.md", "rows.jsonl", "features/0-train.npy", "llama.partial", ".a.part"]
     for name in names:
@@ -187,15 +185,15 @@ def test_a_study_does_not_run_in_a_folder_of_other_files(resume, tiny_settings, 
 
 def test_two_studies_of_one_name_and_what_a_killed_one_left(tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=0)
-    with own_folder(settings) as folder:
-        line = f"run-name = tiny: {folder} is being written by another process"
-        (folder / ".x.json.7.coprefl-part").touch()
-        (folder / "settings.yaml").rename(folder / "moved.yaml")  # As if both came at once.
-        with pytest.raises(SettingsError, match=line), own_folder(settings):
-            pass
-        (folder / "moved.yaml").rename(folder / "settings.yaml")
-    with own_folder(replace(settings, resume=True)):
-        assert {path.name for path in folder.iterdir()} == {MARK, "settings.yaml"}
+    grid = LocalGrid(app, 1, settings.to_config())
+    folder = run_study(grid, settings)
+    before = {path.name for path in folder.iterdir()}
+    (folder / ".x.json.7.coprefl-part").touch()
+    line = f"run-name = tiny: {folder} is being written by another process"
+    with Store(folder, Layout.PATH).owned("checkpoint"):
+        assert {path.name for path in folder.iterdir()} - {LOCK} == before - {LOCK}
+        with pytest.raises(SettingsError, match=line):
+            run_study(grid, settings)
 
 
 def test_a_folder_that_may_not_be_written_to(tiny_settings, monkeypatch):
@@ -228,7 +226,7 @@ def test_no_message_says_where_a_client_keeps_files(tiny_settings, tmp_path):
     config = {"population": "pretrain", "stage": "starts/scaffold", "server-round": 1}
     for wrong in ("/tmp/x", "../x", "tiny/../../x", ""):
         with pytest.raises(SettingsError, match="cannot name a folder of this node"):
-            study.client(0, config | {"folder": wrong})
+            study.client(None, 0, config | {"folder": wrong})
 
 
 def test_a_node_says_itself_where_its_clients_keep_files(tiny_settings, tmp_path):

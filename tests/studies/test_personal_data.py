@@ -17,7 +17,7 @@ CLASSES = 3
 
 def data(settings):
     """Return the samples of a personalised study with these settings."""
-    return build(settings).data
+    return build(settings).stages[0].data
 
 
 def of(**changes):

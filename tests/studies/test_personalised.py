@@ -16,12 +16,11 @@ from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.results import read_rounds, read_rows
 from coprefl_flwr.studies.build import build, run_study
-from coprefl_flwr.studies.personalised import Personalised
+from coprefl_flwr.studies.personalised import PersonalStage
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.results import main
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.starts import Starts
-from coprefl_flwr.studies.study import FREE_ON_RESUME
 from tests.common.data import write_domain
 
 PERSONAL_METHODS = list(with_role(PERSONALISED))
@@ -71,7 +70,7 @@ def files(folder):
     }
     for path in [path for path in found if path.endswith("model.json")]:
         about = json.loads(found[path])
-        about["settings"] = {k: v for k, v in about["settings"].items() if k not in FREE_ON_RESUME}
+        del about["settings"]["output-dir"]
         found[path] = about
     return found
 
@@ -135,7 +134,7 @@ def test_stopped_and_resumed_it_ends_with_the_same_bytes(name, settings, tmp_pat
     whole = files(run(replace(settings, output_dir=str(tmp_path / "whole"))))
     with pytest.raises(KeyboardInterrupt):
         run_study(Dying(app, 2, settings.to_config()), settings)
-    again = files(run(replace(settings, resume=True)))
+    again = files(run(settings))
     assert again == whole
 
 
@@ -148,7 +147,7 @@ def test_a_result_is_written_before_the_last_checkpoint(settings, tmp_path):
         (folder / other).unlink()
     stamp = result.stat().st_mtime_ns
     (result.parent / "checkpoint.safetensors").write_bytes(b"the last but one")
-    assert files(run(replace(settings, resume=True))) == whole
+    assert files(run(settings)) == whole
     assert result.stat().st_mtime_ns == stamp
 
 
@@ -216,7 +215,7 @@ def test_the_papers_training_is_the_default(settings, tmp_path):
             study="personalised", method="fedpcl", train_per_class=2, output_dir=str(tmp_path),
             **changes,
         )  # fmt: skip
-        return build(chosen).client(0, config).training
+        return build(chosen).client(None, 0, config).training
 
     paper = AdamTraining(local_epochs=1)
     assert training() == paper
@@ -229,10 +228,14 @@ def test_the_papers_training_is_the_default(settings, tmp_path):
 
 def test_the_kind_of_a_study_is_said(settings):
     """It is not guessed from what is set."""
-    assert type(build(Settings())) is Starts
-    assert type(build(Settings(study="personalised", method="fedavg per-fedavg"))) is Personalised
-    assert type(build(Settings(method="fedavg per-fedavg"))) is Starts
-    assert type(build(settings)) is Personalised
+
+    def kind(settings):
+        return type(build(settings).stages[0])
+
+    assert kind(Settings()) is Pretraining
+    assert kind(Settings(study="personalised", method="fedavg per-fedavg")) is PersonalStage
+    assert kind(Settings(method="fedavg per-fedavg")) is Pretraining
+    assert kind(settings) is PersonalStage
 
 
 def test_rounds_of_every_method(settings):

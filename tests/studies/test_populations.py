@@ -1,5 +1,6 @@
 """Who holds what: everything used once, nothing seen twice, and the same for every start."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -8,34 +9,40 @@ import torch
 
 from coprefl_flwr.data.division import DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.populations import PRETRAINING, TaskSettings, populations, task_name
+from coprefl_flwr.studies.build import build, populations
+from coprefl_flwr.studies.populations import PRETRAINING, task_name
 from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.task_settings import TaskSettings
 
 
 def of(settings):
-    """Return all populations of a study with these settings."""
+    """Return the clients of the pre-training and the tasks of a study with these settings."""
     return populations(settings.part(DataSettings), settings.part(TaskSettings), settings.seed)
 
 
 def population(settings, name):
-    return of(settings).population(name)
+    clients, tasks = of(settings)
+    if name == PRETRAINING:
+        return clients.population
+    tasks = copy.copy(tasks)
+    tasks.number = 100  # More than a study of these settings has.
+    return tasks[int(name.removeprefix("task-"))]
 
 
 def server_samples(settings):
-    return of(settings).server_samples()
+    return of(settings)[0].server
 
 
 def dataset(settings):
-    return of(settings).datasets.pretraining
+    return of(settings)[0].source.dataset
 
 
 def task_dataset(settings):
-    return of(settings).datasets.tasks
+    return of(settings)[1].source.dataset
 
 
 def class_split(settings):
-    return of(settings).datasets.classes
+    return tuple(one.source.classes for one in of(settings))
 
 
 def held(samples):
@@ -151,7 +158,9 @@ def test_tasks_differ_from_one_another_and_between_seeds(tiny_settings):
 
 def test_input_shape(tiny_settings):
     assert (
-        dataset(tiny_settings).shape == build(tiny_settings).architecture.input_shape == (1, 6, 6)
+        dataset(tiny_settings).shape
+        == build(tiny_settings).stages[0].architecture.input_shape
+        == (1, 6, 6)
     )
 
 
@@ -208,7 +217,7 @@ def test_a_held_out_domain_has_no_part_in_the_normalisation():
 
 def test_the_pretrained_model_is_tested_on_the_domains_it_saw():
     settings = in_domains(test_every=1)
-    tested = held(of(settings).test_samples())
+    tested = held(of(settings)[0].test_samples())
     assert len(tested) == 3 * 7 * 20
     assert domains_of(settings, tested) == {"plain", "inverted", "outlined"}
 
@@ -322,7 +331,12 @@ def test_tasks_are_of_their_own_dataset(two_datasets):
 
 def test_both_datasets_have_one_shape_and_one_normalisation(two_datasets):
     source, other = dataset(two_datasets), task_dataset(two_datasets)
-    assert source.shape == other.shape == build(two_datasets).architecture.input_shape == (3, 6, 6)
+    assert (
+        source.shape
+        == other.shape
+        == build(two_datasets).stages[0].architecture.input_shape
+        == (3, 6, 6)
+    )
     assert other.mean.tolist() == source.mean.tolist()
     assert other.std.tolist() == source.std.tolist()
     measured = (other.images.float() / 255).mean().item()
@@ -412,6 +426,7 @@ def test_a_head_is_not_kept_for_classes_of_another_name(two_datasets):
         task_classes=4,
     )  # fmt: skip
     with pytest.raises(SettingsError, match=r"\(0, 1, 2, 3\), and the pre-training 4 \(4, 5, 6, 7"):
-        population(settings, "task-0")
+        build(settings).stages[-1].check()
     same = replace(settings, pretraining_classes="list:0-3")
+    build(same).stages[-1].check()
     assert population(same, "task-0").classes == (0, 1, 2, 3)

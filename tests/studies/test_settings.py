@@ -72,7 +72,6 @@ def test_round_trip():
     changed = {
         "seed": 7,
         "run-name": "a",
-        "resume": True,
         "alpha": 0.1,
         "local-epochs": 3,
         "clip-norm": 2.5,

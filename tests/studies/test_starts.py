@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from coprefl_flwr.clients import CoPreFLClient, StatefulClient, TorchClient
-from coprefl_flwr.data.division import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.server_data import ServerData
@@ -35,8 +34,7 @@ OF_THE_MEAN = {"aggregation": "mean", "tolerated-share": 0.2, "clip-factor": 1.0
 
 def start(text, **settings):
     """Return the only start of a study."""
-    (found,) = build(Settings.of(method=text, **settings)).starts.values()
-    return found
+    return build(Settings.of(method=text, tasks=0, **settings)).stages[0]
 
 
 def only(text, **settings):
@@ -47,9 +45,9 @@ def only(text, **settings):
 
 def strategy(text, server=None, **settings):
     """Return the strategy of the pre-training of a study of one start."""
-    study = starts(Settings.of(method=text, **settings))
-    study.server_data = server or no_server
-    return study.stages[0].strategy()
+    made = start(text, **settings)
+    made.server_data = server or no_server
+    return made.strategy()
 
 
 def no_server(_):
@@ -62,8 +60,7 @@ def test_starts_in_their_order_with_settings_of_their_own():
     )
     study = build(settings)
     names = ["coprefl:gamma=0.25,rounds=7", "random", "fedavg:local-epochs=2"]
-    assert list(study.starts) == names
-    coprefl, random, fedavg = study.starts.values()
+    coprefl, random, fedavg = study.stages[:3]
     assert [s.start for s in (coprefl, random, fedavg)] == names
     assert [p.name for s in (coprefl, random, fedavg) for p in s.phases] == ["coprefl", "fedavg"]
     assert coprefl.phases[0].options == {
@@ -134,14 +131,6 @@ def test_phases_one_after_the_other():
     assert (cyclic.participants, fedprox.participants) == (2, 4)
 
 
-def test_a_resumed_run_has_the_same_starts():
-    settings = Settings(run_name="r", method="coprefl:gamma=0.25")
-    (resumed,), (first,) = (
-        build(s).starts.values() for s in (replace(settings, resume=True), settings)
-    )
-    assert (resumed.start, resumed.phases) == (first.start, first.phases)
-
-
 def test_folders_are_plain_and_apart():
     texts = {
         "coprefl": "coprefl",
@@ -160,11 +149,11 @@ def test_folders_are_plain_and_apart():
 
 def test_strategies_get_their_settings():
     settings = {
-        "run_name": "r", "seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4,
+        "seed": 3, "participants": 7, "min_available_nodes": 2, "min_replies": 4,
         "max_failed_rounds": 5,
     }  # fmt: skip
     base = {
-        "participants": 7, "seed": 3, "run_name": "r", "population": clients_of.PRETRAINING,
+        "participants": 7, "seed": 3, "population": clients_of.PRETRAINING,
         "min_available_nodes": 2, "min_replies": 4, "max_failed_rounds": 5, "evaluate_every": 0,
     }  # fmt: skip
     fedavg = strategy("fedavg", **settings)
@@ -272,7 +261,7 @@ def test_centralised_training_is_on_what_the_clients_hold(federation):
 
 def test_a_task_is_run_by_its_own_method():
     study = build(Settings(
-        seed=4, run_name="r", task_clients=3, task_evaluate_every=0, task_rounds=7, participants=20,
+        seed=4, task_clients=3, task_evaluate_every=0, task_rounds=7, participants=20,
         task_method="fedprox:mu=1", method="random",
     ))  # fmt: skip
     stage = study.stages[3]
@@ -280,22 +269,19 @@ def test_a_task_is_run_by_its_own_method():
     made = stage.strategy()
     assert (type(made), made.mu) == (FedProx, 1)
     assert (made.participants, made.min_replies, made.evaluate_every) == (None, 3, 7)
-    assert (made.population, made.seed, made.run_name) == ("task-2", 4, "r")
-    assert build(Settings()).task_phase.name == "fedavg"
+    assert (made.population, made.seed) == ("task-2", 4)
+    assert build(Settings()).stages[-1].how.trained.name == "fedavg"
 
 
 def client(settings, held, **config):
     """Return the first client of a study in which every population is one client of a dataset."""
     study = starts(settings)
 
-    class Populations:
-        datasets = Datasets(settings.part(DataSettings), 0)
-
-        def population(self, name):
-            return Population(name, (0, 1, 2), (held,))
-
-    study.populations = Populations()
-    return study.client(0, {"server-round": 1, "folder": "run/starts/a", **config})
+    only = Population("one client", (0, 1, 2), (held,))
+    vars(study.stages[0].clients)["population"] = only
+    for stage in study.stages[1:]:
+        stage.tasks._made[stage.number] = only
+    return study.client(None, 0, {"server-round": 1, "folder": "run/starts/a", **config})
 
 
 def test_clients_get_their_settings(federation, tmp_path):

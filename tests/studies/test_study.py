@@ -14,7 +14,7 @@ from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
 from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.forms import markdown
 from coprefl_flwr.report.results import frame, read_rounds, read_rows
@@ -22,10 +22,10 @@ from coprefl_flwr.report.starts import summary_table
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
-from coprefl_flwr.studies.study import make_folder, with_run_name
+from coprefl_flwr.studies.study import with_run_name
 from tests.common.checks import Killed
 from tests.common.networks import network
-from tests.common.studies import tiny_study
+from tests.common.studies import start_named, tiny_study
 
 STARTS = ("random", "fedavg", "coprefl:gamma=0.25")
 FOLDERS = ("random", "fedavg", "coprefl-gamma-0.25")
@@ -74,15 +74,20 @@ def test_files(whole, module_settings):
     assert whole == Path(module_settings.output_dir) / "tiny"
     assert {str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()} == {
         ".coprefl",
+        ".coprefl.lock",
         "settings.yaml",
         *(f"starts/{start}/model.safetensors" for start in FOLDERS),
         *(f"starts/{start}/model.json" for start in FOLDERS),
-        *(f"starts/{start}/{file}" for start in FOLDERS for file in ("result.json", SUMS)),
+        *(
+            f"starts/{start}/{file}"
+            for start in FOLDERS
+            for file in ("result.json", "made-of.json", SUMS)
+        ),
         *(
             f"tasks/{number}/{start}/{file}"
             for number in (0, 1)
             for start in FOLDERS
-            for file in ("result.json", SUMS)
+            for file in ("result.json", "made-of.json", SUMS)
         ),
         "rows.jsonl",
         "rounds.jsonl",
@@ -101,9 +106,9 @@ def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings
     assert [(r.start, r.task, r.client) for r in rows.itertuples()] == [
         (start, task, client) for start in STARTS for task in (0, 1) for client in (0, 1, 2)
     ]
-    populations = build(module_settings).populations
+    tasks = build(module_settings).stages[-1].tasks
     for row in rows.itertuples():
-        client = populations.population(f"task-{row.task}").clients[row.client]
+        client = tasks[row.task].clients[row.client]
         assert row.n == len(client.test)
         assert 0 <= row.correct <= row.n
         assert np.isfinite(row.loss)
@@ -139,8 +144,8 @@ def test_rounds_of_every_part(whole):
 
 def test_models_load_into_any_pytorch_program(whole, module_settings):
     study = build(module_settings)
-    initial = study.starts["random"].initial(None)
-    source = study.populations.datasets.pretraining
+    initial = start_named(study, "random").initial(None)
+    source = study.stages[0].clients.source.dataset
     for folder, start in zip(FOLDERS, STARTS, strict=True):
         model = network(5)
         arrays = load_file(whole / "starts" / folder / "model.safetensors")
@@ -163,9 +168,9 @@ def test_models_load_into_any_pytorch_program(whole, module_settings):
 
 def test_every_start_of_a_task_gets_the_same_head(module_settings, whole):
     study = build(module_settings)
-    start = study.starts["random"].initial(None)
+    start = start_named(study, "random").initial(None)
     other = {name: array + 1 for name, array in start.items()}
-    make = study.architecture.with_fresh_head
+    make = study.stages[0].architecture.with_fresh_head
     models = [make(arrays, 2, "task-0") for arrays in (start, other)]
     for name in ("4.weight", "4.bias"):
         assert models[0][name].shape[0] == 2
@@ -219,9 +224,7 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
     with pytest.raises(Killed):
         run_study(Witness(tiny_settings, kill), tiny_settings)
     grid = Witness(tiny_settings)
-    settings = replace(
-        tiny_settings, resume=True, min_available_nodes=2, timeout=60.0, checkpoint_every=2
-    )
+    settings = replace(tiny_settings, min_available_nodes=2, timeout=60.0, checkpoint_every=2)
     folder = run_study(grid, settings)
     assert {(population, stage) for population, _, stage in grid.seen} == still_to_do
     # Nor were finished rounds of the unfinished part run again.
@@ -233,7 +236,7 @@ def test_an_interrupted_study_goes_on_to_the_same_results(kill, still_to_do, tin
 def test_a_finished_study_is_not_run_again(tiny_settings, whole, module_settings):
     before = results(whole)
     grid = Witness(module_settings)
-    run_study(grid, replace(module_settings, resume=True))
+    run_study(grid, module_settings)
     assert grid.seen == []
     assert results(whole) == before
 
@@ -247,46 +250,43 @@ def test_number_of_nodes_does_not_matter(tiny_settings, whole):
     assert not (folder.parents[1] / "rows.jsonl").exists()
 
 
-def test_an_existing_run_is_not_overwritten(whole, module_settings):
-    before = results(whole)
-    with pytest.raises(SettingsError, match=r"run-name = tiny: .* holds a run already; set resume"):
-        run_study(Witness(module_settings), module_settings)
-    assert results(whole) == before
-
-
-def test_a_run_is_resumed_with_the_settings_it_was_started_with(whole, module_settings):
-    changed = replace(module_settings, resume=True, task_rounds=3)
+def test_what_a_changed_setting_makes_anew_is_said_and_the_earlier_results_stay(
+    tiny_settings, caplog
+):
+    """A task of more rounds, for every start: the starts are as they were."""
+    settings = replace(tiny_settings, method="random fedavg", tasks=1)
+    folder = run_study(Witness(settings), settings)
+    before = results_of_tasks(folder)
+    changed = replace(settings, task_rounds=3)
     grid = Witness(changed)
-    with pytest.raises(
-        SettingsError, match=r"^task-rounds = 3: the run to resume was started with 2$"
-    ):
-        run_study(grid, changed)
-    assert grid.seen == []
-    assert "task-rounds: 2\n" in (whole / "settings.yaml").read_text()
+    caplog.clear()
+    run_study(grid, changed)
+    assert {stage for _, _, stage in grid.seen} == {"tasks/0/random", "tasks/0/fedavg"}
+    said = [line for line in caplog.messages if "made anew" in line]
+    assert said == [
+        f"task 0 from {name} is made anew (changed: rounds); the earlier results are moved to "
+        f"{folder}/tasks/0/{name}/earlier-1"
+        for name in ("random", "fedavg")
+    ]
+    assert results_of_tasks(folder, "earlier-1") == before
+    assert results_of_tasks(folder) != before
+    run_study(grid := Witness(settings), settings)  # The first settings again: a third time.
+    assert len(grid.seen) > 0
+    assert results_of_tasks(folder) == before
+    assert sorted(path.name for path in (folder / "tasks/0/random").glob("earlier-*")) == [
+        "earlier-1",
+        "earlier-2",
+    ]
 
 
-def test_settings_that_were_damaged_are_named(tiny_settings):
-    """The line said what was wrong with a setting, as if its user had set it."""
-    kept = make_folder(tiny_settings) / "settings.yaml"
-    kept.write_text(kept.read_text().replace("rounds: 3\n", "rounds: \n", 1))
-    with pytest.raises(SettingsError) as caught:
-        make_folder(replace(tiny_settings, resume=True))
-    assert str(caught.value).startswith(f"{kept} is damaged, or of another version: ")
-    assert "must be a whole number" in str(caught.value)
-
-
-def test_an_unknown_run_cannot_be_resumed(whole, module_settings):
-    unknown = replace(module_settings, run_name="tinny", resume=True)
-    with pytest.raises(SettingsError, match="unknown run 'tinny': did you mean 'tiny'"):
-        run_study(Witness(unknown), unknown)
-    assert not (whole.parent / "tinny").exists()
+def results_of_tasks(folder, below="."):
+    files = (folder / f"tasks/0/{name}" / below / "result.json" for name in ("random", "fedavg"))
+    return [file.read_bytes() for file in files]
 
 
 def test_a_run_without_a_name_is_called_by_date_and_time(tiny_settings):
     settings = with_run_name(replace(tiny_settings, run_name=""))
     assert settings.run_name.startswith("20")
-    assert make_folder(settings).name == settings.run_name
-    assert build(settings).stages[1].strategy().run_name == settings.run_name
     nameless = replace(tiny_settings, run_name="", method="random", tasks=0)
     nameless = replace(nameless, output_dir=str(Path(tiny_settings.output_dir) / "more"))
     folder = run_study(Witness(nameless), nameless)

@@ -5,9 +5,9 @@ import re
 import pytest
 
 from coprefl_flwr import plugins
+from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, find_method
-from coprefl_flwr.recipes.command_line import main
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.testing import check_method, findings
 from coprefl_flwr.testing.properties import PROPERTIES, NotApplicable

@@ -1,0 +1,61 @@
+"""What made a result: versions of packages, the machine, and the commit of a checkout."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import coprefl_flwr
+
+
+def made_by() -> dict[str, Any]:
+    """Return what made a result: versions, the machine, and the commit of a checkout's package."""
+    here = {"versions": versions(), "machine": machine()}
+    commit = _commit_of(Path(coprefl_flwr.__file__).parents[1])
+    return here | ({"commit": commit} if commit else {})
+
+
+@functools.cache
+def machine() -> str:
+    """Return the processor, its cores, and the GPU that is computed on, if there is one."""
+    import torch
+
+    from coprefl_flwr.learning.device import default_device
+
+    cpus = Path("/proc/cpuinfo")
+    told = re.search(r"model name\s*:\s*(.+)", cpus.read_text()) if cpus.exists() else None
+    name = told[1].strip() if told else platform.processor() or platform.machine()
+    device = default_device()
+    gpu = f", {torch.cuda.get_device_name(device)}" if device.type == "cuda" else ""
+    return f"{name}, {os.cpu_count()} cores{gpu}"
+
+
+@functools.cache
+def _commit_of(checkout: Path) -> str:
+    """Return the commit of the package's own checkout, with "-dirty" if files of it differ.
+
+    "" where the package does not lie in a checkout of its own, or git is not there. Git runs
+    commands that the configuration of a repository names, so it is never asked about another one:
+    the repository is named, for git looks for one in the folders above too.
+    """
+    command = ["git", f"--git-dir={checkout / '.git'}", f"--work-tree={checkout}"]
+    command += ["-c", "core.fsmonitor=false", "describe", "--always", "--dirty", "--abbrev=12"]
+    if not (checkout / ".git").exists():
+        return ""
+    try:
+        done = subprocess.run(
+            [*command, "--exclude", "*"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.strip()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what results depend on."""
+    others = {name: importlib.metadata.version(name) for name in ("flwr", "torch")}
+    return {"coprefl-flwr": coprefl_flwr.__version__, "python": platform.python_version(), **others}
