@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flowers
 import coprefl_flwr as cp
 from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import FedProxClient, QFFLClient, TorchClient
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.strategies import FedAvg, FedProx
