@@ -30,7 +30,7 @@ from coprefl_flwr.learning import AdamTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.models.lightweight import WIDTH, lightweight_model, projection_head
+from coprefl_flwr.models.networks import WIDTH, lightweight_model, projection_head
 from coprefl_flwr.strategies import FedAvg, FedPCL, RoundStrategy
 
 CLIENTS, SAMPLES, CLASSES, SHAPE = 5, 100, 10, (3, 32, 32)

@@ -23,7 +23,7 @@ from coprefl_flwr.federation.strategy import RoundStrategy
 from coprefl_flwr.learning import AdamTraining, LocalTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
-from coprefl_flwr.models.lightweight import lightweight_model, projection_head
+from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL
 
 STRATEGIES: dict[str, type[RoundStrategy]] = {

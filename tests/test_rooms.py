@@ -44,11 +44,8 @@ UPPER = (
 )
 FOUNDATION = {
     "arrays",
-    "checksums",
-    "cores",
     "errors",
     "files",
-    "handover",
     "options",
     "named",
     "plugins",

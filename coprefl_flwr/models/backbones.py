@@ -21,9 +21,9 @@ from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
 from coprefl_flwr.models.arrays import as_array, check_plain, load_arrays
 from coprefl_flwr.models.build import KNOWN, build_model, shapes_of
-from coprefl_flwr.models.network import outputs_and_representation
+from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
-from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
+from coprefl_flwr.models.weights import WEIGHTS, load_saved_model
 
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""

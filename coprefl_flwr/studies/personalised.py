@@ -18,8 +18,8 @@ from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import AdamTraining, LocalTraining
 from coprefl_flwr.models import build_model, head_names
-from coprefl_flwr.models.lightweight import lightweight_model, projection_head
-from coprefl_flwr.models.network import Network
+from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics

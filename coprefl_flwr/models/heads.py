@@ -1,15 +1,11 @@
-"""A network's representation, and what else a method may ask of it before the first round."""
+"""A network's last linear layer: its name, and the representation that enters it."""
 
-import functools
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.models.arrays import model_arrays
 from coprefl_flwr.models.precision import computing, full
 
 
@@ -72,37 +68,3 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
     if not called:
         raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no head to compute")
     return called[-1]
-
-
-@dataclass(eq=False)
-class Network:
-    """A module, and what it was before anything was loaded into it.
-
-    Error messages call it by its `name`; `head` are the names of the arrays of its last layer, and
-    `input_shape` is that of one sample. The module may be shared by all clients of a process, which
-    load their weights into it.
-    """
-
-    name: str
-    module: nn.Module
-    num_classes: int
-    input_shape: tuple[int, ...]
-    head: frozenset[str]
-
-    def __post_init__(self) -> None:
-        """Keep the first weights."""
-        self.arrays: Arrays = model_arrays(self.module)
-
-    @functools.cached_property
-    @torch.no_grad()
-    def outputs(self) -> int:
-        """How many numbers it gives for a sample."""
-        with computing(self.module):
-            return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
-
-    @functools.cached_property
-    @torch.no_grad()
-    def representation(self) -> int:
-        """How many numbers enter its last linear layer."""
-        sample = torch.zeros(1, *self.input_shape)
-        return int(outputs_and_representation(self.module.eval(), sample)[1].shape[1])
