@@ -25,23 +25,18 @@ from coprefl_flwr.models.networks import (
 from coprefl_flwr.models.precision import computing
 
 NORMS = ("batch", "group")
-# The smallest height and width, in pixels, that leave a feature map of at least one pixel.
-SMALLEST_SIDE = {
-    "resnet18": 8,
-    "resnet8": 4,
-    "lenet5": 16,
-    "fashion-mnist-cnn": 16,
-    "femnist-cnn": 4,
-    "femnist-cnn-linear": 4,
-}
-TEXT_MODEL = "char-lstm"
-KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
-_SMALL = {
+RESIDUAL = {"resnet18": resnet18, "resnet8": resnet8}
+SMALL = {
     "lenet5": lenet5,
     "fashion-mnist-cnn": fashion_mnist_cnn,
     "femnist-cnn": femnist_cnn,
     "femnist-cnn-linear": femnist_cnn_linear,
 }
+SMALLEST_SIDE = dict(zip((*RESIDUAL, *SMALL), (8, 4, 16, 16, 4, 4), strict=True))
+"""The least height and width, in pixels, that leave a feature map of at least one pixel."""
+
+TEXT_MODEL = "char-lstm"
+KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
 
 
 def build_model(
@@ -127,10 +122,9 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return CharLSTM(num_classes)
-    if name in _SMALL:
-        return _SMALL[name](num_classes, input_shape)
-    residual = {"resnet8": resnet8, "resnet18": resnet18}
-    return residual[name](num_classes, input_shape, norm)
+    if name in SMALL:
+        return SMALL[name](num_classes, input_shape)
+    return RESIDUAL[name](num_classes, input_shape, norm)
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:

@@ -1,6 +1,7 @@
 """A network's last linear layer: its name, and the representation that enters it."""
 
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -19,26 +20,15 @@ def outputs_and_representation(
 
     Raises a SettingsError if the network calls no such layer.
     """
-    entered: list[Tensor] = []
-
-    def keep(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        entered.append(arguments[0])
-
-    named = dict(model.named_modules())
-    linear = [
-        one for name, one in named.items() if isinstance(one, nn.Linear) and layer in ("", name)
-    ]
-    handles = [module.register_forward_pre_hook(keep) for module in linear]
-    try:
-        with computing(model):
-            outputs = model(inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
-    if not entered:
+    linear = _linear_layers(model)
+    if layer:
+        linear = {layer: linear[layer]} if layer in linear else {}
+    with _recorded_calls(model, linear) as calls:
+        outputs = model(inputs)
+    if not calls:
         which = f"nn.Linear called {layer!r}" if layer else "nn.Linear"
         raise SettingsError(f"{type(model).__name__} calls no {which}, so has no representation")
-    return outputs, full(entered[-1].flatten(start_dim=1))
+    return outputs, full(calls[-1][1].flatten(start_dim=1))
 
 
 @torch.no_grad()
@@ -49,22 +39,37 @@ def last_linear(model: nn.Module, inputs: Tensor, named: str = "") -> str:
 
     Raises a SettingsError if there is no such `nn.Linear`, or the network calls none.
     """
-    linear = {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    linear = _linear_layers(model)
     if named:
         if named not in linear:
             raise SettingsError(unknown("nn.Linear", named, linear))
         return named
-    called: list[str] = []
+    with _recorded_calls(model, linear) as calls:
+        model.eval()(inputs)
+    if not calls:
+        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no head to compute")
+    return calls[-1][0]
+
+
+def _linear_layers(model: nn.Module) -> dict[str, nn.Module]:
+    return {name: one for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+
+
+@contextmanager
+def _recorded_calls(
+    model: nn.Module, layers: Mapping[str, nn.Module]
+) -> Iterator[list[tuple[str, Tensor]]]:
+    """Record the name and the input of every call of some layers while `model` is called."""
+    calls: list[tuple[str, Tensor]] = []
     handles = [
-        one.register_forward_hook(lambda *_, name=name: called.append(name))
-        for name, one in linear.items()
+        layer.register_forward_pre_hook(
+            lambda _, inputs, name=name: calls.append((name, inputs[0]))  # type: ignore[misc]
+        )
+        for name, layer in layers.items()
     ]
     try:
         with computing(model):
-            model.eval()(inputs)
+            yield calls
     finally:
         for handle in handles:
             handle.remove()
-    if not called:
-        raise SettingsError(f"{type(model).__name__} calls no nn.Linear, so has no head to compute")
-    return called[-1]

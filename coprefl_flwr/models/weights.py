@@ -28,7 +28,7 @@ from coprefl_flwr.files import (
     read_text,
     written_beside,
 )
-from coprefl_flwr.models.arrays import check_plain
+from coprefl_flwr.models.arrays import as_array, check_plain
 from coprefl_flwr.models.build import Network, own_model
 from coprefl_flwr.models.networks import seeded
 
@@ -94,6 +94,9 @@ def _same(order: list[Any], names: list[str]) -> bool:
 FILE, TORCHVISION = "file:", "torchvision:"
 """How a starting model that is a file, or torchvision's weights, begins."""
 
+WRAPPER = "module."
+"""How names begin in the state_dict of a model wrapped by DataParallel."""
+
 
 def comes_from_elsewhere(text: str) -> bool:
     """Return whether a starting model's name says that its weights were made elsewhere."""
@@ -129,117 +132,101 @@ def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = Fa
     Raises a SettingsError with the names of the tensors that are missing, unknown or of another
     shape, or if there are no weights.
     """
-    if text.startswith(TORCHVISION):
-        found = _of_torchvision(text)
-    elif (path := path_of(text)) is not None:
-        found = _of_file(text, path)
-    else:
-        found = _of_function(text, network, seed)
-    return _fitted(text, network, _unwrapped(found), needs_head)
+    try:
+        if text.startswith(TORCHVISION):
+            tensors = _of_torchvision(text.removeprefix(TORCHVISION))
+        elif (path := path_of(text)) is not None:
+            if not path.is_file():
+                raise SettingsError(f"there is no such file, and no folder with {WEIGHTS}")
+            tensors = read_tensors(path)
+        else:
+            with seeded((seed, "start", plugins.portable(text))):
+                made = own_model(text, network.num_classes, network.input_shape, "start")
+            tensors = made.state_dict()
+        if all(name.startswith(WRAPPER) for name in tensors):
+            tensors = {name.removeprefix(WRAPPER): one for name, one in tensors.items()}
+        return _fitted(network, tensors, needs_head)
+    except SettingsError as error:
+        raise SettingsError(f"method, {text}: {error}", *error.keys) from error
 
 
-def _of_file(text: str, path: Path) -> Mapping[str, Any]:
-    if not path.is_file():
-        raise SettingsError(f"method, {text}: there is no such file, and no folder with {WEIGHTS}")
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of weights by name; nothing in the file is executed.
+
+    Raises a SettingsError if the file is damaged or holds no state_dict of plain tensors.
+    """
     if damaged(path.parent, path.name):
-        raise SettingsError(f"method, {text}: damaged: {SUMS} beside it says another content")
+        raise SettingsError(f"damaged: {SUMS} beside it says another content")
     try:
         if path.suffix == ".safetensors":
-            return safetensors.torch.load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # Whatever the file holds, it is told in one line.
+            content: Any = safetensors.torch.load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # Whatever the file holds, the user gets one line.
         why = one_line(error).partition(". ")[0]
-        raise SettingsError(f"method, {text}: the weights cannot be read: {why}") from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict):
-        kind = type(found).__name__
-        raise SettingsError(f"method, {text}: the file holds no state_dict, but a {kind}")
-    for name, one in found.items():
-        if not isinstance(name, str) or not isinstance(one, Tensor):
-            what = "the key" if not isinstance(name, str) else "what stands under"
-            kind = type(one if isinstance(name, str) else name).__name__
-            why = f"{what} {short(repr(name))} is of the type {kind}"
-            raise SettingsError(f"method, {text}: the file holds no state_dict: {why}")
-        try:
-            check_plain(one, name)
-        except SettingsError as error:
-            raise SettingsError(f"method, {text}: {error}") from error
-    return found
+        raise SettingsError(f"the weights cannot be read: {why}") from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict):
+        raise SettingsError(f"the file holds no state_dict, but a {type(content).__name__}")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            wrong, kind = ("the value of", tensor) if isinstance(name, str) else ("the key", name)
+            why = f"{wrong} {short(repr(name))} is of the type {type(kind).__name__}"
+            raise SettingsError(f"the file holds no state_dict: {why}")
+        check_plain(tensor, name)
+    return content
 
 
-def _of_torchvision(text: str) -> Mapping[str, Any]:
+def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     from torchvision import models
 
-    name = text.removeprefix(TORCHVISION)
     family, _, member = name.partition(".")
     families = {one for one in vars(models) if one.endswith("_Weights")}
     if family not in families:
-        raise SettingsError(f"method, {text}: {unknown('weights', family, sorted(families))}")
+        raise SettingsError(unknown("weights", family, sorted(families)))
     members = [one.name for one in getattr(models, family)]
     if member not in members:
-        raise SettingsError(f"method, {text}: {unknown(f'weights of {family}', member, members)}")
+        raise SettingsError(unknown(f"weights of {family}", member, members))
     try:
-        weights: Mapping[str, Any] = getattr(models, family)[member].get_state_dict(
+        weights: Mapping[str, Tensor] = getattr(models, family)[member].get_state_dict(
             progress=False, check_hash=True, weights_only=True
         )
     except (OSError, RuntimeError) as error:
         raise SettingsError(
-            f"method, {text}: the weights are neither in torch's cache nor could they be "
-            f"downloaded ({one_line(error)})"
+            "the weights are neither in torch's cache nor could they be downloaded "
+            f"({one_line(error)})"
         ) from error
     return weights
 
 
-def _of_function(text: str, network: Network, seed: int) -> Mapping[str, Any]:
-    with seeded((seed, "start", plugins.portable(text))):
-        made = own_model(text, network.num_classes, network.input_shape, "start")
-    return made.state_dict()
-
-
-def _unwrapped(found: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the tensors by the names they have without a wrapper such as DataParallel."""
-    wrapper = "module."
-    if all(name.startswith(wrapper) for name in found):
-        return {name.removeprefix(wrapper): one for name, one in found.items()}
-    return found
-
-
-def _fitted(text: str, network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
+def _fitted(network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
     wanted = network.arrays
     body = [name for name in wanted if needs_head or name not in network.head]
     shapes = {name: tuple(one.shape) for name, one in found.items()}
     absent = [name for name in body if name not in shapes]
-    missing = list(map(repr, absent))
     extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
     misshapen = [
         f"{name!r} is {shapes[name]} for {wanted[name].shape}"
         for name in body
         if name in shapes and shapes[name] != wanted[name].shape
     ]
-    told = {"missing": missing, "unknown": extra, "of another shape": misshapen}
-    if any(told.values()):
-        why = "; ".join(f"{what}: {_some(names)}" for what, names in told.items() if names)
-        raise SettingsError(f"method, {text}: these are no weights of {network.name}: {why}")
-    fits = {n: one for n, one in found.items() if shapes[n] == wanted[n].shape}
-    arrays = {
-        name: _array(fits[name], own) if name in fits else own for name, own in wanted.items()
-    }
-    for name, array in arrays.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise SettingsError(f"method, {text}: {name!r} holds a NaN or an infinity")
+    wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
+    if any(wrong.values()):
+        why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
+        raise SettingsError(f"these are no weights of {network.name}: {why}")
+    arrays = dict(wanted)
+    for name, own in wanted.items():
+        if shapes.get(name) == own.shape:
+            arrays[name] = as_array(found[name], name).astype(own.dtype, order="C")
+        if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
+            raise SettingsError(f"{name!r} holds a NaN or an infinity")
     return arrays
 
 
 def _with_nearest(name: str, wanted: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.8)
     return f"{name!r} (nearest: {near[0]!r})" if near else repr(name)
-
-
-def _array(tensor: Tensor, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return a tensor as an array of the dtype that the network has; NumPy knows no bfloat16."""
-    exact = tensor.detach().double() if tensor.is_floating_point() else tensor.detach()
-    return exact.cpu().contiguous().numpy().astype(like.dtype)
 
 
 def _some(names: list[str]) -> str:

@@ -212,7 +212,7 @@ def test_weights_that_are_no_arrays_of_numbers(tmp_path, kind):
     ("content", "line"),
     [
         (lambda of: dict(enumerate(of.values())), "the key 0 is of the type int"),
-        (lambda of: {"model": of}, "what stands under 'model' is of the type OrderedDict"),
+        (lambda of: {"model": of}, "the value of 'model' is of the type OrderedDict"),
         (lambda of: {"1.wieght": of["1.weight"], "1.bias": of["1.bias"], "0.x": of["1.bias"]},
          "'1.wieght' (nearest: '1.weight')"),
         (lambda of: list(of.values()), "but a list"),
