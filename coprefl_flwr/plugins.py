@@ -41,7 +41,10 @@ from coprefl_flwr.named import Named, split_options
 GROUP = "coprefl_flwr"
 """The group of entry points that are searched."""
 
-KINDS = ("method", "model", "dataset", "partition", "metric", "tracker", "start", "client-wrapper")
+KINDS = (
+    *("method", "model", "dataset", "partition", "metric", "measurement", "tracker", "start"),
+    "client-wrapper",
+)
 """What can be brought."""
 
 METRIC = "metric:"

@@ -19,6 +19,7 @@ from coprefl_flwr.options import Value, declared
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
+from coprefl_flwr.studies.measurements import StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
 from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalSettings, personal_data
 from coprefl_flwr.studies.personalised import PersonalStage
@@ -108,7 +109,10 @@ def starts(settings: Settings) -> Study:
     check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
     if len(tasks):
         how.trained.check_aggregation("task-method", of_tasks.task_clients)
-    stages = comparison(made, tasks, how, start_loss=of_tasks.start_loss)
+    measurements = own_measurements(of_tasks.measurements)
+    if of_tasks.start_loss:
+        measurements = [StartLoss, *measurements]
+    stages = comparison(made, tasks, how, measurements)
     return Study(stages, config, _root(settings))
 
 

@@ -3,15 +3,18 @@
 import itertools
 from collections.abc import Sequence
 
+from coprefl_flwr.studies.measurements import StageOf
 from coprefl_flwr.studies.populations import Tasks
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.tasks import Diagnosis, Downstream, Task
 
 
 def comparison(
-    starts: Sequence[Pretraining], tasks: Tasks, how: Downstream, *, start_loss: bool = False
+    starts: Sequence[Pretraining],
+    tasks: Tasks,
+    how: Downstream,
+    measurements: Sequence[StageOf] = (),
 ) -> list[Stage]:
     """Return the pre-trainings, the tasks from each of their models, and what is measured besides.
 
@@ -23,12 +26,12 @@ def comparison(
         What the clients of all tasks hold.
     how : Downstream
         How tasks are run.
-    start_loss : bool
-        Whether the loss of each starting model over all pre-training data is measured.
+    measurements : Sequence[StageOf]
+        What is measured of each starting model, in the order of the stages.
     """
     how.metrics.check(tasks.classes)
     stages: list[Stage] = [*starts]
     for number, start in itertools.product(range(len(tasks)), starts):
         task = Task(number, start, tasks, how)
         stages += [task, Diagnosis(task)] if how.diagnostics else [task]
-    return stages + [StartLoss(start) for start in starts if start_loss]
+    return stages + [kind(start) for kind in measurements for start in starts]

@@ -5,7 +5,7 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     .coprefl                           says that the folder is the package's (see `files`)
     settings.yaml                      the settings as used
     starts/START/model.safetensors     a starting model, and model.json: how it was made
-    start-losses/START/                its loss on all pre-training data, if that is asked for
+    start-loss/START/                  its loss on all pre-training data, if that is asked for
     tasks/NUMBER/START/                a task from a start
     diagnoses/NUMBER/START/            what explains the start's worth in it, if that is asked for
     methods/METHOD/                    a personalised method: its global arrays, its clients' models

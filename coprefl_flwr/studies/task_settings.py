@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from coprefl_flwr.data import SCHEMES
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.options import WORDS, check_declared, option
 from coprefl_flwr.studies.method import FRESH, KEEP, Method
 
 TASK_RATE = 0.01
@@ -34,6 +34,12 @@ class TaskSettings:
     start_loss: bool = option(
         False,
         "measure each start's mean loss over all training samples of all pre-training clients",
+    )
+    measurements: str = option(
+        "",
+        "measurements of your own at each start, module:NAME each, separated by spaces: classes of "
+        "stages that are made of the start's pre-training",
+        takes=(WORDS,),
     )
     task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
     task_partition: str = option(

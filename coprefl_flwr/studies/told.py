@@ -8,8 +8,8 @@ from typing import Any
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble
 from coprefl_flwr.studies.kept import is_done, read_result
+from coprefl_flwr.studies.measurements import StartLoss
 from coprefl_flwr.studies.stage import Stage, Store
-from coprefl_flwr.studies.start_loss import StartLoss
 from coprefl_flwr.studies.study import Study
 
 logger = logging.getLogger("flwr.coprefl")

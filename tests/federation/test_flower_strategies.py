@@ -12,7 +12,7 @@ from flwr.serverapp import strategy as flowers
 import coprefl_flwr as cp
 from coprefl_flwr.arrays import weights_of
 from coprefl_flwr.clients import FedProxClient, QFFLClient, TorchClient
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation import of_flower
 from coprefl_flwr.methods import find_method
 from coprefl_flwr.strategies import FedAvg, FedProx
@@ -246,14 +246,15 @@ def test_noise_is_that_of_the_seed_and_leaves_numpys_own():
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
-    """Four rounds are two and two more, with the moments; other arguments are refused."""
+    """Four rounds are two and two more, with the moments; other arguments begin anew."""
     whole = pretrained(flowers.FedAdam(eta=0.05), rounds=4)
     parts = {"checkpoint": tmp_path / "parts"}
     pretrained(flowers.FedAdam(eta=0.05), **parts)
-    with pytest.raises(SettingsError, match="parts"):
-        pretrained(flowers.FedAdam(eta=0.2), **parts, resume=True, rounds=4)
-    found = pretrained(flowers.FedAdam(eta=0.05), **parts, resume=True, rounds=4)
-    assert_equal(found, whole, 0)
+    assert_equal(pretrained(flowers.FedAdam(eta=0.05), **parts, rounds=4), whole, 0)
+    assert not (tmp_path / "parts" / "earlier-1").exists()
+    other = pretrained(flowers.FedAdam(eta=0.2), **parts)
+    assert_equal(other, pretrained(flowers.FedAdam(eta=0.2)), 0)
+    assert (tmp_path / "parts" / "earlier-1" / "model.safetensors").is_file()
 
 
 def test_it_can_be_copied_and_sent():

@@ -32,7 +32,8 @@ def test_it_pre_trains(name, tiny_settings):
     assert changed["1.weight"], changed
     assert changed["4.weight"], changed
     left = {path.name for path in (folder / "starts" / name).iterdir()}
-    assert left == {"model.safetensors", "model.json", "result.json", "SHA256SUMS"}
+    of_model = {"model.safetensors", "model.json"}
+    assert left == of_model | {"result.json", "SHA256SUMS", "made-of.json"}
 
 
 @pytest.mark.parametrize("name", with_role(TASK))
@@ -40,8 +41,8 @@ def test_it_runs_tasks(name, tiny_settings):
     settings = replace(tiny_settings, method="random", tasks=1, task_method=name, task_rounds=3)
     folder = run(settings)
     assert len(read_rows(folder / "rows.jsonl")) == settings.task_clients
-    left = [str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.json")]
-    assert left == ["0/random/result.json"]
+    left = {str(path.relative_to(folder / "tasks")) for path in (folder / "tasks").rglob("*.json")}
+    assert left == {"0/random/result.json", "0/random/made-of.json"}
     assert not list((folder / "tasks").rglob("client-state"))
 
 

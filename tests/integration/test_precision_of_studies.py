@@ -155,7 +155,7 @@ def test_what_does_not_use_it_is_found_under_its_old_key(every_method, personali
     plain, short = keys(settings), keys(replace(settings, precision="bf16"))
     assert {path for path in plain if plain[path] == short[path]} == {
         "starts/random",
-        "start-losses/random",
+        "start-loss/random",
     }
     assert keys(replace(settings, precision="float32")) == plain
     of_one = keys(replace(settings, method="fedavg fedavg:precision=bf16", tasks=1))

@@ -64,7 +64,8 @@ def _described(run):
     how = tasks[0].how
     of_tasks = [one.about() for one in (how.trained, how.head) if one]
     training = values_of(how.trained.training)
-    return [phases, data, values_of(settings.part(TaskSettings)), of_tasks, training]
+    chosen = values_of(settings.part(TaskSettings), "measurements")  # No recipe here sets it.
+    return [phases, data, chosen, of_tasks, training]
 
 
 if __name__ == "__main__":

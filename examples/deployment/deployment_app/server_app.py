@@ -31,6 +31,8 @@ def main(grid: Grid, context: Context) -> None:
 def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
     """Pre-train, and write the model to OUTPUT-DIR/RUN-NAME.
 
+    A run of the same name continues after its last checkpoint.
+
     `node_clients` is the file that says which node is which client; with None, each names itself.
 
     Raises
@@ -38,9 +40,10 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
     SettingsError
         Before the first round, if something set cannot be used.
     RunFailedError
-        If a round failed too often; the checkpoint is good and can be resumed from.
+        If a round failed too often; the checkpoint is good: run the app again to continue.
     """
-    folder, own = run_folder(settings), task.options(settings)
+    folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
+    checkpoint, own = folder / "checkpoint.safetensors", task.options(settings)
     strategy = CoPreFL(
         gamma=own["gamma"],
         meta_learning_rate=own["meta-learning-rate"],
@@ -59,26 +62,12 @@ def pretrain(grid: Grid, settings: Settings, node_clients: str | None) -> None:
         to_record(model_arrays(task.initial_model(settings.seed))),
         settings.rounds,
         settings.timeout,
-        checkpoint=folder / "checkpoint.safetensors",
+        checkpoint=checkpoint,
         checkpoint_every=settings.checkpoint_every,
-        resume=settings.resume,
+        resume=checkpoint.exists(),
     )
     save_model(folder, from_record(result.arrays), about(settings))
     print(f"the model is in {folder}")
-
-
-def run_folder(settings: Settings) -> Path:
-    """Return the run's folder; refuse to overwrite a run, or to resume one that is not there."""
-    folder = Path(settings.output_dir).expanduser().resolve() / settings.run_name
-    begun = (folder / "checkpoint.safetensors").exists()
-    if begun and not settings.resume:
-        raise SettingsError(
-            f"run-name = {settings.run_name!r}: {folder} holds a run already; set resume=true to "
-            "go on with it, or another run-name"
-        )
-    if settings.resume and not begun:
-        raise SettingsError(f"resume = true: there is no checkpoint.safetensors in {folder}")
-    return folder
 
 
 def about(settings: Settings) -> dict[str, Any]:

@@ -1,0 +1,88 @@
+"""Stages that measure a starting model, without training it: its loss, and a user's own."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.federation.progress import TASK_KIND
+from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.report.columns import START_LOSS
+from coprefl_flwr.studies.identity import hash_of
+from coprefl_flwr.studies.method import folder_of
+from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.stage import Measurement, Stage, Store
+
+MEASUREMENT = "measurement"
+"""The kind of plugin that a user's own measurement is."""
+
+StageOf = Callable[[Pretraining], Stage]
+"""Makes a stage of the pre-training whose model it measures."""
+
+
+class StartMeasurement(Measurement):
+    """A measurement of one starting model.
+
+    A subclass sets `phase`, its name in the rows, and writes `measure`. Its result depends on the
+    model and on the text of the class.
+
+    Parameters
+    ----------
+    made : Pretraining
+        The stage that makes the starting model.
+    """
+
+    kind = TASK_KIND
+
+    def __init__(self, made: Pretraining) -> None:
+        title, path = f"{self.phase} of {made.name}", f"{self.phase}/{folder_of(made.name)}"
+        super().__init__(title, path, made.start)
+        self.made = made
+
+    def model(self, store: Store) -> Arrays:
+        """Return the arrays of the starting model."""
+        return load_saved_model(store.folder(self.made))[0]
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return what the result depends on: the model, and the text of a user's own class."""
+        built_in = type(self).__module__ == __name__
+        text = "" if built_in else hash_of({"text": inspect.getsource(type(self))})
+        return {"start": hash_of(self.made.identity()), "text": text}
+
+    @property
+    def key(self) -> str:
+        """Return the model's key, the measurement's name and a hash."""
+        return f"{self.made.key}/{self.phase}-{hash_of(self.identity())}"
+
+
+class StartLoss(StartMeasurement):
+    """The mean loss of a starting model, with its own head, over all pre-training clients.
+
+    Every training sample of every client counts once, in eval mode. It is computed where the
+    server's program runs: a view of the experimenter's, which no server of a real federation has.
+    Local steps report another loss, that of models which have just been fitted to a client's data.
+    """
+
+    phase = START_LOSS
+
+    def measure(self, store: Store) -> Mapping[str, Any]:
+        """Return the loss."""
+        return {START_LOSS: self.made.loss(self.model(store))}
+
+
+@concerning("measurements")
+def own_measurements(text: str) -> Sequence[StageOf]:
+    """Return the user's own measurements at these places, separated by spaces.
+
+    Raises a SettingsError where a place holds no class of stages.
+    """
+    found: list[StageOf] = []
+    for place in text.split():
+        kind = plugins.find(MEASUREMENT, place)
+        if not (isinstance(kind, type) and issubclass(kind, Stage)):
+            needed = "a class of studies.stage.Stage, made of a start's pre-training, is needed"
+            raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
+        found.append(kind)
+    return found
