@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from coprefl_flwr.learning.evaluation import evaluate as evaluate
     from coprefl_flwr.learning.evaluation import loss_and_gradient as loss_and_gradient
     from coprefl_flwr.learning.server_data import ServerData as ServerData
-    from coprefl_flwr.learning.training import AdamTraining as AdamTraining
     from coprefl_flwr.learning.training import LocalTraining as LocalTraining
     from coprefl_flwr.learning.training import Objective as Objective
     from coprefl_flwr.learning.training import endless_batches as endless_batches
