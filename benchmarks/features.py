@@ -26,11 +26,11 @@ from coprefl_flwr.data import Dataset, ImageDataset, Samples
 from coprefl_flwr.data.features import features_of
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
 from coprefl_flwr.models.backbones import Backbone
-from coprefl_flwr.models.lightweight import WIDTH, lightweight_model, projection_head
+from coprefl_flwr.models.networks import WIDTH, lightweight_model, projection_head
 from coprefl_flwr.strategies import FedAvg, FedPCL, RoundStrategy
 
 CLIENTS, SAMPLES, CLASSES, SHAPE = 5, 100, 10, (3, 32, 32)
@@ -110,7 +110,7 @@ def measure(
     with tempfile.TemporaryDirectory() as folder:
 
         def client(_: Context, client_id: int) -> TorchClient:
-            training, train = AdamTraining(local_epochs=1), samples[client_id]
+            training, train = LocalTraining(algorithm="adam", local_epochs=1), samples[client_id]
             if not pcl:
                 return TorchClient(network, train, training=training, device=CPU)
             return FedPCLClient(

@@ -20,10 +20,10 @@ from coprefl_flwr.data.features import FeatureDataset
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import Hook, RoundReport
 from coprefl_flwr.federation.strategy import RoundStrategy
-from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.models import build_model, model_arrays
-from coprefl_flwr.models.lightweight import lightweight_model, projection_head
+from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import CoPreFL, FedAvg, FedPCL
 
 STRATEGIES: dict[str, type[RoundStrategy]] = {
@@ -80,8 +80,8 @@ def samples(workload: Workload, client: int) -> Samples:
 
 def training(workload: Workload) -> LocalTraining:
     """Return what a client does in a round."""
-    kind = AdamTraining if workload.heads else LocalTraining
-    return kind(
+    return LocalTraining(
+        algorithm="adam" if workload.heads else "sgd",
         local_steps=workload.local_steps,
         batch_size=workload.batch_size,
         learning_rate=workload.learning_rate,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
+from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.budget import Budget, Work
-from coprefl_flwr.federation.options import RoundOptions
 from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining
@@ -170,7 +170,7 @@ def options_table() -> str:
 
 def of_every_strategy() -> str:
     """Return the options that every strategy has, as arguments in Python."""
-    return _arguments(RoundOptions)
+    return _arguments(RoundStrategy)
 
 
 def bounds_table() -> str:

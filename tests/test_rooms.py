@@ -20,11 +20,11 @@ ABOVE = {
     "studies": {"methods", "report"},
     "methods": set(),
     "report": set(),
-    "strategies": {"federation", "learning"},
+    "strategies": {"federation", "learning", "models"},
     "clients": {"federation", "learning", "data", "models"},
     "grids": {"federation"},
     "learning": {"data", "models"},
-    "federation": {"data"},
+    "federation": {"data", "models"},
     "models": {"data"},
     "data": set(),
 }
@@ -44,11 +44,8 @@ UPPER = (
 )
 FOUNDATION = {
     "arrays",
-    "checksums",
-    "cores",
     "errors",
     "files",
-    "handover",
     "options",
     "named",
     "plugins",

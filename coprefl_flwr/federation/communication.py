@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from flwr.app import ArrayRecord, Message
 
-from coprefl_flwr.arrays import Arrays, to_record
+from coprefl_flwr.arrays import Arrays, records_of, size_of, to_record
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.messages import NodeReply
-from coprefl_flwr.handover import records_of, size_of
 
 
 @dataclass

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from coprefl_flwr import checksums
+from coprefl_flwr.arrays import checksum_of
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.federation.robust import AGGREGATION
@@ -34,8 +34,8 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, METHODS, TASK
 from coprefl_flwr.models import check_weights, model_arrays
 from coprefl_flwr.models.build import seeded
-from coprefl_flwr.models.network import last_linear
-from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.models.heads import last_linear
+from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import declared
 from coprefl_flwr.report import figures, results
 from coprefl_flwr.report.forms import plain
@@ -252,7 +252,7 @@ class _Made(Architecture):
 
     def identity(self) -> Mapping[str, Any]:
         """Return a hash of the weights that it draws for a task."""
-        return {"weights": checksums.of_arrays(model_arrays(self.make()))}
+        return {"weights": checksum_of(model_arrays(self.make()))}
 
     def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
         """Return what the function makes for so many classes; its random numbers are of `key`."""

@@ -9,8 +9,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, checksum_of
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, short, unknown
@@ -160,7 +159,7 @@ class _Module(Architecture):
 
     def identity(self) -> Mapping[str, Any]:
         """Return a hash of its weights."""
-        return {"weights": checksums.of_arrays(model_arrays(self.given))}
+        return {"weights": checksum_of(model_arrays(self.given))}
 
     def check(self, sample: Samples) -> None:
         """Raise a SettingsError if the module does not take samples, or has too few outputs."""
@@ -321,7 +320,7 @@ class _OnApp(TrainingStage):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the model depends on, besides the app."""
-        weights = checksums.of_arrays(self.first)
+        weights = checksum_of(self.first)
         return {"method": self.method.options(), "model": weights, "nodes": self.nodes}
 
     @property

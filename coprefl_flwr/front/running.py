@@ -12,10 +12,10 @@ import torch
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError, one_line, short
 from coprefl_flwr.federation.flower import without_colours
+from coprefl_flwr.federation.machine import MOST_WORKERS
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.files import expanded
 from coprefl_flwr.grids import LocalGrid, RayGrid

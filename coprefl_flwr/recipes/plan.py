@@ -18,11 +18,11 @@ import numpy as np
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import TorchClient, client_app
-from coprefl_flwr.cores import one_thread
 from coprefl_flwr.data import Samples
 from coprefl_flwr.data.features import FeatureDataset
 from coprefl_flwr.data.sizes import SIZES
 from coprefl_flwr.errors import one_line
+from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device

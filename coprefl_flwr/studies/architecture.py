@@ -13,7 +13,8 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import HeadLayer
 from coprefl_flwr.models import build_model, head_names, with_fresh_head
-from coprefl_flwr.models.network import Network, last_linear
+from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.studies.identity import contents, texts_of
 from coprefl_flwr.studies.sources import Source
 

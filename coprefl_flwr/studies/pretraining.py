@@ -12,8 +12,8 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.client import NumPyClient
 from torch import nn
 
-from coprefl_flwr import checksums, plugins
-from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays, checksum_of, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
@@ -23,7 +23,7 @@ from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import RANDOM, ServerDataOf
 from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
-from coprefl_flwr.models.origin import arrays_from, path_of
+from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
@@ -358,7 +358,7 @@ class Pretraining(TrainingStage):
         if self.run.stop_at_loss is not None and self.phases:
             found["stop"] = [self.run.stop_at_loss, self.run.stop_check_every]
         if isinstance(self.how.given, nn.Module):
-            found["weights"] = checksums.of_arrays(self.weights())
+            found["weights"] = checksum_of(self.weights())
         elif self.how.given is not None:
             found["weights"] = _origin(self.how.given)
         return found

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from coprefl_flwr import cli, plugins
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.npz import load_npz
 from coprefl_flwr.errors import SettingsError
@@ -28,6 +27,7 @@ from coprefl_flwr.federation.checkpoint import (
     write_checkpoint,
 )
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.files import SUMS, damaged, write_sums
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.named import Named

@@ -4,7 +4,7 @@ import ctypes
 
 import pytest
 
-from coprefl_flwr.federation import allocator
+from coprefl_flwr.federation import machine
 
 
 class Library:
@@ -22,7 +22,7 @@ class Library:
 @pytest.fixture
 def library(monkeypatch):
     """Return what makes a library the process's."""
-    for name in allocator.SET_BY_USER:
+    for name in machine.SET_BY_USER:
         monkeypatch.delenv(name, raising=False)
 
     def use(made):
@@ -32,7 +32,7 @@ def library(monkeypatch):
     return use
 
 
-done = allocator.keep_freed_memory.__wrapped__
+done = machine.keep_freed_memory.__wrapped__
 
 
 @pytest.mark.parametrize("most", [1 << 30, 1 << 25])
@@ -42,7 +42,7 @@ def test_both_thresholds_are_raised_as_far_as_the_library_lets_them(library, mos
     assert one.set == [(-1, most), (-3, most)]
 
 
-@pytest.mark.parametrize("name", allocator.SET_BY_USER)
+@pytest.mark.parametrize("name", machine.SET_BY_USER)
 def test_what_the_user_sets_stays(library, monkeypatch, name):
     one = library(Library(1 << 30))
     monkeypatch.setenv(name, "")
