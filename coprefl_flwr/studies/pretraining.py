@@ -214,7 +214,8 @@ class Pretraining(TrainingStage):
     def check(self) -> None:
         """Raise a SettingsError if its data, weights or clients cannot be had as set."""
         _ = self.architecture.head
-        fewest = min(len(client.train) for client in self.population.clients)
+        held = self.population.clients if self.has_clients else ()
+        fewest = min((len(client.train) for client in held), default=0)
         self.check_weights()
         first = 1
         for phase in self.phases:

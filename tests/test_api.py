@@ -1,5 +1,6 @@
-"""What a pre-training leaves: its history, the curve of it, and a run that goes on with more."""
+"""The examples in docstrings, and what a pre-training leaves: history, curve, and checkpoint."""
 
+import doctest
 import json
 
 import pandas as pd
@@ -30,6 +31,18 @@ def losses_of(history):
     return dict(zip(history["round"], history["loss"], strict=True))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [cp.partition, cp.tasks, cp.pretrain, cp.evaluate_starts, cp.plot_history],
+    ids=lambda one: one.__name__,
+)
+def test_the_example_of_a_docstring_runs(function):
+    [example] = doctest.DocTestFinder(recurse=False).find(function, globs={})
+    found = doctest.DocTestRunner().run(example)
+    assert found.attempted > 1
+    assert found.failed == 0
+
+
 def test_the_history_has_every_round(clients):
     method = cp.CoPreFL(gamma=0.5, participants=2)
     made, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
@@ -53,7 +66,7 @@ def test_a_history_is_drawn(clients, tmp_path):
     ]
     with pytest.raises(SettingsError, match="the strategy has not run"):
         cp.plot_history(History())
-    with pytest.raises(SettingsError, match="history is of type FedAvg"):
+    with pytest.raises(SettingsError, match="history: got an object of type FedAvg"):
         cp.plot_history(cp.FedAvg())
 
 
