@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.items import Pick
 from coprefl_flwr.errors import SettingsError, short, wrong_type
 from coprefl_flwr.methods import HEAD
@@ -32,7 +31,7 @@ from coprefl_flwr.studies.architecture import (
     unchanged,
 )
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.in_process import WORKERS, finished, shown
+from coprefl_flwr.studies.in_process import WORKERS, finished
 from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     pretraining_options,
@@ -266,19 +265,21 @@ def pretrain(
     method = read_method(method, usage)
     check_network("model", model, usage)
     WORKERS.checked(workers, "workers")
-    with shown(quiet) as progress:
-        stage: AppPretraining | Pretraining
-        if isinstance(clients, ClientApp):
-            stage, app = _on_app(method, model, rounds, nodes, options), clients
-            study = Study([stage])
-        else:
-            stage, nodes = _on_clients(method, model, clients, rounds, options), workers
-            study = Study([stage])
-            app = client_app(study.client)
-        stage.open_ended = checkpoint is not None
-        with finished(study, app, checkpoint, Layout.SINGLE, progress, nodes, workers) as store:
-            arrays, _ = load_saved_model(store.root)
-            metrics = results.frame(store.result(stage)["rounds"])
+    stage: AppPretraining | Pretraining
+    app: ClientApp | None = None
+    if isinstance(clients, ClientApp):
+        if isinstance(method, str):
+            raise wrong_type("method", method, "a strategy for a ClientApp", "cp.FedAvg()")
+        if options:
+            raise SettingsError(f"{', '.join(options)}: set these in the code of the ClientApp")
+        stage, app = AppPretraining(method, model, rounds, nodes), clients
+    else:
+        stage, nodes = _pretraining(method, model, clients, rounds, options), workers
+    stage.open_ended = checkpoint is not None
+    grid = {"nodes": nodes, "workers": workers}
+    with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, **grid) as store:
+        arrays, _ = load_saved_model(store.root)
+        metrics = results.frame(store.result(stage)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return (made, metrics) if history else made
@@ -353,32 +354,28 @@ def evaluate_starts(
     made, chosen = _starts(starts), checked_options(options, task_options(method))
     given = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(given, declared(Downstream))
-    with shown(quiet) as progress:
-        training = TrainingSettings(
-            rounds=max(of_tasks["rounds"], 1),
-            participants=len(tasks[0].clients),
-            **{"learning_rate": TASK_RATE} | _training(chosen),
-        )
-        trained = task_phase(method, training, chosen)
-        trained.check_aggregation("method", training.participants)
-        layer, head_phase = Method.parse(head), None
-        if layer not in NO_METHODS:
-            head_phase = read_phase("head", one_phase("head", layer), HEAD, training, {})
-        keeps, metrics = layer == KEEP, ClientMetrics(client_metrics)
-        how = Downstream(trained, head=head_phase, keeps_head=keeps, metrics=metrics, **of_tasks)
-        architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
-        of_run = RunSettings(seed=tasks.seed)
-        stages = [
-            Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made
-        ]
-        study = Study(comparison(stages, tasks, how))
-        app = client_app(study.client)
-        with finished(study, app, checkpoint, Layout.PATH, progress) as store:
-            rows, of_rounds = gather(study, store)
+    training = TrainingSettings(
+        rounds=max(of_tasks["rounds"], 1),
+        participants=len(tasks[0].clients),
+        **{"learning_rate": TASK_RATE} | _training(chosen),
+    )
+    trained = task_phase(method, training, chosen)
+    trained.check_aggregation("method", training.participants)
+    layer, head_phase = Method.parse(head), None
+    if layer not in NO_METHODS:
+        head_phase = read_phase("head", one_phase("head", layer), HEAD, training, {})
+    keeps, metrics = layer == KEEP, ClientMetrics(client_metrics)
+    how = Downstream(trained, head=head_phase, keeps_head=keeps, metrics=metrics, **of_tasks)
+    architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
+    of_run = RunSettings(seed=tasks.seed)
+    stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]
+    study = Study(comparison(stages, tasks, how))
+    with finished(study, checkpoint, Layout.PATH, quiet) as store:
+        rows, of_rounds = gather(study, store)
     return StartsResult(results.accuracies(rows), of_rounds)
 
 
-def _on_clients(
+def _pretraining(
     method: RoundStrategy | str,
     model: nn.Module,
     clients: Clients | Sequence[Any],
@@ -404,21 +401,6 @@ def _training(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the options that are settings of local training."""
     known = {one.name for one in declared(TrainingSettings).values()}
     return {name: value for name, value in options.items() if name in known}
-
-
-def _on_app(
-    method: RoundStrategy | str,
-    model: nn.Module,
-    rounds: int,
-    nodes: int,
-    options: Mapping[str, Any],
-) -> AppPretraining:
-    """Return the pre-training of a network on a ClientApp, which has its own training."""
-    if isinstance(method, str):
-        raise wrong_type("method", method, "a strategy, as clients is a ClientApp", "cp.FedAvg()")
-    if options:
-        raise SettingsError(f"{', '.join(options)}: set these in the code of the ClientApp")
-    return AppPretraining(method, model, rounds, nodes)
 
 
 def _starts(given: Any) -> list[Start]:

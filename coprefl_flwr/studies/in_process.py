@@ -1,13 +1,16 @@
 """A study that a Python program runs: in its own process or on Ray, in a folder that it names."""
 
 import io
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
 
+from coprefl_flwr.clients import client_app
 from coprefl_flwr.cores import MOST_WORKERS
 from coprefl_flwr.errors import wrong_type
 from coprefl_flwr.federation.flower import without_colours
@@ -22,25 +25,13 @@ WORKERS = Option("workers", "workers", 1, (int,), "processes", minimum=1, maximu
 
 
 @contextmanager
-def shown(quiet: bool) -> Iterator[Progress]:
-    """Give the progress that a program shows; if `quiet`, only warnings are logged inside."""
-    without_colours()
-    progress = Progress()
-    with ExitStack() as silent:
-        silent.enter_context(quiet_flower())
-        if quiet:
-            progress.stream = io.StringIO()
-            silent.enter_context(quiet_flower("flwr.coprefl"))
-        yield progress
-
-
-@contextmanager
 def finished(
     study: Study,
-    app: ClientApp,
     folder: str | Path | None,
     layout: Layout,
-    progress: Progress,
+    quiet: bool,
+    app: ClientApp | None = None,
+    *,
     nodes: int = 1,
     workers: int = 1,
 ) -> Iterator[Store]:
@@ -48,24 +39,31 @@ def finished(
 
     Parameters
     ----------
-    app : ClientApp
-        The clients.
     folder : path, optional
         Where the results are stored; not set: a temporary folder that is deleted at the end.
+    quiet : bool
+        Whether only warnings are logged.
+    app : ClientApp, optional
+        The clients; not set: those of the study.
     nodes, workers : int
         Nodes of the app, and processes that run them: 1 is this process, more are on Ray.
 
     Raises a SettingsError before any work, and a RunFailedError if clients failed too often.
     """
-    study.check()
-    with _store(folder, layout) as store:
+    without_colours()
+    with ExitStack() as entered:
+        progress = Progress(stream=io.StringIO() if quiet else sys.stderr)
+        if quiet:
+            entered.enter_context(quiet_flower("flwr.coprefl"))
+        study.check()
+        store = entered.enter_context(_store(folder, layout))
         study.root = store.base
         progress.add((stage.kind, stage.rounds) for stage in study.stages)
-        if workers == 1:
-            run(study, LocalGrid(app, nodes), store, progress)
-        else:
-            with RayGrid(app, nodes, workers=workers) as grid:
-                run(study, grid, store, progress)
+        app = app or client_app(study.client)
+        grid: Grid = LocalGrid(app, nodes)
+        if workers > 1:
+            grid = entered.enter_context(RayGrid(app, nodes, workers=workers))
+        run(study, grid, store, progress)
         yield store
 
 
