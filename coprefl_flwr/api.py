@@ -354,10 +354,11 @@ def evaluate_starts(
     made, chosen = _starts(starts), checked_options(options, task_options(method))
     given = {"rounds": rounds, "evaluate_every": evaluate_every, "diagnostics": diagnostics}
     of_tasks = checked_options(given, declared(Downstream))
-    training = TrainingSettings(
+    training = _training(
+        chosen,
         rounds=max(of_tasks["rounds"], 1),
         participants=len(tasks[0].clients),
-        **{"learning_rate": TASK_RATE} | _training(chosen),
+        learning_rate=TASK_RATE,
     )
     trained = task_phase(method, training, chosen)
     trained.check_aggregation("method", training.participants)
@@ -389,7 +390,7 @@ def _pretraining(
             raise wrong_type("clients", clients, needed, "cp.partition(dataset, clients=100)")
         clients = Clients.of_datasets(clients)
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
-    training = TrainingSettings(**{"rounds": rounds, "participants": number} | _training(chosen))
+    training = _training(chosen, rounds=rounds, participants=number)
     seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
     architecture = OwnArchitecture(type(model).__name__, unchanged(model), clients.source, seed)
     architecture.check("model", clients[0])
@@ -397,10 +398,11 @@ def _pretraining(
     return Pretraining(start, clients, architecture, RunSettings(seed=seed))
 
 
-def _training(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the options that are settings of local training."""
+def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingSettings:
+    """Return local training with those of the options that belong to it, instead of defaults."""
     known = {one.name for one in declared(TrainingSettings).values()}
-    return {name: value for name, value in options.items() if name in known}
+    chosen = {name: value for name, value in options.items() if name in known}
+    return TrainingSettings(**{**defaults, **chosen})
 
 
 def _starts(given: Any) -> list[Start]:

@@ -183,9 +183,13 @@ class OwnArchitecture(Architecture):
 
         All other weights of a network with a head are those of a starting model.
         """
+        return {"weights": self._hash}
+
+    @functools.cached_property
+    def _hash(self) -> str:
         arrays = model_arrays(self.make())
         counted = self.head or arrays.keys()
-        return {"weights": checksums.of_arrays({n: arrays[n] for n in arrays if n in counted})}
+        return checksums.of_arrays({n: arrays[n] for n in arrays if n in counted})
 
     def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
         """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
