@@ -136,6 +136,31 @@ def test_no_client_needs_to_have_every_class(tmp_path):
     assert load_saved_model(tmp_path)[1]["classes"] == ["0", "1", "2"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda _: cp.FedAvg(), lambda _: cp.FedAvg(fraction_train=0.5)),
+        (lambda held: refined(held[0], steps=1), lambda held: refined(held[0], steps=9)),
+        (lambda held: refined(held[0]), lambda held: refined(held[1])),
+    ],
+    ids=["who takes part", "steps of a refinement", "data at the server"],
+)
+def test_every_option_of_a_strategy_belongs_to_what_a_checkpoint_is_of(
+    one, other, clients, tmp_path
+):
+    """The finished run of another strategy was returned."""
+    kept = {"rounds": 1, "checkpoint": tmp_path / "run", **SMALL}
+    cp.pretrain(one(clients), Perceptron(), clients, **kept)
+    found = cp.pretrain(other(clients), Perceptron(), clients, **kept)
+    expected = cp.pretrain(other(clients), Perceptron(), clients, rounds=1, **SMALL)
+    assert bytes_of(found) == bytes_of(expected)
+    assert (tmp_path / "run" / "earlier-1" / "model.safetensors").exists()
+
+
+def refined(samples, steps=5):
+    return cp.ServerRefined(cp.FedAvg(), cp.ServerData(Perceptron(), samples), steps=steps)
+
+
 def test_a_text_may_be_given_its_participants(clients):
     """It was an unknown option, while a text could name it."""
     by_option = cp.pretrain("fedavg", Perceptron(), clients, rounds=1, participants=2, **SMALL)

@@ -15,7 +15,8 @@ from coprefl_flwr.federation.strategy import ROUNDS
 from coprefl_flwr.models import model_arrays, save_model
 from coprefl_flwr.options import Option
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.own_method import name_of, parts_of
+from coprefl_flwr.studies.own_method import name_of
+from coprefl_flwr.studies.pretraining import parts_of
 from coprefl_flwr.studies.provenance import versions
 from coprefl_flwr.studies.stage import RunSettings, Store, TrainingStage
 

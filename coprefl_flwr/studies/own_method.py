@@ -12,7 +12,7 @@ from coprefl_flwr.federation.robust import AGGREGATION
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PRETRAINING, TASK, Algorithm, with_role
 from coprefl_flwr.options import Option, declared
-from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
+from coprefl_flwr.strategies import RoundStrategy, ServerRefined
 from coprefl_flwr.studies.build import start_of
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import (
@@ -22,7 +22,7 @@ from coprefl_flwr.studies.phases import (
     one_phase,
     read_phase,
 )
-from coprefl_flwr.studies.pretraining import Start
+from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.stage import RunSettings
 
 
@@ -49,14 +49,6 @@ def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrate
         raise SettingsError(f"{problem}; pass one of flwr.serverapp.strategy")
     example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
     raise wrong_type("method", given, "a strategy, or a text such as 'fedavg'", example)
-
-
-def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
-    """Return the strategies that run one after another, each with its rounds.
-
-    Those of a Schedule have rounds of their own; any other strategy runs for `rounds`.
-    """
-    return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
 
 
 def name_of(strategy: RoundStrategy) -> str:
