@@ -23,8 +23,8 @@ class Traffic:
     to have the dtypes that were sent.
 
     `wire_bytes_down` and `wire_bytes_up` are those of the messages of this run, where a node that
-    hosts several clients is sent the arrays once and answers with one sum in float64. `wire_nodes` is
-    the largest number of nodes that shared an exchange: by how many partial sums its clients'
+    hosts several clients is sent the arrays once and answers with one sum in float64. `wire_nodes`
+    is the largest number of nodes that shared an exchange: by how many partial sums its clients'
     results were added up, on which the last digits of the round's numbers depend.
 
     Every attempt at a round counts: downwards each client that was sent something, upwards each

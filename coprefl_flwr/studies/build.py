@@ -154,9 +154,9 @@ def _populations(
     )
     made = Tasks(
         DividedSource(datasets, 1),
+        spread_of_tasks,
         of_tasks["tasks"],
         of_tasks["task-classes"],
-        spread_of_tasks,
         of_tasks["task-train-fraction"],
         seed,
         {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},

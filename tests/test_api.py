@@ -1,5 +1,6 @@
-"""What a pre-training leaves: its history, the curve of it, and a run that goes on with more."""
+"""The examples in docstrings, and what a pre-training leaves: history, curve, and checkpoint."""
 
+import doctest
 import json
 
 import pandas as pd
@@ -30,6 +31,18 @@ def losses_of(history):
     return dict(zip(history["round"], history["loss"], strict=True))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [cp.partition, cp.tasks, cp.pretrain, cp.evaluate_starts, cp.plot_history],
+    ids=lambda one: one.__name__,
+)
+def test_the_example_of_a_docstring_runs(function):
+    [example] = doctest.DocTestFinder(recurse=False).find(function, globs={})
+    found = doctest.DocTestRunner().run(example)
+    assert found.attempted > 1
+    assert found.failed == 0
+
+
 def test_the_history_has_every_round(clients):
     method = cp.CoPreFL(gamma=0.5, participants=2)
     made, history = cp.pretrain(method, Perceptron(), clients, 3, history=True, **SMALL)
@@ -53,7 +66,7 @@ def test_a_history_is_drawn(clients, tmp_path):
     ]
     with pytest.raises(SettingsError, match="the strategy has not run"):
         cp.plot_history(History())
-    with pytest.raises(SettingsError, match="history is of type FedAvg"):
+    with pytest.raises(SettingsError, match="history: got an object of type FedAvg"):
         cp.plot_history(cp.FedAvg())
 
 
@@ -121,3 +134,93 @@ def test_no_client_needs_to_have_every_class(tmp_path):
     held = [TensorDataset(inputs[some], labels[some]) for some in of_each]
     cp.pretrain(cp.FedAvg(), Perceptron(), held, rounds=1, checkpoint=tmp_path, **SMALL)
     assert load_saved_model(tmp_path)[1]["classes"] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda _: cp.FedAvg(), lambda _: cp.FedAvg(fraction_train=0.5)),
+        (lambda held: refined(held[0], steps=1), lambda held: refined(held[0], steps=9)),
+        (lambda held: refined(held[0]), lambda held: refined(held[1])),
+    ],
+    ids=["who takes part", "steps of a refinement", "data at the server"],
+)
+def test_every_option_of_a_strategy_belongs_to_what_a_checkpoint_is_of(
+    one, other, clients, tmp_path
+):
+    """The finished run of another strategy was returned."""
+    kept = {"rounds": 1, "checkpoint": tmp_path / "run", **SMALL}
+    cp.pretrain(one(clients), Perceptron(), clients, **kept)
+    found = cp.pretrain(other(clients), Perceptron(), clients, **kept)
+    expected = cp.pretrain(other(clients), Perceptron(), clients, rounds=1, **SMALL)
+    assert bytes_of(found) == bytes_of(expected)
+    assert (tmp_path / "run" / "earlier-1" / "model.safetensors").exists()
+
+
+def refined(samples, steps=5):
+    return cp.ServerRefined(cp.FedAvg(), cp.ServerData(Perceptron(), samples), steps=steps)
+
+
+def test_a_text_may_be_given_its_participants(clients):
+    """It was an unknown option, while a text could name it."""
+    by_option = cp.pretrain("fedavg", Perceptron(), clients, rounds=1, participants=2, **SMALL)
+    by_text = cp.pretrain("fedavg:participants=2", Perceptron(), clients, rounds=1, **SMALL)
+    assert bytes_of(by_option) == bytes_of(by_text)
+    with pytest.raises(SettingsError, match="unknown option 'participants'"):
+        cp.pretrain(cp.FedAvg(), Perceptron(), clients, rounds=1, participants=2, **SMALL)
+
+
+def test_tasks_take_every_setting_of_local_training():
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    plain, fast = (
+        cp.evaluate_starts({"a": Perceptron()}, tasks, rounds=1, momentum=momentum, **SMALL)
+        for momentum in (0.0, 0.9)
+    )
+    assert list(plain.rows["loss"]) != list(fast.rows["loss"])
+
+
+def test_what_is_done_for_one_start_does_not_depend_on_the_others(tmp_path):
+    """The first network is the architecture of all, and no part of another start's results."""
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    one, other = Perceptron(), Perceptron(seed=1)
+    for starts in ({"one": one, "other": other}, {"other": other, "one": one}):
+        cp.evaluate_starts(starts, tasks, rounds=1, checkpoint=tmp_path, **SMALL)
+    assert not list(tmp_path.rglob("earlier-*"))
+
+
+@pytest.mark.parametrize(
+    ("function", "wrong", "said"),
+    [
+        (cp.partition, {"server_reserve": 0.95}, "server_reserve = 0.95: .*between 0 and 0.9"),
+        (cp.partition, {"alpha": 0}, "alpha = 0.0: .*above 0"),
+        (cp.partition, {"classes_per_client": 0}, "classes_per_client = 0: .*at least 1"),
+        (cp.partition, {"seed": -1}, "seed = -1: .*at least 0"),
+        (cp.tasks, {"number": -1}, "number = -1: .*at least 0"),
+        (cp.tasks, {"classes": 1}, "classes = 1: .*at least 2"),
+        (cp.tasks, {"clients": 0}, "clients = 0: .*at least 1"),
+        (cp.tasks, {"train_fraction": 1.0}, "train_fraction = 1.0: .*at most 0.99"),
+        (cp.tasks, {"min_samples": 1}, "min_samples = 1: .*at least 2"),
+    ],
+)
+def test_an_argument_beyond_its_limits_is_refused_before_the_data_is_read(function, wrong, said):
+    class Unread:
+        def __getattr__(self, name):
+            pytest.fail("the dataset was read")
+
+    with pytest.raises(SettingsError, match=said):
+        function(Unread(), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rounds": "5"}, "rounds = '5': must be a whole number"),
+        ({"rounds": 0}, "rounds = 0: needs .*ncm or ridge"),
+        ({"evaluate_every": -1}, "evaluate_every = -1"),
+        ({"diagnostics": 1}, "diagnostics = 1: must be true or false"),
+    ],
+)
+def test_an_argument_of_tasks_beyond_its_limits(wrong, said):
+    tasks = cp.tasks(images(), number=1, classes=3, clients=2, scheme="iid")
+    with pytest.raises(SettingsError, match=said):
+        cp.evaluate_starts({"a": Perceptron()}, tasks, **wrong)
