@@ -15,9 +15,7 @@ from pathlib import Path
 from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
 from coprefl_flwr.federation.budget import Budget, Work
-from coprefl_flwr.federation.options import RoundOptions
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
     HEAD,
@@ -32,6 +30,7 @@ from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
+from docs import interface
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs"
@@ -39,6 +38,20 @@ PART = re.compile(
     r"<!-- (?P<name>[^\n]+), by `make tables` -->\n.*?<!-- end of (?P=name) -->\n", re.S
 )
 FRAME = "frame of "
+
+SUBJECTS = {
+    "study": "Study and output",
+    "seed": "Seed, failures and checkpoints",
+    "dataset": "Dataset, classes and domains",
+    "clients": "Clients and their samples",
+    "model": "Network",
+    "local-steps": "Local training",
+    "rounds": "Rounds and participants",
+    "tasks": "Downstream tasks",
+    "task-clients": "Clients and training of the tasks",
+    "personal-datasets": "Personalised studies",
+}
+"""By the first of some settings in a row: the heading above them."""
 
 KINDS = {PRETRAINING: "a pre-training", TASK: "the algorithm of a task"}
 KINDS |= {PERSONALISED: "a personalised method", HEAD: "the head of a task"}
@@ -133,26 +146,40 @@ def _own(method: Algorithm, role: str) -> str:
     return ", ".join(shown) or "none"
 
 
-def settings_table() -> str:
-    """Return the settings of a study, in their order."""
-    lines = _heads("key", "default", "limits", "meaning")
-    for group in GROUPS:
-        lines += [_line(key, one) for key, one in declared(group).items()]
-    return "\n".join(lines) + "\n"
+def settings_tables() -> str:
+    """Return the settings of a study in their order: a heading and a table for each subject."""
+    keys = {key: one for group in GROUPS for key, one in declared(group).items()}
+    unknown = SUBJECTS.keys() - keys.keys()
+    if unknown:
+        raise KeyError(f"no settings: {', '.join(sorted(unknown))}")
+    parts, lines = [], list[str]()
+    for key, one in keys.items():
+        if key in SUBJECTS:
+            lines = _heads("key", "default", "limits", "meaning")
+            parts.append((SUBJECTS[key], lines))
+        lines.append(_line(f"[`{key}`](#{key}){{ #{key} }}", one))
+    return "\n".join(f"## {title}\n\n{_options(lines)}" for title, lines in parts)
+
+
+def _options(lines: list[str]) -> str:
+    """Return a table of options, whose rows become cards on a narrow screen."""
+    table = "\n".join(lines)
+    return f'<div class="options" markdown>\n\n{table}\n\n</div>\n'
 
 
 def _line(key: str, one: Option) -> str:
-    """Return the line of an option."""
+    """Return the line of an option, whose name is given in Markdown."""
     unit = f" ({one.unit})" if one.unit else ""
     default = f"`{_text(one.default)}`" if one.default not in (None, "") else "not set"
     meaning = one.meaning.replace("|", "\\|")
-    return f"| `{key}` | {default}{unit} | {one.limits} | {meaning} |"
+    return f"| {key} | {default}{unit} | {one.limits} | {meaning} |"
 
 
 def options_table() -> str:
     """Return the methods' own options, one line for each meaning that a key has."""
-    lines = _heads("key", "of", "limits", "meaning")
+    lines = _heads("key", "method", "limits", "meaning")
     methods = [one for one in METHODS.values() if HEAD not in one.roles]
+    averaging = {name.replace("_", "-") for name in AGGREGATION}
     # With those that have no short form, as it is a setting of another meaning.
     for key in dict.fromkeys(key for method in methods for key in method.options):
         found: dict[tuple[str, str], list[str]] = {}
@@ -164,25 +191,9 @@ def options_table() -> str:
         if not found and refined:
             found[(refined.limits, refined.meaning)] = ["the refined methods"]
         for (limits, meaning), names in found.items():
-            lines.append(f"| `{key}` | {', '.join(names)} | {limits} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def of_every_strategy() -> str:
-    """Return the options that every strategy has, as arguments in Python."""
-    return _arguments(RoundOptions)
-
-
-def bounds_table() -> str:
-    """Return the bounds of a strategy, as arguments in Python."""
-    return _arguments(Bounds)
-
-
-def _arguments(owner: type) -> str:
-    """Return the declared options of a class by their names in Python."""
-    lines = _heads("argument", "default", "limits", "meaning")
-    lines += [_line(one.name, one) for one in declared(owner).values()]
-    return "\n".join(lines) + "\n"
+            of = "all methods that average" if key in averaging else ", ".join(names)
+            lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")
+    return _options(lines)
 
 
 def columns_table() -> str:
@@ -315,7 +326,7 @@ def _options_of(method: Algorithm, role: str) -> str:
     lines = _heads("option", "default", "limits", "meaning")
     for key, one in method.options.items():
         if one.name not in AGGREGATION:
-            lines.append(_line(key, one))
+            lines.append(_line(f"`{key}`", one))
     named = declared(Settings)
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
@@ -323,7 +334,7 @@ def _options_of(method: Algorithm, role: str) -> str:
         return "It has no options of its own.\n"
     other = [key for key in method.options if defaults.get(key) != method.options[key].default]
     also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
-    return "\n".join(lines) + "\n" + (f"\nBy default {also} here.\n" if also else "")
+    return _options(lines) + (f"\nBy default {also} here.\n" if also else "")
 
 
 def _command(name: str, role: str) -> str:
@@ -359,13 +370,16 @@ def _text(value: Value | None) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "methods": methods_table,
     "personalised methods": personal_table,
-    "settings": settings_table,
+    "settings": settings_tables,
     "options": options_table,
-    "options of every strategy": of_every_strategy,
-    "bounds": bounds_table,
+    "arguments of every strategy": interface.of_every_strategy,
     "columns": columns_table,
     "commands": commands,
 }
+
+
+PREFIXES = {FRAME: frame, **interface.PREFIXES}
+"""By the beginning of a part's name: the function that writes the part for the rest of it."""
 
 
 def parts(text: str) -> list[str]:
@@ -378,7 +392,12 @@ def page(text: str) -> str:
 
     def made(found: re.Match[str]) -> str:
         name = found["name"]
-        table = frame(name.removeprefix(FRAME)) if name.startswith(FRAME) else TABLES[name]()
+        for prefix, write in PREFIXES.items():
+            if name.startswith(prefix) and name not in TABLES:
+                table = write(name.removeprefix(prefix))
+                break
+        else:
+            table = TABLES[name]()
         return f"<!-- {name}, by `make tables` -->\n\n{table}\n<!-- end of {name} -->\n"
 
     return PART.sub(made, text)
