@@ -75,8 +75,23 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) 
     if here in config.extra[BOOST]:
         page.meta["search"] = {"boost": config.extra[BOOST][here]}
     if here in config.extra[WORDS]:
-        markdown += f"\n\nOther words for this: {config.extra[WORDS][here]}.\n{{ .words }}\n"
+        markdown = _with_words(markdown, config.extra[WORDS][here])
     return _linked(markdown, Path(config.docs_dir) / here, here)
+
+
+def _with_words(text: str, words: str) -> str:
+    """Return a page with a line of further search words above its first heading of the second rank.
+
+    There it belongs to the whole page, which the search then finds at its top.
+    """
+    line = f"Related terms: {words}.\n{{ .words }}\n"
+    at = 0
+    for part, prose in _prose(text):
+        if prose and (heading := re.search(r"^## ", part, re.M)):
+            at += heading.start()
+            break
+        at += len(part)
+    return f"{text[:at].rstrip()}\n\n{line}\n{text[at:]}"
 
 
 def on_page_content(html: str, **_: Any) -> str:

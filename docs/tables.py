@@ -161,10 +161,10 @@ def settings_tables() -> str:
     return "\n".join(f"## {title}\n\n{_options(lines)}" for title, lines in parts)
 
 
-def _options(lines: list[str]) -> str:
+def _options(lines: list[str], kind: str = "options") -> str:
     """Return a table of options, whose rows become cards on a narrow screen."""
     table = "\n".join(lines)
-    return f'<div class="options" markdown>\n\n{table}\n\n</div>\n'
+    return f'<div class="{kind}" markdown>\n\n{table}\n\n</div>\n'
 
 
 def _line(key: str, one: Option) -> str:
@@ -193,7 +193,7 @@ def options_table() -> str:
         for (limits, meaning), names in found.items():
             of = "all methods that average" if key in averaging else ", ".join(names)
             lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")
-    return _options(lines)
+    return _options(lines, "options by-method")
 
 
 def columns_table() -> str:
