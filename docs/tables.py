@@ -53,8 +53,8 @@ SUBJECTS = {
 }
 """By the first of some settings in a row: the heading above them."""
 
-KINDS = {PRETRAINING: "a pre-training", TASK: "the algorithm of a task"}
-KINDS |= {PERSONALISED: "a personalised method", HEAD: "the head of a task"}
+KINDS = {PRETRAINING: "pre-training", TASK: "training of tasks"}
+KINDS |= {PERSONALISED: "personalised studies", HEAD: "last layer of tasks"}
 
 PARTICIPANTS, CLIENTS, SAMPLES, AT_SERVER = 20, 100, 200, 1000
 TRAINING = LocalTraining(local_steps=5, batch_size=32, learning_rate=0.05)
@@ -74,10 +74,13 @@ ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
-    "fedpcl": ("prototypes: up one's own, down all", "its head, its own prototypes"),
-    "fedproto": ("prototypes: up one's own, down the global", "its model, the global prototypes"),
-    "fedrep": ("all but the last layer", "that under its own last layer"),
-    "per-fedavg": ("the whole model", "the global model after a step on its own samples"),
+    "fedpcl": ("prototypes: each client sends its own and gets all", "its head and prototypes"),
+    "fedproto": (
+        "prototypes: each client sends its own and gets the global ones",
+        "its model and the global prototypes",
+    ),
+    "fedrep": ("all except the last layer", "the shared layers and its own last layer"),
+    "per-fedavg": ("the whole model", "the global model after one step on its samples"),
     "pfedme": ("the whole model", "its own model theta"),
     "solo": ("nothing", "its own model"),
 }
@@ -86,7 +89,7 @@ PERSONALISED_STUDIES = {
 
 def methods_table() -> str:
     """Return the methods of starting models and tasks, without refined forms called so."""
-    lines = _heads("`method`", "its own settings", "scenario", "in tasks", "only sums")
+    lines = _heads("`method`", "options and defaults", "scenario", "for tasks", "only sums")
     for name, method in METHODS.items():
         if not {PRETRAINING, TASK} & set(method.roles) or name.endswith("-refined"):
             continue
@@ -99,7 +102,9 @@ def methods_table() -> str:
 
 def personal_table() -> str:
     """Return the methods of personalised studies."""
-    lines = _heads("`method`", "its own settings", "what travels", "evaluated with", "only sums")
+    lines = _heads(
+        "`method`", "options and defaults", "sent in a round", "tested with", "only sums"
+    )
     for name, method in METHODS.items():
         if PERSONALISED in method.roles:
             own = _own(method, PERSONALISED)
@@ -236,17 +241,17 @@ def frame(name: str) -> str:
     """Return what a method's page says by the code: what it is, its options, how to run it."""
     method = METHODS[name]
     strategy, client = method.strategy_class, method.client_class
-    roles = " or ".join(KINDS[role] for role in method.roles)
+    roles = "; ".join(KINDS[role] for role in method.roles)
     test = "tests/" + TESTED_IN.get(name, f"strategies/test_{_module(strategy)}.py")
     lines = _heads(f"`{name}`", "")
     lines += [
-        f"| can be | {roles} |",
-        f"| strategy | [`{strategy.__name__}`]({_source(strategy)}) |",
-        f"| client | {_client(client) if strategy.actions else 'none is asked'} |",
-        f"| exchanges a round | {_exchanges(method)} |",
+        f"| used for | {roles} |",
+        f"| strategy | {_strategy(strategy)} |",
+        f"| client | {_client(client) if strategy.actions else 'none'} |",
+        f"| exchanges in a round | {_exchanges(method)} |",
         f"| the server needs | {_needs(method)} |",
         *([f"| cost of a round | {_cost(method)} |"] if HEAD not in method.roles else []),
-        f"| tested by hand in | [{test}](../../{test}) |",
+        f"| tests of the formulas | [{test}](../../{test}) |",
     ]
     role = method.roles[0]
     return "\n".join(lines) + "\n\n" + _options_of(method, role) + "\n" + _command(name, role)
@@ -261,15 +266,25 @@ def _source(one: type) -> str:
     return "../../" + str(Path(inspect.getfile(one)).relative_to(ROOT))
 
 
+def _strategy(strategy: type) -> str:
+    """Return a link to a strategy's arguments, and one to its file."""
+    name = strategy.__name__
+    for page in sorted((PAGES / "reference" / "api").glob("*.md")):
+        if found := re.search(rf"^::: (coprefl_flwr\.(?:\w+\.)?{name})$", page.read_text(), re.M):
+            arguments = f"[`{name}`](../reference/api/{page.name}#{found[1]})"
+            return f"{arguments} ([source]({_source(strategy)}))"
+    raise KeyError(f"no page of the Python reference describes {name}")
+
+
 def _client(client: type) -> str:
-    keeps = "; keeps a state from round to round" if issubclass(client, StatefulClient) else ""
+    keeps = "; stores a state between rounds" if issubclass(client, StatefulClient) else ""
     return f"[`{client.__name__}`]({_source(client)}){keeps}"
 
 
 def _exchanges(method: Algorithm) -> str:
     actions = ", then ".join(f"`{one}`" for one in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
-        return "`train`, one after the other: as many as clients, fewer where a node hosts several"
+        return "`train`, one client after another; a node that hosts several gets one message"
     return actions or "none"
 
 
@@ -277,22 +292,20 @@ def _needs(method: Algorithm) -> str:
     """Return what the server must have and see."""
     sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
-        sums = "all the data"
+        sums = "all data"
     elif method.strategy_class.name == "cyclic":
         sums = "the model that each client, or node, passes on"
-    return f"{sums}, and data of its own" if method.uses_server_data else sums
+    return f"{sums}, and its own data" if method.uses_server_data else sums
 
 
 def _cost(method: Algorithm) -> str:
     """Return what a round costs, and FedAvg's."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
-    size = (
-        "no step size that can be compared" if math.isnan(step) else f"{step:.3g} summed step size"
-    )
+    size = "no comparable step size" if math.isnan(step) else f"{step:.3g} summed step size"
     if not budget.travel and not budget.at_server:
-        size = "no step of weights that are everybody's"
-    return f"{size}, {budget.gradients:,.0f} gradients ([of what](index.md#what-a-round-costs))"
+        size = "no steps of shared weights"
+    return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
 
 
 @dataclass(frozen=True)
@@ -331,7 +344,7 @@ def _options_of(method: Algorithm, role: str) -> str:
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
     if len(lines) == 2:
-        return "It has no options of its own.\n"
+        return "This method has no options.\n"
     other = [key for key in method.options if defaults.get(key) != method.options[key].default]
     also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
     return _options(lines) + (f"\nBy default {also} here.\n" if also else "")
@@ -342,7 +355,7 @@ def _command(name: str, role: str) -> str:
     if role == PERSONALISED:
         rows = ", ".join(dict.fromkeys(["fedavg", name, "fedpcl"]))  # The recipe's reference.
         recipe = "examples/recipes/fedpcl-table-2.yaml --scale small"
-        return f'```sh\ncoprefl run {recipe} --set "methods=[{rows}]"\n```\n'
+        return f'```sh\ncoprefl run {recipe} \\\n    --set "methods=[{rows}]"\n```\n'
     if role == HEAD:
         return (
             f'```sh\ncoprefl new first\ncoprefl run first.yaml --set "head=[fresh, {name}]"\n```\n'
