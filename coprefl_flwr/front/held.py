@@ -8,15 +8,22 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from coprefl_flwr.data import SCHEMES, Dataset, ImageDataset, Samples
-from coprefl_flwr.data.division import DataSettings
-from coprefl_flwr.data.items import Pick
-from coprefl_flwr.data.of_torch import as_dataset, as_samples, is_ours
-from coprefl_flwr.data.splits import relabel as relabelled
+from coprefl_flwr.data import (
+    SCHEMES,
+    Dataset,
+    DataSettings,
+    ImageDataset,
+    Samples,
+    as_dataset,
+    as_samples,
+)
+from coprefl_flwr.data import relabel as relabelled
+from coprefl_flwr.data.partition import Scheme
+from coprefl_flwr.data.user_data import Pick, is_ours
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.populations import Clients, Tasks
-from coprefl_flwr.studies.sources import Scheme, Source, Spread
+from coprefl_flwr.studies.sources import Source, Spread
 from coprefl_flwr.studies.stage import RunSettings
 from coprefl_flwr.studies.task_settings import TaskSettings
 
@@ -75,7 +82,7 @@ def partition(
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
         Read once and kept in memory, so random augmentations are drawn once (see
-        `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
+        `coprefl_flwr.data.as_dataset`). Bytes of images become floats in 0..1, as by
         torchvision's ToTensor; other values stay as they are.
     clients : int, optional
         How many clients; not set: 100, or as many as a ready-made partitioner makes.

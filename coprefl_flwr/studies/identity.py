@@ -10,7 +10,7 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.checksums import of_file
-from coprefl_flwr.data.hugging_face import files_of
+from coprefl_flwr.data.user_data import files_of
 from coprefl_flwr.named import Named, split_options
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.method import Method

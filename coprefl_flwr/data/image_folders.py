@@ -1,0 +1,242 @@
+"""Folders of images: by class, by domain and class, or Tiny-ImageNet's, made smaller on the way."""
+
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, make_dataset
+from coprefl_flwr.errors import SettingsError, one_line
+
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
+
+_AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
+# The lists of Tiny-ImageNet (Le and Yang 2015), as its archive unpacks.
+_WNIDS, _WORDS, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.txt"
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How much of a dataset of images is used; 0 is all of it.
+
+    Images become squares of `image_size` pixels a side. A class has at most `samples_per_class`
+    samples, drawn by `seed`; a smaller one stays whole.
+    """
+
+    image_size: int = 0
+    samples_per_class: int = 0
+    seed: int = 0
+
+    def rows(self, labels: npt.NDArray[Any]) -> Rows:
+        """Return the drawn positions of `labels` (N,), ascending; each class is drawn by itself."""
+        if not self.samples_per_class:
+            return np.arange(len(labels))
+        drawn = []
+        for label in np.unique(labels):
+            rng = seeds.generator(self.seed, "samples-per-class", int(label))
+            drawn.append(rng.permutation(np.flatnonzero(labels == label))[: self.samples_per_class])
+        return np.sort(np.concatenate(drawn)).astype(np.int64)
+
+    def resized(self, images: Tensor) -> Tensor:
+        """Return uint8 (..., C, H, W) as uint8 (..., C, image_size, image_size).
+
+        As torchvision's Resize (bilinear, antialiased, of the shorter side) and CenterCrop do.
+        """
+        size = self.image_size
+        if not size or images.shape[-2:] == (size, size):
+            return images
+        # Importing torchvision takes seconds, and the glyphs do without.
+        from torchvision.transforms import functional
+
+        shorter = functional.resize(images, [size], antialias=True)
+        resized: Tensor = functional.center_crop(shorter, [size, size])
+        return resized
+
+    def of(self, source: str, dataset: Dataset) -> Dataset:
+        """Return the reduced dataset, normalised by its own mean and std."""
+        if not (self.image_size or self.samples_per_class):
+            return dataset
+        if not isinstance(dataset, ImageDataset):
+            line = "image-size and samples-per-class are for images, and it has none"
+            raise SettingsError(f"{source}: {line}")
+        rows = self.rows(dataset.labels)
+        parts = [
+            self.resized(dataset.images[torch.from_numpy(rows[first : first + _AT_ONCE])])
+            for first in range(0, len(rows), _AT_ONCE)
+        ]
+        names = {"classes": dataset.classes, "domain_names": dataset.domain_names}
+        return make_dataset(source, torch.cat(parts), **names, **_of_rows(dataset, rows))
+
+
+def _of_rows(columns: Any, rows: Rows) -> dict[str, Any]:
+    """Return the values of `rows` in each column; a column that is None stays so."""
+    found = {name: getattr(columns, name) for name in ("labels", "groups", "test", "domains")}
+    return {name: None if one is None else one[rows] for name, one in found.items()}
+
+
+# ---- what is in a folder -------------------------------------------------------------------------
+
+
+@dataclass
+class _Listing:
+    """The image files of a folder, with a label each, and columns as a `Dataset` has them."""
+
+    layout: str
+    classes: Sequence[str]
+    files: list[Path] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    test: npt.NDArray[np.bool_] | None = None
+    domains: Rows | None = None
+    domain_names: Sequence[str] = ()
+    groups: None = None
+
+    @property
+    def labels(self) -> Rows:
+        """Labels of the files."""
+        return np.array(self.numbers, dtype=np.int64)
+
+
+def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
+    """Read a folder of images, laid out as `load_dataset` says; only drawn images are decoded.
+
+    Raises a SettingsError if there are none, one cannot be read, or they differ in size and are not
+    resized.
+    """
+    tiny_imagenet = (root / _WNIDS).is_file() and (root / _ANNOTATIONS).is_file()
+    listing = _of_tiny_imagenet(root) if tiny_imagenet else _of_classes(root)
+    if not listing.files:
+        raise SettingsError(f"{root}: no images found; the layout is {listing.layout}")
+    rows = reduction.rows(listing.labels)
+    return make_dataset(
+        str(root),
+        _read_images([listing.files[row] for row in rows], reduction),
+        classes=listing.classes,
+        domain_names=listing.domain_names,
+        **_of_rows(listing, rows),
+    )
+
+
+def _of_classes(root: Path) -> _Listing:
+    """List class/file, train/class/file with test/ or val/, or domain/class/file."""
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+    from torchvision.datasets.folder import make_dataset as images_in
+
+    folders, train = _folders(root), root / "train"
+    inside = (file for folder in folders for file in folder.iterdir())
+    has_images = any(file.suffix.lower() in IMG_EXTENSIONS for file in inside)
+    parts, is_domains = [root], False
+    if train.is_dir() and _folders(train):  # A class called "train" has no folders in it.
+        parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
+    elif len(folders) > 1 and not has_images:
+        # Domains hold no images directly, and all of them have at least two classes in common.
+        shared = set.intersection(*({one.name for one in _folders(part)} for part in folders))
+        is_domains = len(shared) > 1
+        parts = folders if is_domains else parts
+    # From all parts, so that labels do not shift where one part lacks a class.
+    classes = sorted({folder.name for part in parts for folder in _folders(part)})
+    listing = _Listing("class/file", classes)
+    if not classes:
+        return listing
+    numbers = {name: label for label, name in enumerate(classes)}
+    found = [images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts]
+    listing.files = [Path(file) for part in found for file, _ in part]
+    listing.numbers = [label for part in found for _, label in part]
+    part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))
+    if is_domains:
+        listing.domains, listing.domain_names = part_of, [part.name for part in parts]
+    elif root / "test" in parts:
+        listing.test = np.array([part == root / "test" for part in parts])[part_of]
+    return listing
+
+
+def _folders(parent: Path) -> list[Path]:
+    return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+
+
+def _of_tiny_imagenet(root: Path) -> _Listing:
+    """List train/WNID/images/* and val/images/*, the classes in the order of their WordNet ids.
+
+    The validation images, 50 a class besides 500, are the test part; Tiny-ImageNet's own test
+    images have no labels and are left out. The classes' names are those of words.txt, such as
+    "goldfish, Carassius auratus". Raises a SettingsError if a list cannot be read, or a file has an
+    unlisted class.
+    """
+    wnids = sorted(_lines(root / _WNIDS))
+    lines = _lines(root / _WORDS) if (root / _WORDS).is_file() else []
+    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    names = [words.get(wnid, wnid) for wnid in wnids]
+    listing = _Listing("train/WNID/images/file.JPEG", names)
+    for label, wnid in enumerate(wnids):
+        found = sorted((root / "train" / wnid / "images").glob("*.JPEG"))
+        listing.files += found
+        listing.numbers += [label] * len(found)
+    trained_on = len(listing.files)
+    for line in _lines(root / _ANNOTATIONS):
+        file, wnid = (*line.split("\t"), "")[:2]
+        if wnid not in wnids:
+            raise SettingsError(f"{root / _ANNOTATIONS}: '{line}' names no class of {_WNIDS}")
+        listing.files.append(root / "val" / "images" / file)
+        listing.numbers.append(wnids.index(wnid))
+    listing.test = np.arange(len(listing.files)) >= trained_on
+    return listing
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: not readable as text ({error})") from error
+
+
+# ---- image files ---------------------------------------------------------------------------------
+
+
+def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
+    """Return uint8 (len(files), C, H, W), in colour unless every image is grey.
+
+    Each is resized as soon as it is read, as ImageNet in full size would not fit into memory.
+    """
+    from PIL import Image
+
+    def read(file: Path) -> Tensor:
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                if image.mode.startswith(("I", "F")):
+                    line = f"{file}: has pixels of mode {image.mode}; allowed are 8-bit images"
+                    raise SettingsError(line)
+                grey = image.mode in ("1", "L", "LA")
+                pixels = np.array(image.convert("L" if grey else "RGB"))
+        except SettingsError:
+            raise
+        except Exception as error:  # Pillow raises of every kind.
+            why = f"{one_line(error)}; allowed are {', '.join(FORMATS)}"
+            raise SettingsError(f"{file}: not a readable image ({why})") from error
+        channels_last = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1))
+        return reduction.resized(channels_last.permute(2, 0, 1))
+
+    def read_alike(file: Path) -> Tensor:
+        image = read(file)
+        (height, width), size = image.shape[1:], first.shape[1:]
+        if (height, width) != size:
+            raise SettingsError(
+                f"{file}: is {width}x{height} but {files[0]} is {size[1]}x{size[0]}; all images "
+                "must have one size: set image-size"
+            )
+        return image
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
+        # Of twice as many pixels Pillow raises by itself.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        first = read(files[0])
+        images = list(pool.map(read_alike, files))
+    channels = max(len(image) for image in images)
+    return torch.stack([image.expand(channels, -1, -1) for image in images])
