@@ -1,9 +1,9 @@
-"""Folders of images: by class, by domain and class, or Tiny-ImageNet's, made smaller on the way."""
+"""Folders of images, by class or by domain and class, and how images are made smaller."""
 
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
 
 _AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
-# The lists of Tiny-ImageNet (Le and Yang 2015), as its archive unpacks.
-_WNIDS, _WORDS, _ANNOTATIONS = "wnids.txt", "words.txt", "val/val_annotations.txt"
 
 
 @dataclass(frozen=True)
@@ -73,68 +71,42 @@ class Reduction:
             self.resized(dataset.images[torch.from_numpy(rows[first : first + _AT_ONCE])])
             for first in range(0, len(rows), _AT_ONCE)
         ]
-        names = {"classes": dataset.classes, "domain_names": dataset.domain_names}
-        return make_dataset(source, torch.cat(parts), **names, **_of_rows(dataset, rows))
+        columns = {name: getattr(dataset, name) for name in ("labels", "groups", "test", "domains")}
+        return make_dataset(
+            source,
+            torch.cat(parts),
+            classes=dataset.classes,
+            domain_names=dataset.domain_names,
+            **_of_rows(rows, **columns),
+        )
 
 
-def _of_rows(columns: Any, rows: Rows) -> dict[str, Any]:
+def _of_rows(rows: Rows, **columns: npt.NDArray[Any] | None) -> dict[str, Any]:
     """Return the values of `rows` in each column; a column that is None stays so."""
-    found = {name: getattr(columns, name) for name in ("labels", "groups", "test", "domains")}
-    return {name: None if one is None else one[rows] for name, one in found.items()}
-
-
-# ---- what is in a folder -------------------------------------------------------------------------
-
-
-@dataclass
-class _Listing:
-    """The image files of a folder, with a label each, and columns as a `Dataset` has them."""
-
-    layout: str
-    classes: Sequence[str]
-    files: list[Path] = field(default_factory=list)
-    numbers: list[int] = field(default_factory=list)
-    test: npt.NDArray[np.bool_] | None = None
-    domains: Rows | None = None
-    domain_names: Sequence[str] = ()
-    groups: None = None
-
-    @property
-    def labels(self) -> Rows:
-        """Labels of the files."""
-        return np.array(self.numbers, dtype=np.int64)
+    return {name: None if one is None else one[rows] for name, one in columns.items()}
 
 
 def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
     """Read a folder of images, laid out as `load_dataset` says; only drawn images are decoded.
 
-    Raises a SettingsError if there are none, one cannot be read, or they differ in size and are not
-    resized.
+    The classes are the folders of class in all parts or domains, in the order of their names. Of
+    Tiny-ImageNet (Le and Yang 2015) they are WordNet ids, called as words.txt has them; its
+    validation images, 50 a class besides 500, are the test part, and its own test images, which
+    have no labels, are left out.
+
+    Raises a SettingsError if there are no images, one cannot be read or is of no class, or they
+    differ in size and are not resized.
     """
-    tiny_imagenet = (root / _WNIDS).is_file() and (root / _ANNOTATIONS).is_file()
-    listing = _of_tiny_imagenet(root) if tiny_imagenet else _of_classes(root)
-    if not listing.files:
-        raise SettingsError(f"{root}: no images found; the layout is {listing.layout}")
-    rows = reduction.rows(listing.labels)
-    return make_dataset(
-        str(root),
-        _read_images([listing.files[row] for row in rows], reduction),
-        classes=listing.classes,
-        domain_names=listing.domain_names,
-        **_of_rows(listing, rows),
-    )
-
-
-def _of_classes(root: Path) -> _Listing:
-    """List class/file, train/class/file with test/ or val/, or domain/class/file."""
     from torchvision.datasets.folder import IMG_EXTENSIONS
     from torchvision.datasets.folder import make_dataset as images_in
 
-    folders, train = _folders(root), root / "train"
+    folders, train, annotations = _folders(root), root / "train", root / "val/val_annotations.txt"
     inside = (file for folder in folders for file in folder.iterdir())
     has_images = any(file.suffix.lower() in IMG_EXTENSIONS for file in inside)
     parts, is_domains = [root], False
-    if train.is_dir() and _folders(train):  # A class called "train" has no folders in it.
+    if annotations.is_file():
+        parts = [train]
+    elif _folders(train):  # A class called "train" has no folders in it.
         parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
     elif len(folders) > 1 and not has_images:
         # Domains hold no images directly, and all of them have at least two classes in common.
@@ -143,56 +115,50 @@ def _of_classes(root: Path) -> _Listing:
         parts = folders if is_domains else parts
     # From all parts, so that labels do not shift where one part lacks a class.
     classes = sorted({folder.name for part in parts for folder in _folders(part)})
-    listing = _Listing("class/file", classes)
-    if not classes:
-        return listing
     numbers = {name: label for label, name in enumerate(classes)}
-    found = [images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts]
-    listing.files = [Path(file) for part in found for file, _ in part]
-    listing.numbers = [label for part in found for _, label in part]
+    found = [
+        images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts if classes
+    ]
+    if annotations.is_file():
+        found.append([])
+        parts.append(root / "test")
+        for line in _lines(annotations):
+            file, wnid = (*line.split("\t"), "")[:2]
+            if wnid not in numbers:
+                raise SettingsError(f"{annotations}: '{line}' names no class of train")
+            found[1].append((str(root / "val" / "images" / file), numbers[wnid]))
+        words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
+        classes = [words.get(wnid, wnid) for wnid in classes]
+    files = [file for part in found for file, _ in part]
+    if not files:
+        raise SettingsError(f"{root}: no images found; the layout is class/file")
+    labels = np.array([label for part in found for _, label in part])
     part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))
-    if is_domains:
-        listing.domains, listing.domain_names = part_of, [part.name for part in parts]
-    elif root / "test" in parts:
-        listing.test = np.array([part == root / "test" for part in parts])[part_of]
-    return listing
+    is_test = np.array([part == root / "test" and not is_domains for part in parts])
+    rows = reduction.rows(labels)
+    return make_dataset(
+        str(root),
+        _read_images([Path(files[row]) for row in rows], reduction),
+        classes=classes,
+        domain_names=[part.name for part in parts],
+        **_of_rows(
+            rows,
+            labels=labels,
+            test=is_test[part_of] if is_test.any() else None,
+            domains=part_of if is_domains else None,
+        ),
+    )
 
 
 def _folders(parent: Path) -> list[Path]:
-    return [p for p in sorted(parent.iterdir()) if p.is_dir() and not p.name.startswith(".")]
-
-
-def _of_tiny_imagenet(root: Path) -> _Listing:
-    """List train/WNID/images/* and val/images/*, the classes in the order of their WordNet ids.
-
-    The validation images, 50 a class besides 500, are the test part; Tiny-ImageNet's own test
-    images have no labels and are left out. The classes' names are those of words.txt, such as
-    "goldfish, Carassius auratus". Raises a SettingsError if a list cannot be read, or a file has an
-    unlisted class.
-    """
-    wnids = sorted(_lines(root / _WNIDS))
-    lines = _lines(root / _WORDS) if (root / _WORDS).is_file() else []
-    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    names = [words.get(wnid, wnid) for wnid in wnids]
-    listing = _Listing("train/WNID/images/file.JPEG", names)
-    for label, wnid in enumerate(wnids):
-        found = sorted((root / "train" / wnid / "images").glob("*.JPEG"))
-        listing.files += found
-        listing.numbers += [label] * len(found)
-    trained_on = len(listing.files)
-    for line in _lines(root / _ANNOTATIONS):
-        file, wnid = (*line.split("\t"), "")[:2]
-        if wnid not in wnids:
-            raise SettingsError(f"{root / _ANNOTATIONS}: '{line}' names no class of {_WNIDS}")
-        listing.files.append(root / "val" / "images" / file)
-        listing.numbers.append(wnids.index(wnid))
-    listing.test = np.arange(len(listing.files)) >= trained_on
-    return listing
+    inside = sorted(parent.iterdir()) if parent.is_dir() else []
+    return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
 
 
 def _lines(file: Path) -> list[str]:
+    """Return the lines of a text, none of one that is not there."""
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{file}: not readable as text ({error})") from error
 

@@ -36,35 +36,81 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
     arrays = arrays_in(path)
     parts = _parts(path, arrays)
     images = [arrays[f"{part}images"] for part in parts]
-    first = images[0]
-    if any(
-        one.dtype != np.uint8 or one.ndim not in (3, 4) or one.shape[1:] != first.shape[1:]
-        for one in images
-    ):
+    fits = all(one.dtype == np.uint8 and one.ndim in (3, 4) for one in images)
+    if not fits or len({one.shape[1:] for one in images}) > 1:
         found = " and ".join(f"{one.dtype} {one.shape}" for one in images)
         allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
         raise SettingsError(f"{path}: images are {found}; allowed are {allowed}")
-    others = _other_labels(path, arrays, parts)
-    if labels not in (known := ["labels", *others]):
+    columns = _columns(path, arrays, parts)
+    known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
+    if labels not in known:
         raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
-    columns = {
-        name: _column(path, arrays, parts, name)
-        for name in ("groups", "domains")
-        if any(f"{part}{name}" in arrays for part in parts)
-    }
-    is_test = [part == "test_" for part in parts]
-    pixels = np.concatenate(images)
+    of_labels = "classes" if labels == "labels" else f"{labels}_classes"
+    names = {key: arrays[key] for key in (of_labels, "domain_names") if key in arrays}
+    for key, one in names.items():
+        if one.ndim != 1:
+            raise SettingsError(f"{path}: {key} has shape {one.shape}; allowed is (names,)")
+    pixels, is_test = columns["images"], [part == "test_" for part in parts]
     pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
     return make_dataset(
         str(path),
         torch.from_numpy(np.ascontiguousarray(pixels)),
-        _column(path, arrays, parts, labels),
-        _names(path, arrays, "classes" if labels == "labels" else f"{labels}_classes"),
+        columns[labels],
+        list(map(str, names[of_labels])) if of_labels in names else None,
+        groups=columns.get("groups"),
         test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
-        domain_names=_names(path, arrays, "domain_names"),
+        domains=columns.get("domains"),
+        domain_names=list(map(str, names["domain_names"])) if "domain_names" in names else None,
         relabel=relabel,
-        **columns,
     )
+
+
+def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
+    """Return the prefixes of the parts' keys; SettingsError if keys are missing."""
+    for parts in (("",), _PARTS, ("train_", "test_")):
+        if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
+            return parts
+    known = [f"{part}{name}" for part in ("", *_PARTS) for name in _COLUMNS]
+    strange = [f"; {unknown('key', key, known)}" for key in sorted(arrays) if key not in known]
+    raise SettingsError(
+        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
+        "labels, or train_images, train_labels, test_images and test_labels" + "".join(strange[:1])
+    )
+
+
+def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
+    """Return the columns of all parts together: images, labels, and integers for each image.
+
+    Raises a SettingsError for a key that is neither a column nor names, such as a misspelt one.
+    """
+    columns, left = _Arrays(), set(arrays)
+    names = {key[len(part) :] for part in parts for key in arrays if key.startswith(part)}
+    for name in sorted(names):
+        keys = [f"{part}{name}" for part in parts]
+        if name not in _COLUMNS and not all(
+            key in arrays
+            and np.issubdtype(arrays[key].dtype, np.integer)
+            and arrays[key].shape in ((n := len(arrays[f"{part}images"]),), (n, 1))
+            for part, key in zip(parts, keys, strict=True)
+        ):
+            continue
+        missing = [key for key in keys if key not in arrays]
+        if missing:
+            raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
+        found = [arrays[key] for key in keys]
+        try:
+            columns[name] = np.concatenate(found)
+        except ValueError as error:
+            shapes = " and ".join(str(one.shape) for one in found)
+            line = f"{path}: {name} have shape {shapes}; allowed is (N,)"
+            raise SettingsError(line) from error
+        left.difference_update(keys)
+    others = ["classes", "domain_names", *(f"{name}_classes" for name in columns)]
+    known = [*(f"{part}{name}" for part in parts for name in _COLUMNS), *others]
+    for key in sorted(left.difference(others)):
+        line = f"{unknown('key', key, known)} (other labels are an integer per image)"
+        raise SettingsError(f"{path}: {line}")
+    return columns
 
 
 def arrays_in(path: Path) -> _Arrays:
@@ -96,61 +142,6 @@ def most_bytes() -> int:
         return 16 * 2**30
 
 
-def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
-    """Return the prefixes of the parts' keys; SettingsError if keys are missing."""
-    for parts in (("",), _PARTS, ("train_", "test_")):
-        if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
-            return parts
-    known = [f"{part}{name}" for part in ("", *_PARTS) for name in _COLUMNS]
-    strange = [f"; {unknown('key', key, known)}" for key in sorted(arrays) if key not in known]
-    raise SettingsError(
-        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
-        "labels, or train_images, train_labels, test_images and test_labels" + "".join(strange[:1])
-    )
-
-
-def _other_labels(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> list[str]:
-    """Return the names, apart from "labels", of columns with an integer for each image.
-
-    Raises a SettingsError for a key that nothing would read, such as a misspelt one.
-    """
-
-    def is_column(part: str, name: str) -> bool:
-        column, n = arrays.get(f"{part}{name}", np.empty(0)), len(arrays[f"{part}images"])
-        return np.issubdtype(column.dtype, np.integer) and column.shape in ((n,), (n, 1))
-
-    names = {key.removeprefix(parts[0]) for key in arrays if key.startswith(parts[0])}
-    names -= {"images", "labels"}
-    others = sorted(name for name in names if all(is_column(part, name) for part in parts))
-    known = [f"{part}{name}" for part in parts for name in _COLUMNS]
-    known += ["classes", "domain_names", *(f"{name}_classes" for name in others)]
-    allowed = {*known, *(f"{part}{name}" for part in parts for name in others)}
-    for key in sorted(arrays.keys() - allowed):
-        line = f"{unknown('key', key, known)} (other labels are an integer per image)"
-        raise SettingsError(f"{path}: {line}")
-    return others
-
-
-def _column(path: Path, arrays: _Arrays, parts: tuple[str, ...], name: str) -> npt.NDArray[Any]:
-    """Return `name` of all parts; `make_dataset` checks that it has a value for each image."""
-    missing = [f"{part}{name}" for part in parts if f"{part}{name}" not in arrays]
-    if missing:
-        raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
-    columns = [arrays[f"{part}{name}"] for part in parts]
-    try:
-        return np.concatenate(columns)
-    except ValueError as error:
-        found = " and ".join(str(one.shape) for one in columns)
-        raise SettingsError(f"{path}: {name} have shape {found}; allowed is (N,)") from error
-
-
-def _names(path: Path, arrays: _Arrays, key: str) -> tuple[str, ...] | None:
-    """Return the names of classes or domains, in the order of their numbers; None for none."""
-    if key in arrays and arrays[key].ndim != 1:
-        raise SettingsError(f"{path}: {key} has shape {arrays[key].shape}; allowed is (names,)")
-    return tuple(map(str, arrays[key])) if key in arrays else None
-
-
 # ---- LEAF ----------------------------------------------------------------------------------------
 
 # The numbering of LEAF and of EMNIST byclass.
@@ -166,26 +157,19 @@ def read_leaf(root: Path) -> Dataset:
     of their names. Unlike in EMNIST, the characters are dark on light. Raises a SettingsError for a
     file of another form.
     """
-    writers: list[str] = []
-    images: list[npt.NDArray[np.uint8]] = []
-    labels: list[npt.NDArray[Any]] = []
-    test: list[bool] = []
-    for part in ("train", "test"):
-        for file in sorted((root / part).glob("*.json")):
-            for writer, pixels, numbers in _writers(file):
-                writers += [writer] * len(numbers)
-                test += [part == "test"] * len(numbers)
-                images.append(pixels)
-                labels.append(numbers)
-    if not images:
+    files = [file for part in ("train", "test") for file in sorted((root / part).glob("*.json"))]
+    found = [(*of_one, file.parent.name == "test") for file in files for of_one in _writers(file)]
+    if not found:
         raise SettingsError(f"{root}: its .json files hold no samples")
+    writers, images, labels, test = zip(*found, strict=True)
+    sizes = list(map(len, labels))
     return make_dataset(
         str(root),
         torch.from_numpy(np.concatenate(images)).reshape(-1, 1, _SIDE, _SIDE),
         np.concatenate(labels),
         _CHARACTERS,
-        groups=np.unique(writers, return_inverse=True)[1],
-        test=np.array(test) if any((root / "test").glob("*.json")) else None,
+        groups=np.repeat(np.unique(writers, return_inverse=True)[1], sizes),
+        test=np.repeat(test, sizes) if files[-1].parent.name == "test" else None,
     )
 
 

@@ -19,24 +19,75 @@ from coprefl_flwr.data.user_data import HUGGING_FACE, as_dataset, files_of, read
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.files import expanded
 
-_EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
-_IDX_FILES = "raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
-# The files that torchvision looks for, so that they can be put on a machine without internet.
-_TORCHVISION = {
-    "CIFAR10": "cifar-10-python.tar.gz",
-    "CIFAR100": "cifar-100-python.tar.gz",
-    "EMNIST": "EMNIST/raw/gzip.zip",
-    "FashionMNIST": f"FashionMNIST/{_IDX_FILES}",
-    "KMNIST": f"KMNIST/{_IDX_FILES}",
-    "MNIST": f"MNIST/{_IDX_FILES}",
-    "QMNIST": "QMNIST/raw/qmnist-{train,test}-{images-idx3-ubyte,labels-idx2-int}.gz",
-    "SVHN": "{train,test}_32x32.mat",
-    "USPS": "usps.bz2 and usps.t.bz2",
-}
+# ---- published datasets --------------------------------------------------------------------------
+
+
+class Published(NamedTuple):
+    """A published dataset: shape of an input, numbers of classes, training and test samples.
+
+    `files` are those that torchvision looks for, so that they can be put on a machine without
+    internet. `domains` are numbers of samples, `groups` is the number of writers or speakers.
+    """
+
+    shape: tuple[int, ...]
+    classes: int
+    train: int
+    test: int = 0
+    files: str = ""
+    domains: dict[str, int] | None = None
+    groups: int = 0
+
+
+_IDX = "raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
 _COARSE, _BYCLASS = "CIFAR100:coarse", "EMNIST:byclass"
-PUBLISHED = (*_TORCHVISION, _COARSE, _BYCLASS)
-"""Names of torchvision's datasets."""
-_NAMES = (*_EMBEDDED, *PUBLISHED)
+_CIFAR100 = Published((3, 32, 32), 100, 50_000, 10_000, "cifar-100-python.tar.gz")
+_EMNIST = Published((1, 28, 28), 62, 697_932, 116_323, "EMNIST/raw/gzip.zip")
+_MNIST = Published((1, 28, 28), 10, 60_000, 10_000, f"MNIST/{_IDX}")
+_QMNIST = "QMNIST/raw/qmnist-{train,test}-{images-idx3-ubyte,labels-idx2-int}.gz"
+_DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+PUBLISHED = {
+    "CIFAR10": Published((3, 32, 32), 10, 50_000, 10_000, "cifar-10-python.tar.gz"),
+    "CIFAR100": _CIFAR100,
+    _COARSE: _CIFAR100._replace(classes=20),
+    "EMNIST": _EMNIST,
+    _BYCLASS: _EMNIST,
+    "FashionMNIST": _MNIST._replace(files=f"FashionMNIST/{_IDX}"),
+    "KMNIST": _MNIST._replace(files=f"KMNIST/{_IDX}"),
+    "MNIST": _MNIST,
+    "QMNIST": _MNIST._replace(test=60_000, files=_QMNIST),
+    "SVHN": Published((3, 32, 32), 10, 73_257, 26_032, "{train,test}_32x32.mat"),
+    "USPS": Published((1, 16, 16), 10, 7_291, 2_007, "usps.bz2 and usps.t.bz2"),
+    "tiny-imagenet-200": Published((3, 64, 64), 200, 100_000, 10_000),
+    "imagenet": Published((3, 224, 224), 1000, 1_281_167),
+    "pacs": Published(
+        (3, 227, 227), 7, 9_991,
+        domains={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
+    ),
+    "office10": Published(
+        (3, 224, 224), 10, 2_533,
+        domains={"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295},
+    ),
+    # FedBN's ten classes: some 2,000 images and more of each domain.
+    "domainnet": Published((3, 224, 224), 10, 12_000, domains=dict.fromkeys(_DOMAINNET, 2000)),
+    "mnist_m": Published((3, 32, 32), 10, 59_001, 9_001),
+    "synthdigits": Published((3, 32, 32), 10, 479_400, 9_553),
+    # LEAF's.
+    "femnist": Published((1, 28, 28), 62, 724_737, 80_526, groups=3_550),
+    "shakespeare.txt:1": Published((80,), len(CHARACTERS), 3_810_000, groups=660),
+}  # fmt: skip
+"""By torchvision's name, or by the last part of a path."""
+
+TORCHVISION = tuple(name for name, known in PUBLISHED.items() if known.files)
+"""Names of the datasets that torchvision reads."""
+
+_EMBEDDED = {"glyphs": glyphs, "glyphs:domains": glyphs_in_domains}
+_NAMES = (*_EMBEDDED, *TORCHVISION)
+
+SIZES = "sizes:"
+"""Before a `data-dir`: what would have to be downloaded, or is not at its path, is a stand-in."""
+
+
+# ---- by name -------------------------------------------------------------------------------------
 
 
 def load_dataset(
@@ -90,7 +141,7 @@ def load_dataset(
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)
         found = stand_in(name, image_size, samples_per_class)
-        if found and (name in PUBLISHED or not expanded(name).exists()):
+        if found and (name in TORCHVISION or not expanded(name).exists()):
             return found
     folder = Path(data_dir) if str(data_dir) else Path("~/.cache/coprefl_flwr")
     # Without a draw, the dataset is the same for all seeds, and loaded once for them.
@@ -103,59 +154,56 @@ def load_dataset(
 
 @functools.lru_cache(maxsize=8)
 def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel: bool) -> Dataset:
-    path = expanded(name)
-    if name and name not in _NAMES and path.is_dir() and not any((path / "train").glob("*.json")):
-        found = read_image_folder(path, reduction)
-        return renumbered(str(path), found) if relabel else found
-    return reduction.of(f"dataset '{name}'", _whole(name, data_dir, version, relabel))
-
-
-@functools.lru_cache(maxsize=2)
-def _whole(name: str, data_dir: Path, _: str, relabel: bool) -> Dataset:
-    """Load a dataset without a reduction, another `_` anew."""
+    """Load a dataset; another `version` of the same name is loaded again."""
     what, path = f"dataset '{name}'", expanded(name)
-    # Labels may be ids, too many to have names: these readers renumber them.
+    is_folder = bool(name) and name not in _NAMES and path.is_dir()
+    if is_folder and not any((path / "train").glob("*.json")):
+        found = read_image_folder(path, reduction)
+        return renumbered(what, found) if relabel else found
+    if reduction != Reduction():
+        return reduction.of(what, _load(name, data_dir, Reduction(), version, relabel))
+    # Labels may be ids, too many to have names: the next three readers renumber them.
     if _is_own(name):
         made = plugins.call(name, plugins.find("dataset", name), (data_dir,))
         return as_dataset(what, made, relabel)
     if name.startswith(HUGGING_FACE):
         return read_hugging_face(name, relabel)
-    file, _, part = name.rpartition(":")
-    if path.suffix == ".npz" and path.is_file():
-        return read_npz(path, relabel=relabel)
-    if file.endswith(".npz") and expanded(file).is_file():
-        return read_npz(expanded(file), part, relabel)
-    found = _with_names(name, data_dir)
-    if relabel and isinstance(found, TextDataset):
-        line = "relabel is for images and values; the classes of a text are its characters"
-        raise SettingsError(f"{what}: {line}")
+    stem, _, part = (name, "", None) if path.is_file() else name.rpartition(":")
+    file = expanded(stem)
+    if file.is_file() and file.suffix == ".npz":
+        return read_npz(file, "labels" if part is None else part, relabel)
+    if file.is_file() and file.suffix == ".txt":
+        if relabel:
+            line = "relabel is for images and values; the classes of a text are its characters"
+            raise SettingsError(f"{what}: {line}")
+        return read_text(file, part)
+    if name in _EMBEDDED:
+        found = _EMBEDDED[name]()
+    elif name == _COARSE:
+        fine = _load("CIFAR100", data_dir, reduction, version, False)
+        labels = np.array(_SUPERCLASS_OF)[fine.labels]
+        found = replace(fine, labels=labels, classes=_SUPERCLASSES)
+    elif name == _BYCLASS:
+        found = _load("EMNIST", data_dir, reduction, version, False)
+    elif name in TORCHVISION:
+        found = _published(name, data_dir)
+    elif is_folder:
+        found = read_leaf(path)
+    else:
+        raise _unknown(name, path)
     return renumbered(what, found) if relabel else found
 
 
-def _with_names(name: str, data_dir: Path) -> Dataset:
-    """Load a dataset whose classes have names."""
-    what, path = f"dataset '{name}'", expanded(name)
-    if name in _EMBEDDED:
-        return _EMBEDDED[name]()
-    if name in PUBLISHED:
-        return _published(name, data_dir)
-    if name and path.is_dir():
-        return read_leaf(path)
-    if path.is_file() and path.suffix == ".txt":
-        return read_text(path)
-    file, _, stride = name.rpartition(":")
-    if file.endswith(".txt") and expanded(file).is_file():
-        if not stride.isdecimal() or not int(stride):
-            line = "after the colon stands how many characters apart windows begin, 1 or more"
-            raise SettingsError(f"{what}: {line}")
-        return read_text(expanded(file), int(stride))
+def _unknown(name: str, path: Path) -> SettingsError:
     paths = "the path of an .npz or a .txt file, or of a folder"
     if path.is_file():
-        raise SettingsError(f"{what}: the file is neither .npz nor .txt")
+        return SettingsError(f"dataset '{name}': the file is neither .npz nor .txt")
     if path.suffix.startswith((".npz", ".txt")) or len(path.parts) > 1:
-        raise SettingsError(f"{what}: the path does not exist; allowed is {paths}")
+        line = f"the path does not exist; allowed is {paths}"
+        return SettingsError(f"dataset '{name}': {line}")
     known = [*_NAMES, *plugins.brought("dataset")]
-    raise SettingsError(f"{unknown('dataset', name, known)} (or {paths}, hf:NAME, or module:NAME)")
+    hint = unknown("dataset", name, known)
+    return SettingsError(f"{hint} (or {paths}, hf:NAME, or module:NAME)")
 
 
 def _is_own(name: str) -> bool:
@@ -185,19 +233,12 @@ _SUPERCLASS_OF = (
 )  # fmt: skip
 
 
-@functools.lru_cache(maxsize=2)
 def _published(name: str, data_dir: Path) -> Dataset:
-    """Load one of PUBLISHED by torchvision, downloading it where it is missing.
+    """Load a dataset by torchvision, downloading it where it is missing.
 
-    QMNIST's groups are its writers. CIFAR-100 with coarse labels shares the images of the fine one.
-    "EMNIST:byclass" and "EMNIST" are the same; EMNIST's merged classes are not offered. Raises a
+    QMNIST's groups are its writers. EMNIST's classes are those of its split byclass. Raises a
     SettingsError if the download fails; its line says where to put the files by hand.
     """
-    if name == _COARSE:
-        fine = _published("CIFAR100", data_dir)
-        return replace(fine, labels=np.array(_SUPERCLASS_OF)[fine.labels], classes=_SUPERCLASSES)
-    if name == _BYCLASS:
-        return _published("EMNIST", data_dir)
     # Importing torchvision takes seconds, and the glyphs do without.
     from torchvision import datasets
 
@@ -217,7 +258,7 @@ def _published(name: str, data_dir: Path) -> Dataset:
         reason = str(error).strip().replace("\n", " ")
         raise SettingsError(
             f"dataset '{name}' is neither in {data_dir} nor could it be downloaded ({reason}); "
-            f"put {_TORCHVISION[name]} there by hand"
+            f"put {PUBLISHED[name].files} there by hand"
         ) from error
     # Labels (N,), or QMNIST's (N, 8), of which 0 is the digit and 2 the writer.
     column = "labels" if name == "SVHN" else "targets"
@@ -241,56 +282,7 @@ def _channels_first(name: str, images: Tensor) -> Tensor:
     return images if name == "SVHN" else images.permute(0, 3, 1, 2)
 
 
-# ---- sizes of datasets that are not at hand ------------------------------------------------------
-
-SIZES = "sizes:"
-"""Before a `data-dir`: what would have to be downloaded, or is not at its path, is a stand-in."""
-
-
-class _Size(NamedTuple):
-    """Shape of an input, classes, samples to train and to test on; samples by domain; groups."""
-
-    shape: tuple[int, ...]
-    classes: int
-    train: int
-    test: int = 0
-    domains: dict[str, int] | None = None
-    groups: int = 0
-
-
-_DIGITS, _CHARS = _Size((1, 28, 28), 10, 60_000, 10_000), _Size((1, 28, 28), 62, 697_932, 116_323)
-_DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-PUBLISHED_SIZES = {
-    "CIFAR10": _Size((3, 32, 32), 10, 50_000, 10_000),
-    "CIFAR100": _Size((3, 32, 32), 100, 50_000, 10_000),
-    _COARSE: _Size((3, 32, 32), 20, 50_000, 10_000),
-    "EMNIST": _CHARS,
-    _BYCLASS: _CHARS,
-    "FashionMNIST": _DIGITS,
-    "KMNIST": _DIGITS,
-    "MNIST": _DIGITS,
-    "QMNIST": _Size((1, 28, 28), 10, 60_000, 60_000),
-    "SVHN": _Size((3, 32, 32), 10, 73_257, 26_032),
-    "USPS": _Size((1, 16, 16), 10, 7_291, 2_007),
-    "tiny-imagenet-200": _Size((3, 64, 64), 200, 100_000, 10_000),
-    "imagenet": _Size((3, 224, 224), 1000, 1_281_167),
-    "pacs": _Size(
-        (3, 227, 227), 7, 9_991,
-        domains={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
-    ),
-    "office10": _Size(
-        (3, 224, 224), 10, 2_533,
-        domains={"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295},
-    ),
-    # FedBN's ten classes: some 2,000 images and more of each domain.
-    "domainnet": _Size((3, 224, 224), 10, 12_000, domains=dict.fromkeys(_DOMAINNET, 2000)),
-    "mnist_m": _Size((3, 32, 32), 10, 59_001, 9_001),
-    "synthdigits": _Size((3, 32, 32), 10, 479_400, 9_553),
-    # LEAF's.
-    "femnist": _Size((1, 28, 28), 62, 724_737, 80_526, groups=3_550),
-    "shakespeare.txt:1": _Size((80,), len(CHARACTERS), 3_810_000, groups=660),
-}  # fmt: skip
-"""By torchvision's name, or by the last part of a path."""
+# ---- stand-ins -----------------------------------------------------------------------------------
 
 
 class StandIn(ImageDataset):
@@ -308,7 +300,7 @@ def stand_in(name: str, image_size: int = 0, samples_per_class: int = 0) -> Data
     Classes are of equal size, and so are groups. `image_size` and `samples_per_class` are as in
     `load_dataset`.
     """
-    known = PUBLISHED_SIZES.get(Path(name).name)
+    known = PUBLISHED.get(Path(name).name)
     if known is None:
         return None
     n = known.train + known.test

@@ -83,16 +83,19 @@ class TextDataset(Dataset):
         return on_device(torch.from_numpy(windows[self.starts[rows]]), device).long()
 
 
-def read_text(path: Path, stride: int = _STRIDE) -> TextDataset:
-    """Read a text of several speakers, with windows of 80 characters, `stride` characters apart.
+def read_text(path: Path, apart: str | None = None) -> TextDataset:
+    """Read a text of several speakers, with windows of 80 characters, `apart` characters apart.
 
     Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
+    if apart is not None and not (apart.isdecimal() and int(apart)):
+        line = "after the colon stands how many characters apart windows begin, 1 or more"
+        raise SettingsError(f"{path}:{apart}: {line}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not readable as UTF-8 text ({error})") from error
-    return TextDataset.of(str(path), text, stride=stride)
+    return TextDataset.of(str(path), text, stride=int(apart or _STRIDE))
 
 
 def _speeches(source: str, text: str) -> list[str]:

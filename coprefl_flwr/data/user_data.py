@@ -133,7 +133,7 @@ def _parts_of(source: str, given: Any) -> dict[str, Any]:
         names = ", ".join(map(str, given)) or "none"
         raise SettingsError(f"{source}: has the parts {names}; needed is train, or also test")
     for part in parts.values():
-        whole = part.dataset if isinstance(part, data.DataLoader) else part
+        whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
         map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
         if isinstance(whole, data.IterableDataset) or not map_style:
             kind = type(whole).__name__
@@ -228,7 +228,7 @@ def _keys(
         if given not in keys:
             raise SettingsError(f"{source}: {unknown('column', given, keys)}")
     how = "behind a name: hf:NAME:image=INPUT,label=LABEL"
-    found = {}
+    found = dict[str, str]()
     for what, given, known in (("label", label, LABELS), ("input", image, INPUTS)):
         left = [key for key in keys if key not in found.values()]
         near = [given] if given else [key for key in left if key.lower() in known] or left
@@ -325,7 +325,7 @@ def read_hugging_face(name: str, relabel: bool) -> Dataset:
     import datasets  # Here: it takes seconds.
 
     what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
-    options = {key: str(value) for key, value in named.options}
+    options: dict[str, Any] = {key: str(value) for key, value in named.options}
     for key in options:
         if key not in (known := ("label", "image", "groups", "name")):
             raise SettingsError(f"{what}: {unknown('option', key, known)}")

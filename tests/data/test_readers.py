@@ -75,9 +75,7 @@ def test_a_bad_file_is_one_line(tmp_path, arrays, message):
 def test_parts_of_different_shapes_are_refused(tmp_path):
     parts = {"train_images": IMAGES, "test_images": IMAGES[:, 1:]}
     path = write_npz(tmp_path, **parts, train_labels=LABELS, test_labels=LABELS)
-    refused(
-        r"images are uint8 \(3, 4, 4\) and uint8 \(3, 3, 4\); .* of one shape", path
-    )
+    refused(r"images are uint8 \(3, 4, 4\) and uint8 \(3, 3, 4\); .* of one shape", path)
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from torchvision import datasets as torchvision_datasets
 
 from coprefl_flwr.data import load_dataset
-from coprefl_flwr.data.sources import PUBLISHED, PUBLISHED_SIZES, SIZES, stand_in
+from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION, stand_in
 from coprefl_flwr.errors import SettingsError
 from tests.common.data import pixels, refused, write_idx, write_npz
 
@@ -231,9 +231,9 @@ def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
 # ---- sizes ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", sorted(PUBLISHED_SIZES))
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_it_is_as_large_as_it_is_published_to_be(name):
-    known, path = PUBLISHED_SIZES[name], name if name in PUBLISHED else f"/nowhere/{name}"
+    known, path = PUBLISHED[name], name if name in TORCHVISION else f"/nowhere/{name}"
     found = load_dataset(path, f"{SIZES}/nowhere")
     assert (len(found.labels), len(found.classes)) == (known.train + known.test, known.classes)
     assert found.shape == known.shape
@@ -243,10 +243,6 @@ def test_it_is_as_large_as_it_is_published_to_be(name):
         assert len(np.unique(found.groups[~found.test])) == known.groups
     counts = [] if found.domains is None else np.bincount(found.domains).tolist()
     assert dict(zip(found.domain_names, counts, strict=True)) == (known.domains or {})
-
-
-def test_every_published_dataset_has_a_size():
-    assert set(PUBLISHED) <= PUBLISHED_SIZES.keys()
 
 
 def test_smaller_ones_and_unknown_ones():
