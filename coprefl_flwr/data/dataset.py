@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.transfer import on_device
 
 Rows = npt.NDArray[np.int64]
@@ -150,41 +150,38 @@ def make_dataset(
     may_lack : which classes may have no input: "named" ones, which a source knows and lacks, as a
         file of one writer, "any" or "none"
     """
-    n, columns = len(inputs), {"labels": labels, "groups": groups, "domains": domains}
     if not inputs.numel():
         raise SettingsError(f"{source}: there are no images or other inputs")
     are_images = inputs.dtype == torch.uint8 and inputs.ndim == 4
     if are_images and inputs.shape[1] > 4:
         shape = tuple(inputs.shape)
         raise SettingsError(f"{source}: images (N, C, H, W) = {shape} must have 1 to 4 channels")
-    for name, column in columns.items():
-        if column is None:
-            continue
-        if column.shape not in ((n,), (n, 1)) or not np.issubdtype(column.dtype, np.integer):
-            raise SettingsError(
-                f"{source}: {name} are {column.dtype} of shape {column.shape}; {n} integers are "
-                "needed, one per input"
-            )
-        columns[name] = column.reshape(n).astype(np.int64)
-    numbers = columns["labels"]
-    assert numbers is not None
+    numbers = _integers(source, "labels", labels, len(inputs))
     if relabel:
         numbers, classes = _renumber(source, numbers, classes)
-    known: dict[str, Any] = {
-        "labels": numbers,
-        "classes": _names(source, "labels", "classes", numbers, classes),
-        "groups": columns["groups"],
-        "test": test,
-        "domains": columns["domains"],
-    }
+    names = _names(source, "labels", "classes", numbers, classes)
     if may_lack == "none" or (may_lack == "named" and classes is None):
-        _check_gaps(source, numbers, len(known["classes"]))
-    if (of_each := columns["domains"]) is not None:
+        _check_gaps(source, numbers, len(names))
+    known: dict[str, Any] = {"labels": numbers, "classes": names, "test": test}
+    if groups is not None:
+        known["groups"] = _integers(source, "groups", groups, len(inputs))
+    if domains is not None:
+        known["domains"] = of_each = _integers(source, "domains", domains, len(inputs))
         known["domain_names"] = _names(source, "domains", "domain names", of_each, domain_names)
     if are_images:
         mean, std = _moments(inputs)
         return ImageDataset(inputs.contiguous(), mean, std, **known)
     return TensorDataset(inputs, **known)
+
+
+def _integers(source: str, name: str, column: npt.NDArray[Any], n: int) -> Rows:
+    """Return a column of n integers as int64 (n,)."""
+    if column.shape not in ((n,), (n, 1)) or not np.issubdtype(column.dtype, np.integer):
+        raise SettingsError(
+            f"{source}: {name} are {column.dtype} of shape {column.shape}; {n} integers are "
+            "needed, one per input"
+        )
+    return column.reshape(n).astype(np.int64)
 
 
 def renumbered(source: str, dataset: Labelled) -> Labelled:
@@ -225,13 +222,10 @@ def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     empty = np.setdiff1d(np.arange(min(classes, seen[-1] + 1, len(labels) + 1)), seen).tolist()
     empty = empty or list(range(int(seen[-1]) + 1, classes))
     if empty:
-        few = [
-            ", ".join(map(str, numbers[:5])) + (", ..." if len(numbers) > 5 else "")
-            for numbers in (empty, seen.tolist())
-        ]
+        missing, known = (short(str(one)[1:-1]) for one in (empty[:20], seen[:20].tolist()))
         raise SettingsError(
-            f"{source}: no sample is of class {few[0]}; labels must be 0, 1, 2, ... without gaps, "
-            f"and are {few[1]} ({len(seen)} of them): relabel = true (in Python relabel=True) "
+            f"{source}: no sample is of class {missing}; labels must be 0, 1, 2, ... without gaps, "
+            f"and are {known} ({len(seen)} of them): relabel = true (in Python relabel=True) "
             "numbers them so"
         )
 

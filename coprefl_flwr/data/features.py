@@ -18,8 +18,6 @@ Encoder = Callable[[Tensor], Tensor]
 """Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 """A change of images from 0 to 1 before they are encoded, such as noise."""
-IN_MEMORY = 64 * 2**20
-"""Most bytes of one client's features to keep in memory; larger ones are mapped from their file."""
 ENCODING_BATCH = 64
 
 
@@ -58,9 +56,9 @@ def features_of(
 def _stored(file: Path) -> Tensor | None:
     """Return stored features, None without a file or of a damaged one: they are computed again."""
     try:
-        large = file.stat().st_size > IN_MEMORY
-        # torch warns of a mapping that cannot be written to; "c" copies the pages that are.
-        return torch.from_numpy(np.load(file, "c" if large else None, allow_pickle=False))
+        # Mapped, so that features larger than the memory can be used. torch warns of a mapping that
+        # cannot be written to; "c" would copy the pages that are.
+        return torch.from_numpy(np.load(file, "c", allow_pickle=False))
     except (ValueError, TypeError, EOFError, OSError):
         return None
 

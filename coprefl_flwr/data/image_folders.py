@@ -67,23 +67,15 @@ class Reduction:
             line = "image-size and samples-per-class are for images, and it has none"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
-        parts = [
-            self.resized(dataset.images[torch.from_numpy(rows[first : first + _AT_ONCE])])
-            for first in range(0, len(rows), _AT_ONCE)
-        ]
+        images = dataset.images[torch.from_numpy(rows)].split(_AT_ONCE)
         columns = {name: getattr(dataset, name) for name in ("labels", "groups", "test", "domains")}
         return make_dataset(
             source,
-            torch.cat(parts),
+            torch.cat([self.resized(part) for part in images]),
             classes=dataset.classes,
             domain_names=dataset.domain_names,
-            **_of_rows(rows, **columns),
+            **{name: None if one is None else one[rows] for name, one in columns.items()},
         )
-
-
-def _of_rows(rows: Rows, **columns: npt.NDArray[Any] | None) -> dict[str, Any]:
-    """Return the values of `rows` in each column; a column that is None stays so."""
-    return {name: None if one is None else one[rows] for name, one in columns.items()}
 
 
 def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
@@ -133,20 +125,17 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
     if not files:
         raise SettingsError(f"{root}: no images found; the layout is class/file")
     labels = np.array([label for part in found for _, label in part])
-    part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))
-    is_test = np.array([part == root / "test" and not is_domains for part in parts])
     rows = reduction.rows(labels)
+    part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))[rows]
+    is_test = np.array([part == root / "test" and not is_domains for part in parts])
     return make_dataset(
         str(root),
         _read_images([Path(files[row]) for row in rows], reduction),
-        classes=classes,
+        labels[rows],
+        classes,
+        test=is_test[part_of] if is_test.any() else None,
+        domains=part_of if is_domains else None,
         domain_names=[part.name for part in parts],
-        **_of_rows(
-            rows,
-            labels=labels,
-            test=is_test[part_of] if is_test.any() else None,
-            domains=part_of if is_domains else None,
-        ),
     )
 
 

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -287,7 +287,7 @@ def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
 
 @dataclass(frozen=True, eq=False)
 class Domain:
-    """Samples from one source."""
+    """Samples from one source, a dataset of images."""
 
     name: str
     samples: Samples
@@ -295,10 +295,7 @@ class Domain:
     @property
     def images(self) -> ImageDataset:
         """The dataset that they are samples of."""
-        source = self.samples.dataset
-        if not isinstance(source, ImageDataset):
-            raise TypeError(f"{self.name} is not of images")
-        return source
+        return cast(ImageDataset, self.samples.dataset)
 
 
 def dirichlet_counts(

@@ -243,14 +243,13 @@ def _published(name: str, data_dir: Path) -> Dataset:
     from torchvision import datasets
 
     options: dict[str, Any] = {"EMNIST": {"split": "byclass"}, "QMNIST": {"compat": False}}
+
+    def part(train: bool) -> Any:
+        which = {"split": "train" if train else "test"} if name == "SVHN" else {"train": train}
+        return getattr(datasets, name)(data_dir, download=True, **which, **options.get(name, {}))
+
     try:
-        parts = [
-            getattr(datasets, name)(
-                data_dir, download=True, **options.get(name, {}),
-                **({"split": part} if name == "SVHN" else {"train": part == "train"}),
-            )
-            for part in ("train", "test")
-        ]  # fmt: skip
+        parts = [part(True), part(False)]
     except ImportError as error:
         needed = f"needs a package: pip install {error.name}"
         raise SettingsError(f"dataset '{name}' {needed}") from error

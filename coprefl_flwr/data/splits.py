@@ -3,7 +3,7 @@
 import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, TensorDataset
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples
 from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.sources import load_dataset
+from coprefl_flwr.data.text import TextDataset
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
@@ -178,29 +179,23 @@ class Datasets:
 
         The starting model's first layer was trained on inputs that were normalised so.
         """
-        chosen, bytes_or_values = self.settings, (ImageDataset, TensorDataset)
-        names = f"task-dataset = '{chosen.task_dataset}' and dataset = '{chosen.dataset}'"
-        if type(source) is not type(other) or not isinstance(source, bytes_or_values):
-            raise SettingsError(
-                f"{names}: both must be images of bytes, or both tensors that a model takes as "
-                "they are; texts have no tasks"
-            )
         if isinstance(source, ImageDataset) and isinstance(other, ImageDataset):
             if {source.shape[0], other.shape[0]} == {1, 3}:
                 source, other = source.in_colour(), other.in_colour()
-            if source.shape == other.shape:
-                return source, other.normalised_as(source)
-        kinds = [
-            "x".join(map(str, one.shape))
-            + (f" of {one.values.dtype}" if isinstance(one, TensorDataset) else "")
-            for one in (other, source)
-        ]
-        if kinds[0] != kinds[1]:
-            raise SettingsError(
-                f"{names}: inputs are {kinds[0]} and {kinds[1]} (of images: channels, height, "
-                "width); they must be alike: set image-size for images",
-            )
-        return source, other
+            other = other.normalised_as(source) if source.shape == other.shape else other
+        kinds = []
+        for one in (other, source):
+            values = getattr(one, "values", getattr(one, "images", one.labels))
+            kinds.append(f"{'x'.join(map(str, one.shape))} of {values.dtype}")
+        alike = type(source) is type(other) and kinds[0] == kinds[1]
+        if alike and not isinstance(source, TextDataset):
+            return source, other
+        raise SettingsError(
+            f"task-dataset = '{self.settings.task_dataset}' and dataset = "
+            f"'{self.settings.dataset}': inputs are {kinds[0]} and {kinds[1]}; both must be images "
+            "of bytes of one shape (channels, height, width: set image-size), or tensors of one "
+            "shape and dtype; texts have no tasks"
+        )
 
     @functools.cached_property
     def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -279,24 +274,22 @@ def split_classes(
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 
     In a text, "20" is that many classes, drawn by `seed_key` from those that the other phase does
-    not use; "list:3,7,80-99" names them; and "", for `pretraining` only, is all that are not
-    downstream. With `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
+    not use; "list:3,7,80-99" names them; and "" is all that the other phase does not use. With
+    `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
     Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
     phase without classes.
     """
-    what = "pretraining-classes"
-    everything = range(num_classes)
+    what, everything = "pretraining-classes", set(range(num_classes))
     reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
-    left = sorted(set(everything) - set(reserved))
-    listed = _chosen("downstream-classes", downstream, num_classes, left, seed_key)
-    left = sorted(set(everything) - set(listed))
-    pretrained = tuple(left)
-    if pretraining.strip():
-        pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
-    if not pretrained:
+    second = choose_classes(
+        "downstream-classes", downstream, num_classes, everything - set(reserved), seed_key=seed_key
+    )
+    left = everything - set(second)
+    first = choose_classes(what, pretraining, num_classes, left, seed_key=seed_key)
+    if not first:
         why = f"none are left, as downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
-    shared = ", ".join(map(str, sorted(set(pretrained) & set(listed))))
+    shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
         line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
         raise SettingsError(
@@ -304,16 +297,29 @@ def split_classes(
             what,
             "downstream-classes",
         )
-    return pretrained, listed
+    return first, second
 
 
-def choose_classes(what: str, text: str, num_classes: int, *, seed_key: _Key) -> tuple[int, ...]:
-    """Return classes, sorted, for a dataset that one phase has alone.
+def choose_classes(
+    what: str, text: str, num_classes: int, pool: Iterable[int] | None = None, *, seed_key: _Key
+) -> tuple[int, ...]:
+    """Return classes out of 0..num_classes-1, sorted: those that the text of a setting names.
 
-    `what` is the setting, and `text` is as in `split_classes`, where "" is all; so are the errors.
+    A text "list:3,7,80-99" names them, "20" draws as many from `pool`, and "" is all of the pool,
+    by default all classes. Raises a SettingsError as `split_classes` does.
     """
-    everything = tuple(range(num_classes))
-    return _chosen(what, text, num_classes, everything, seed_key) if text.strip() else everything
+    listed = _listed(what, text, num_classes, _FORMS)
+    if listed is not None:
+        return listed
+    left = sorted(range(num_classes) if pool is None else pool)
+    if not text.strip():
+        return tuple(left)
+    if re.fullmatch(r"\s*\d+\s*", text) is None:
+        raise _refused(what, text, f"cannot be read; use {_FORMS}")
+    if not 1 <= int(text) <= len(left):
+        raise _refused(what, text, f"1 to {len(left)} can be drawn, the classes left")
+    rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
+    return tuple(sorted(left[i] for i in rng.permutation(len(left))[: int(text)]))
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -358,21 +364,6 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     if twice:
         raise _refused(what, text, f"{twice[0]} is named twice")
     return tuple(sorted(found))
-
-
-def _chosen(
-    what: str, text: str, num_classes: int, pool: Sequence[int], key: _Key
-) -> tuple[int, ...]:
-    """Return the classes that a list names, or draw as many from `pool` as `text` says."""
-    listed = _listed(what, text, num_classes, _FORMS)
-    if listed is not None:
-        return listed
-    if re.fullmatch(r"\s*\d+\s*", text) is None:
-        raise _refused(what, text, f"cannot be read; use {_FORMS}")
-    if not 1 <= int(text) <= len(pool):
-        raise _refused(what, text, f"1 to {len(pool)} can be drawn, the classes left")
-    rng = seeds.generator(*key, what.removesuffix("-classes"), "classes")
-    return tuple(sorted(pool[i] for i in rng.permutation(len(pool))[: int(text)]))
 
 
 def part_of(n: int, fraction: float) -> int:

@@ -3,8 +3,9 @@
 All samples are read once, in their order, and kept in memory.
 """
 
+import operator
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,8 @@ def as_dataset(
     ClassLabel. Raises a SettingsError that begins with `source` where something is not so, or a
     class has no sample and `relabel` is false.
     """
-    if is_ours(given):
-        ours: Dataset = given
-        return renumbered(source, ours) if relabel else ours
+    if isinstance(given, Dataset):
+        return renumbered(source, given) if relabel else given
     inputs: list[Tensor] = []
     labels: list[int] = []
     sizes: list[int] = []
@@ -92,11 +92,6 @@ def as_dataset(
     )
 
 
-def is_ours(given: Any) -> bool:
-    """Return whether something is a `Dataset` of this package already."""
-    return all(hasattr(given, name) for name in ("labels", "classes", "inputs", "domain_names"))
-
-
 _samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
 
 
@@ -114,7 +109,7 @@ def as_samples(source: str, given: Any) -> Samples:
         if given in _samples:
             return _samples[given]
     dataset = as_dataset(source, given, may_lack="any")
-    if isinstance(dataset, ImageDataset) and not is_ours(given):
+    if isinstance(dataset, ImageDataset) and not isinstance(given, Dataset):
         dataset = dataset.unscaled()
     samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)
     with suppress(TypeError):
@@ -200,19 +195,15 @@ def _read(
     return found[0]
 
 
-def _items(part: Any) -> Iterator[Any]:
-    """Yield the items of a part, or the batches of a loader, in the dataset's order."""
-    if isinstance(part, data.DataLoader):
-        size = part.batch_size or (None if part.batch_sampler is None else 64)
-        # A loader without a generator draws a number from torch's, even if it shuffles nothing.
-        own = torch.Generator()
-        yield from data.DataLoader(
-            part.dataset, batch_size=size, collate_fn=part.collate_fn, generator=own
-        )
-        return
-    part = _as_arrays(part) if is_hugging_face(part) else part
-    for position in range(len(part)):
-        yield part[position]
+def _items(part: Any) -> Iterable[Any]:
+    """Return the items of a part, or the batches of a loader, in the dataset's order."""
+    if not isinstance(part, data.DataLoader):
+        part = _as_arrays(part) if is_hugging_face(part) else part
+        return (part[position] for position in range(len(part)))
+    size = part.batch_size or (None if part.batch_sampler is None else 64)
+    # A loader without a generator draws a number from torch's, even if it shuffles nothing.
+    own = torch.Generator()
+    return data.DataLoader(part.dataset, size, collate_fn=part.collate_fn, generator=own)
 
 
 def _keys(
@@ -268,13 +259,13 @@ def _whole(what: str, label: Any) -> int:
     Floats are refused: targets of a regression may all be whole numbers.
     """
     plain = label.item() if hasattr(label, "item") else label
-    number = plain if isinstance(plain, str | float) else int(plain)
-    if not isinstance(number, int) or number != plain:
+    try:
+        return operator.index(plain)
+    except TypeError as error:
         raise SettingsError(
             f"{what} has label {plain}; whole numbers only, of an integer dtype: labels.long() of "
             "a tensor, int(label) of a float"
-        )
-    return number
+        ) from error
 
 
 def _tensor(source: str, value: Any) -> Tensor:

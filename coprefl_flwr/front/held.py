@@ -19,7 +19,7 @@ from coprefl_flwr.data import (
 )
 from coprefl_flwr.data import relabel as relabelled
 from coprefl_flwr.data.partition import Scheme
-from coprefl_flwr.data.user_data import Pick, is_ours
+from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.populations import Clients, Tasks
@@ -241,7 +241,9 @@ def _in_memory(given: Any, relabel: bool, batch: Pick | None) -> Dataset:
         how = "torch.utils.data.TensorDataset(inputs, labels), both tensors"
         raise SettingsError(f"dataset is of type {type(given).__name__}: write {how}")
     found = as_dataset("dataset", given, relabel, batch=batch)
-    return found.unscaled() if isinstance(found, ImageDataset) and not is_ours(given) else found
+    if isinstance(found, ImageDataset) and not isinstance(given, Dataset):
+        return found.unscaled()
+    return found
 
 
 def _chosen(names: Sequence[str], only: Sequence[int | str] | None) -> tuple[int, ...]:
