@@ -1,12 +1,14 @@
 """A dataset from its name: embedded, of torchvision, of Hugging Face, a file, a folder, or own."""
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import yaml
 from torch import Tensor
 
 from coprefl_flwr import plugins
@@ -29,7 +31,7 @@ class Published(NamedTuple):
     internet. `domains` are numbers of samples, `groups` is the number of writers or speakers.
     """
 
-    shape: tuple[int, ...]
+    shape: Sequence[int]
     classes: int
     train: int
     test: int = 0
@@ -38,43 +40,8 @@ class Published(NamedTuple):
     groups: int = 0
 
 
-_IDX = "raw/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz"
-_COARSE, _BYCLASS = "CIFAR100:coarse", "EMNIST:byclass"
-_CIFAR100 = Published((3, 32, 32), 100, 50_000, 10_000, "cifar-100-python.tar.gz")
-_EMNIST = Published((1, 28, 28), 62, 697_932, 116_323, "EMNIST/raw/gzip.zip")
-_MNIST = Published((1, 28, 28), 10, 60_000, 10_000, f"MNIST/{_IDX}")
-_QMNIST = "QMNIST/raw/qmnist-{train,test}-{images-idx3-ubyte,labels-idx2-int}.gz"
-_DOMAINNET = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-PUBLISHED = {
-    "CIFAR10": Published((3, 32, 32), 10, 50_000, 10_000, "cifar-10-python.tar.gz"),
-    "CIFAR100": _CIFAR100,
-    _COARSE: _CIFAR100._replace(classes=20),
-    "EMNIST": _EMNIST,
-    _BYCLASS: _EMNIST,
-    "FashionMNIST": _MNIST._replace(files=f"FashionMNIST/{_IDX}"),
-    "KMNIST": _MNIST._replace(files=f"KMNIST/{_IDX}"),
-    "MNIST": _MNIST,
-    "QMNIST": _MNIST._replace(test=60_000, files=_QMNIST),
-    "SVHN": Published((3, 32, 32), 10, 73_257, 26_032, "{train,test}_32x32.mat"),
-    "USPS": Published((1, 16, 16), 10, 7_291, 2_007, "usps.bz2 and usps.t.bz2"),
-    "tiny-imagenet-200": Published((3, 64, 64), 200, 100_000, 10_000),
-    "imagenet": Published((3, 224, 224), 1000, 1_281_167),
-    "pacs": Published(
-        (3, 227, 227), 7, 9_991,
-        domains={"art_painting": 2048, "cartoon": 2344, "photo": 1670, "sketch": 3929},
-    ),
-    "office10": Published(
-        (3, 224, 224), 10, 2_533,
-        domains={"amazon": 958, "caltech": 1123, "dslr": 157, "webcam": 295},
-    ),
-    # FedBN's ten classes: some 2,000 images and more of each domain.
-    "domainnet": Published((3, 224, 224), 10, 12_000, domains=dict.fromkeys(_DOMAINNET, 2000)),
-    "mnist_m": Published((3, 32, 32), 10, 59_001, 9_001),
-    "synthdigits": Published((3, 32, 32), 10, 479_400, 9_553),
-    # LEAF's.
-    "femnist": Published((1, 28, 28), 62, 724_737, 80_526, groups=3_550),
-    "shakespeare.txt:1": Published((80,), len(CHARACTERS), 3_810_000, groups=660),
-}  # fmt: skip
+_FACTS = yaml.safe_load(Path(__file__).with_name("published.yaml").read_text(encoding="utf-8"))
+PUBLISHED = {name: Published(**known) for name, known in _FACTS["datasets"].items()}
 """By torchvision's name, or by the last part of a path."""
 
 TORCHVISION = tuple(name for name, known in PUBLISHED.items() if known.files)
@@ -179,11 +146,13 @@ def _load(name: str, data_dir: Path, reduction: Reduction, version: str, relabel
         return read_text(file, part)
     if name in _EMBEDDED:
         found = _EMBEDDED[name]()
-    elif name == _COARSE:
+    elif name == "CIFAR100:coarse":
         fine = _load("CIFAR100", data_dir, reduction, version, False)
-        labels = np.array(_SUPERCLASS_OF)[fine.labels]
-        found = replace(fine, labels=labels, classes=_SUPERCLASSES)
-    elif name == _BYCLASS:
+        members = _FACTS["superclasses"]
+        numbers = {one: number for number, names in enumerate(members.values()) for one in names}
+        labels = np.array([numbers[one] for one in fine.classes])[fine.labels]
+        found = replace(fine, labels=labels, classes=tuple(members))
+    elif name == "EMNIST:byclass":
         found = _load("EMNIST", data_dir, reduction, version, False)
     elif name in TORCHVISION:
         found = _published(name, data_dir)
@@ -215,22 +184,6 @@ def _is_own(name: str) -> bool:
 
 
 # ---- torchvision ---------------------------------------------------------------------------------
-
-_SUPERCLASSES = (
-    "aquatic_mammals", "fish", "flowers", "food_containers", "fruit_and_vegetables",
-    "household_electrical_devices", "household_furniture", "insects", "large_carnivores",
-    "large_man-made_outdoor_things", "large_natural_outdoor_scenes",
-    "large_omnivores_and_herbivores", "medium_mammals", "non-insect_invertebrates", "people",
-    "reptiles", "small_mammals", "trees", "vehicles_1", "vehicles_2",
-)  # fmt: skip
-# The superclass of each of CIFAR-100's classes, which torchvision does not read.
-_SUPERCLASS_OF = (
-    4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11,
-    6, 11, 5, 10, 7, 6, 13, 15, 3, 15, 0, 11, 1, 10, 12, 14, 16, 9, 11, 5,
-    5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4, 18, 17,
-    10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13,
-    16, 19, 2, 4, 6, 19, 5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13,
-)  # fmt: skip
 
 
 def _published(name: str, data_dir: Path) -> Dataset:
