@@ -1,7 +1,7 @@
 """Folders of images, by class or by domain and class, and how images are made smaller."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,10 +81,10 @@ class Reduction:
 def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
     """Read a folder of images, laid out as `load_dataset` says; only drawn images are decoded.
 
-    The classes are the folders of class in all parts or domains, in the order of their names. Of
-    Tiny-ImageNet (Le and Yang 2015) they are WordNet ids, called as words.txt has them; its
-    validation images, 50 a class besides 500, are the test part, and its own test images, which
-    have no labels, are left out.
+    The classes are the folders that all parts or domains have together, in the order of their
+    names. Of Tiny-ImageNet (Le and Yang 2015) these are WordNet ids, and words.txt has the names of
+    the classes; its validation images, 50 a class besides 500, are the test part. Its own test
+    images have no labels and are left out.
 
     Raises a SettingsError if there are no images, one cannot be read or is of no class, or they
     differ in size and are not resized.
@@ -112,13 +112,8 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
         images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts if classes
     ]
     if annotations.is_file():
-        found.append([])
         parts.append(root / "test")
-        for line in _lines(annotations):
-            file, wnid = (*line.split("\t"), "")[:2]
-            if wnid not in numbers:
-                raise SettingsError(f"{annotations}: '{line}' names no class of train")
-            found[1].append((str(root / "val" / "images" / file), numbers[wnid]))
+        found.append(_annotated(annotations, numbers))
         words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
         classes = [words.get(wnid, wnid) for wnid in classes]
     files = [file for part in found for file, _ in part]
@@ -137,6 +132,17 @@ def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
         domains=part_of if is_domains else None,
         domain_names=[part.name for part in parts],
     )
+
+
+def _annotated(annotations: Path, numbers: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (file, label) of Tiny-ImageNet's validation images."""
+    found = []
+    for line in _lines(annotations):
+        file, wnid = (*line.split("\t"), "")[:2]
+        if wnid not in numbers:
+            raise SettingsError(f"{annotations}: '{line}' names no class of train/")
+        found.append((str(annotations.parent / "images" / file), numbers[wnid]))
+    return found
 
 
 def _folders(parent: Path) -> list[Path]:

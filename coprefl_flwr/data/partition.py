@@ -262,7 +262,7 @@ def _positions(
         partitioner.dataset = Dataset.from_dict({**ordered, "index": order})
         made = int(partitioner.num_partitions)
         if clients not in (None, made):
-            raise SettingsError(f"it makes {made} clients; set that many")
+            raise SettingsError(f"it makes {made} clients, and clients = {clients}; set {made}")
         for client in range(made):
             rows = partitioner.load_partition(client)["index"]
             parts.append(np.sort(np.array(rows[:], dtype=np.int64)))

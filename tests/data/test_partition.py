@@ -287,7 +287,7 @@ def test_a_partitioner_by_its_class(text, sizes):
         ("DirichletPartitioner:seed=4", "seed is the seed of the study"),
         ("ContinuousPartitioner", "missing 1 required .*: 'strictness'"),
         ("ContinuousPartitioner:strictness=3", "must be between 0 and 1"),
-        ("SizePartitioner:partition_sizes=20,30", "it makes 2 clients; set that many"),
+        ("SizePartitioner:partition_sizes=20,30", "it makes 2 clients, and clients = 4; set 2"),
         ("SizePartitioner:partition_sizes=2,30,30,30", "client 0 is left with 2 samples; 5 are"),
         ("NaturalIdPartitioner:partition_by=lable", "unknown column 'lable': did you mean 'label'"),
         ("VerticalEvenPartitioner", "it divides columns"),
