@@ -14,7 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from coprefl_flwr.data.items import Pick
+from coprefl_flwr.data.partition import Scheme
+from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, short, wrong_type
 from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models import load_arrays, load_saved_model
@@ -44,7 +45,7 @@ from coprefl_flwr.studies.phases import TrainingSettings, one_phase, read_phase
 from coprefl_flwr.studies.populations import Clients, Tasks
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
-from coprefl_flwr.studies.sources import LoadedSource, Scheme, Spread
+from coprefl_flwr.studies.sources import LoadedSource, Spread
 from coprefl_flwr.studies.stage import RunSettings
 from coprefl_flwr.studies.starts import comparison
 from coprefl_flwr.studies.store import Layout
@@ -73,7 +74,7 @@ def partition(
     ----------
     dataset : a torch or Hugging Face Dataset, a DataLoader, or a dataset of this package
         Read once and kept in memory, so random augmentations are drawn once (see
-        `coprefl_flwr.data.of_torch.as_dataset`). Bytes of images become floats in 0..1, as by
+        `coprefl_flwr.data.as_dataset`). Bytes of images become floats in 0..1, as by
         torchvision's ToTensor; other values do not change.
     clients : int, optional
         Number of clients. Default: 100, or as many as a partitioner object makes.

@@ -11,13 +11,8 @@ import pandas as pd
 import torch
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import (
-    Samples,
-    TextDataset,
-    split_in_two,
-)
-from coprefl_flwr.data.division import rows_of
-from coprefl_flwr.data.of_torch import as_samples
+from coprefl_flwr.data import Samples, TextDataset, as_samples, split_in_two
+from coprefl_flwr.data.splits import rows_of
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.models import as_array
 from coprefl_flwr.options import check_declared, option

@@ -1,37 +1,30 @@
 """What populations are made of: a phase's samples, and how they are spread over clients."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Union
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from coprefl_flwr.data import (
     SCHEMES,
+    Dataset,
+    Datasets,
     ImageDataset,
     Samples,
-    by_function,
+    as_dataset,
     partition,
-    partition_with,
 )
 from coprefl_flwr.data import relabel as relabelled
-from coprefl_flwr.data.division import Datasets
-from coprefl_flwr.data.items import Pick
-from coprefl_flwr.data.of_torch import as_dataset, is_ours
-from coprefl_flwr.data.samples import Dataset
-from coprefl_flwr.data.sizes import StandIn
+from coprefl_flwr.data.partition import NATURAL, Scheme
+from coprefl_flwr.data.sources import StandIn
+from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, short, unknown, wrong_type
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.studies.identity import contents, values_of
-
-if TYPE_CHECKING:
-    from flwr_datasets.partitioner import Partitioner
-
-Scheme = Union[str, Callable[..., Any], "Partitioner"]
-"""How samples are spread over clients: a text, a function, or a partitioner of flwr-datasets."""
 
 
 class Source(ABC):
@@ -96,36 +89,20 @@ class Spread:
 
         Raises a SettingsError if the partition cannot be had, or a client has too few samples.
         """
-        scheme, key, fewest = self.scheme, (seed, population, "partition"), self.min_samples
         groups = samples.dataset.groups
-        of_each = None if groups is None else groups[samples.indices]
-        if not isinstance(scheme, str) and hasattr(scheme, "load_partition"):
-            parts = partition_with(
-                scheme, samples.labels, seed_key=key, groups=of_each, min_samples=fewest
-            )
-            if self.clients not in (None, len(parts)):
-                made = f"{type(scheme).__name__} makes {len(parts)} clients"
-                raise SettingsError(f"scheme: {made}, and clients = {self.clients}")
-            return [samples.take(part) for part in parts]
-        clients = self.clients or 100
-        if isinstance(samples.dataset, StandIn) and scheme != "natural":
-            # Drawing a partition takes seconds, and in the mean it deals out as much.
-            parts = np.array_split(np.arange(len(samples)), clients)
-        elif isinstance(scheme, str):
+        if isinstance(samples.dataset, StandIn) and self.scheme != NATURAL:
+            # Drawing a partition takes seconds, and on average it deals out as much.
+            parts = np.array_split(np.arange(len(samples)), self.clients or 1)
+        else:
             parts = partition(
                 samples.labels,
-                clients,
-                scheme,
+                self.clients,
+                self.scheme,
                 alpha=self.alpha,
                 classes_per_client=self.classes_per_client,
-                seed_key=key,
-                min_samples=fewest,
-                groups=of_each,
-            )
-        else:
-            name = getattr(scheme, "__name__", type(scheme).__name__)
-            parts = by_function(
-                name, scheme, samples.labels, clients, seed_key=key, min_samples=fewest
+                seed_key=(seed, population, "partition"),
+                min_samples=self.min_samples,
+                groups=None if groups is None else groups[samples.indices],
             )
         return [samples.take(part) for part in parts]
 
@@ -217,7 +194,7 @@ class LoadedSource(Source):
         """
         _check_dataset(given)
         loaded = as_dataset("dataset", given, relabel, batch=batch)
-        if isinstance(loaded, ImageDataset) and not is_ours(given):
+        if isinstance(loaded, ImageDataset) and not isinstance(given, Dataset):
             loaded = loaded.unscaled()
         names = list(loaded.classes)
         if only is None:

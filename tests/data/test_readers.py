@@ -1,12 +1,14 @@
+"""Arrays in files: .npz, and the JSON of LEAF."""
+
 import io
+import json
 import zipfile
 
 import numpy as np
 import pytest
 
-from coprefl_flwr.data import load_dataset
-from coprefl_flwr.data.division import Datasets, DataSettings
-from coprefl_flwr.data.npz import most_bytes
+from coprefl_flwr.data import Datasets, DataSettings, load_dataset, partition
+from coprefl_flwr.data.readers import most_bytes
 from coprefl_flwr.errors import SettingsError
 from tests.common.data import pixels, refused, write_npz
 
@@ -57,7 +59,7 @@ def test_a_validation_part_is_kept_and_not_tested_on(tmp_path, rng):
         ({"images": np.zeros((3, 3, 9, 9), np.uint8), "labels": LABELS}, "1 to 4 channels"),
         ({"images": IMAGES, "labels": LABELS / 1}, "labels are float64"),
         ({"images": IMAGES, "labels": LABELS[:2]}, "3 integers are needed"),
-        ({"images": IMAGES, "labels": LABELS[:, None].repeat(2, 1)}, "labels have shape"),
+        ({"images": IMAGES, "labels": LABELS[:, None].repeat(2, 1)}, "labels are int64 of shape"),
         ({"images": IMAGES, "labels": LABELS - 1}, "labels run from -1 to 1"),
         ({"images": IMAGES, "labels": LABELS, "classes": ["a", "b"]}, r"must lie in 0\.\.1"),
         ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no images"),
@@ -73,7 +75,7 @@ def test_a_bad_file_is_one_line(tmp_path, arrays, message):
 def test_parts_of_different_shapes_are_refused(tmp_path):
     parts = {"train_images": IMAGES, "test_images": IMAGES[:, 1:]}
     path = write_npz(tmp_path, **parts, train_labels=LABELS, test_labels=LABELS)
-    refused(r"different shapes, \(4, 4\) and \(3, 4\)", path)
+    refused(r"images are uint8 \(3, 4, 4\) and uint8 \(3, 3, 4\); .* of one shape", path)
 
 
 def test_a_file_that_is_no_npz_is_refused(tmp_path):
@@ -119,13 +121,13 @@ def test_groups_of_one_part_only_are_refused(tmp_path):
 
 
 def test_other_labels_come_with_their_classes(tmp_path):
-    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], domain=[2, 2, 2, 0, 0])
+    arrays = in_two_parts(coarse=[0, 0, 1, 1, 0], domain=[2, 2, 1, 0, 0])
     arrays |= {"classes": ["ant", "bee", "cat"], "coarse_classes": ["insect", "mammal"]}
     path = write_npz(tmp_path, **arrays)
     coarse, domain = load_dataset(f"{path}:coarse"), load_dataset(f"{path}:domain")
     assert coarse.labels.tolist() == [0, 0, 1, 1, 0]
     assert coarse.classes == ("insect", "mammal")
-    assert domain.labels.tolist() == [2, 2, 2, 0, 0]
+    assert domain.labels.tolist() == [2, 2, 1, 0, 0]
     assert domain.classes == ("0", "1", "2")
     assert load_dataset(path).labels.tolist() == [0, 1, 2, 0, 1]
     assert load_dataset(f"{path}:coarse") is coarse
@@ -184,7 +186,8 @@ def test_gaps_are_left_out_if_asked(tmp_path, part):
     data = load_dataset(path + part, relabel=True)
     assert data.labels.tolist() == list(range(12)) * 2
     assert data.classes[:3] == (("1", "6", "11") if part else ("0", "5", "10"))
-    assert len(load_dataset(path + part).classes) > 50
+    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
+        load_dataset(path + part)
     with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
         _ = Datasets(DataSettings(dataset=path + part), 0).loaded
     found = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
@@ -221,15 +224,13 @@ def spoilt(path, shape, content=b"\0" * 48):
 
 def test_sizes_are_checked_before_anything_is_loaded(tmp_path, monkeypatch):
     """A header can say any shape, and a few bytes can be unpacked to many."""
-    load = np.load
-    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("was loaded"))
     path = spoilt(tmp_path / "said.npz", (10**6, 10**6))
-    refused(r"images\.npy says 1000000000\d\d\d bytes and has \d+", path)
+    refused(r"not a readable \.npz of plain arrays", path)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("was loaded"))
     path = spoilt(tmp_path / "bomb.npz", (2**20, 4, 4), b"\0" * 2**24)
     assert (tmp_path / "bomb.npz").stat().st_size < 2**15
-    monkeypatch.setattr("coprefl_flwr.data.npz.most_bytes", lambda: 2**23)
+    monkeypatch.setattr("coprefl_flwr.data.readers.most_bytes", lambda: 2**23)
     refused("holds 0.0 GiB, and half of this machine's memory is 0.0 GiB", path)
-    monkeypatch.setattr(np, "load", load)
     monkeypatch.undo()
     assert most_bytes() > 2**26
 
@@ -268,3 +269,119 @@ def test_a_compression_that_python_does_not_have(tmp_path):
     content = path.read_bytes()
     path.write_bytes(content.replace(b"\x08\x00", b"\x63\x00"))
     refused(r"not a readable \.npz of plain arrays \(NotImplementedError: ", str(path))
+
+
+# ---- LEAF ----------------------------------------------------------------------------------------
+
+
+def write_leaf(path, **writers):
+    """Write images (n, 28, 28) and labels (n,) of each writer as LEAF does, to four decimals."""
+    path.parent.mkdir(exist_ok=True)
+    user_data = {
+        name: {"x": (images.reshape(-1, 784) / 255).round(4).tolist(), "y": list(labels)}
+        for name, (images, labels) in writers.items()
+    }
+    sizes = [len(data["y"]) for data in user_data.values()]
+    stored = {"users": list(user_data), "num_samples": sizes, "user_data": user_data}
+    path.write_text(json.dumps(stored))
+
+
+@pytest.fixture
+def images(rng):
+    return pixels(rng, 9, 28, 28)
+
+
+@pytest.fixture
+def folder(tmp_path, images):
+    """Three writers, in two files of training samples and one for testing; one lacks the latter."""
+    write_leaf(tmp_path / "train" / "a.json", f02=(images[:2], [0, 10]), f01=(images[2:3], [36]))
+    write_leaf(tmp_path / "train" / "b.json", f00=(images[3:6], [9, 35, 61]))
+    write_leaf(
+        tmp_path / "test" / "a.json",
+        f02=(images[6:7], [10]),
+        f01=(images[:0], []),
+        f00=(images[7:], [9, 9]),
+    )
+    return tmp_path
+
+
+def test_images_and_labels(folder, images):
+    data = load_dataset(str(folder))
+    assert data.shape == (1, 28, 28)
+    assert np.array_equal(data.images[:, 0], images)
+    names = [data.classes[label] for label in data.labels]
+    assert names == ["0", "A", "a", "9", "Z", "z", "A", "9", "9"]
+    assert len(data.classes) == 62
+
+
+def test_a_writer_is_one_group_in_both_parts(folder):
+    data = load_dataset(str(folder))
+    assert data.groups.tolist() == [2, 2, 1, 0, 0, 0, 2, 0, 0]
+    assert data.test.tolist() == [False] * 6 + [True] * 3
+
+
+def test_writers_can_be_clients(folder):
+    data = load_dataset(str(folder))
+    parts = partition(
+        data.labels,
+        2,
+        "natural",
+        alpha=0.5,
+        classes_per_client=2,
+        seed_key=("test",),
+        min_samples=2,
+        groups=data.groups,
+    )
+    assert [part.tolist() for part in parts] == [[3, 4, 5, 7, 8], [0, 1, 6]]
+
+
+def test_without_test_files_there_is_no_test_part(tmp_path, images):
+    write_leaf(tmp_path / "train" / "a.json", f00=(images[:3], [0, 1, 2]))
+    data = load_dataset(str(tmp_path))
+    assert data.test is None
+    assert data.groups.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not readable as JSON"),
+        ("[]", "does not hold what LEAF writes"),
+        ('{"users": 3, "user_data": {}}', "does not hold what LEAF writes"),
+        ('{"users": [], "user_data": {}}', "hold no samples"),
+        ('{"users": ["f0"]}', "bad.json: user_data of 'f0' must be x, lists of 784 numbers"),
+        ('{"users": ["f0"], "user_data": {}}', "user_data of 'f0'"),
+        ('{"users": ["f0"], "user_data": {"f0": {"x": ["the "], "y": ["q"]}}}', "user_data of"),
+    ],
+)
+def test_a_bad_file_is_named(tmp_path, text, message):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "bad.json").write_text(text)
+    refused(message, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ([[0.0] * 783], [1]),
+        ([[0.0] * 784, [0.0] * 783], [1, 2]),
+        ([[0.0] * 784], [1, 2]),
+        ([[0.0] * 784], [1.5]),
+        ([[0.0] * 784], [[1]]),
+        ([[0.0] * 784], 1),
+        ([[255.0] * 784], [1]),
+        ([[-0.1] * 784], [1]),
+        ([[float("nan")] * 784], [1]),
+        ([], [1]),
+    ],
+)
+def test_samples_of_another_form_are_refused(tmp_path, x, y):
+    (tmp_path / "train").mkdir()
+    stored = {"users": ["f0"], "user_data": {"f0": {"x": x, "y": y}}}
+    (tmp_path / "train" / "bad.json").write_text(json.dumps(stored))
+    refused("bad.json: user_data of 'f0' must be x, lists of 784 numbers in 0..1", tmp_path)
+
+
+def test_a_label_out_of_range_is_refused(tmp_path, images):
+    write_leaf(tmp_path / "train" / "a.json", f00=(images[:1], [62]))
+    refused("labels run from 62 to 62; with 62 classes", tmp_path)
