@@ -3,7 +3,7 @@
 import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from coprefl_flwr import checksums
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import SettingsError, one_line, short, unknown
 from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.files import expanded, own
 from coprefl_flwr.front.arguments import (
     check_module,
     check_tasks,
@@ -37,9 +38,8 @@ from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.network import last_linear
 from coprefl_flwr.models.origin import FILE
 from coprefl_flwr.options import declared
-from coprefl_flwr.report import figures, results
-from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.starts import summary_table
+from coprefl_flwr.report import figures, frames, text_tables
+from coprefl_flwr.report.outcome import Outcome, report_of
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
@@ -77,11 +77,13 @@ class StartsResult:
     """What starting models came to in downstream tasks; printed, it is the table.
 
     `rows` has a row per start, task and client: its accuracy in percent, `correct` of `n` test
-    samples, and the mean loss. `rounds` has a row per start, task and round.
+    samples, and the mean loss. `rounds` has a row per start, task and round. `about` has what a
+    report says besides: the seed of the tasks.
     """
 
     rows: pd.DataFrame
     rounds: pd.DataFrame
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def summary(self) -> pd.DataFrame:
         """Return a row per start: mean over tasks, and sample deviation, of each metric.
@@ -89,27 +91,36 @@ class StartsResult:
         These are the clients' mean accuracy (%), the variance of their accuracies (%²), that
         beyond the sampling of test samples, and the mean accuracy of the worst 10, 20, 30 %.
         """
-        return results.summary(self._counted).set_index("start")
+        return frames.summary(self._outcome.rows).set_index("start")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Return how the clients' accuracies are spread, a panel per start; also written to `path`.
 
         The ending of `path` says the format, .png for example.
         """
-        return written(figures.accuracy_figure(self._counted), path)
+        return written(figures.accuracy_figure(self._outcome.rows), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return accuracy and loss over the rounds of the tasks; also written to `path`."""
         return written(figures.learning_figure(self.rounds), path)
 
+    def report(self, folder: str | Path) -> Path:
+        """Write rows, rounds and a report into a folder; return its page, report/report.html.
+
+        `coprefl report FOLDER` makes the page again. Raises a SettingsError if the folder holds
+        files of others.
+        """
+        own(expanded(folder), f"folder = {folder}")
+        return self._outcome.write(expanded(folder))
+
     def __str__(self) -> str:
-        return plain(summary_table(self._counted))
+        return text_tables(report_of([self._outcome]).comparisons[0])
 
     __repr__ = __str__
 
     @property
-    def _counted(self) -> pd.DataFrame:
-        return self.rows.drop(columns="accuracy")
+    def _outcome(self) -> Outcome:
+        return Outcome(self.rows.drop(columns="accuracy"), self.rounds, self.about)
 
 
 def evaluate_starts(
@@ -169,7 +180,7 @@ def evaluate_starts(
         with shown(study.stages, quiet) as progress:
             run(study, LocalGrid(client_app(study.client), 1), store, progress)
         rows, found = gather(study, store)
-    return StartsResult(results.accuracies(rows), found)
+    return StartsResult(frames.accuracies(rows), found, {"seed": tasks.seed})
 
 
 class _Replaced(Architecture):

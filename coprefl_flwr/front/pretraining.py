@@ -35,7 +35,7 @@ from coprefl_flwr.models import (
     save_model,
 )
 from coprefl_flwr.options import declared
-from coprefl_flwr.report import results
+from coprefl_flwr.report import frames
 from coprefl_flwr.strategies import RoundStrategy, Schedule, ServerRefined
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.build import start_of
@@ -136,7 +136,7 @@ def pretrain(
             with grid_of(app, nodes, workers) as grid:
                 run(study, grid, store, progress)
             arrays, _ = load_saved_model(store.root)
-            found = results.frame(store.result(stage)["rounds"])
+            found = frames.frame(store.result(stage)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return (made, found) if history else made

@@ -9,37 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes, provenance
-from coprefl_flwr.recipes.around import image_with_noise, loss_around
+from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, mean_score
 from coprefl_flwr.report import Comparison, Measured, Report
-from coprefl_flwr.report.columns import (
-    ACCURACY_OF,
-    BUDGETS,
-    DIAGNOSTICS,
-    SECONDS,
-    SENT,
-    START_LOSS,
-    STD_CLIENTS,
-    STOPPED,
-    TO_REACH,
-)
-from coprefl_flwr.report.figures import Similarity
-from coprefl_flwr.report.figures.similarity import LOCAL, similarity
+from coprefl_flwr.report.columns import BUDGETS, DIAGNOSTICS, SECONDS, START_LOSS, STOPPED
+from coprefl_flwr.report.comparison import Tried
+from coprefl_flwr.report.frames import frame, pretraining_summary, values_of_task
 from coprefl_flwr.report.learnt import CHAINED
-from coprefl_flwr.report.results import accuracies, frame, one_task
-from coprefl_flwr.report.searching import Tried
-from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
 from coprefl_flwr.studies.budgets import cost
 from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
@@ -304,20 +291,14 @@ class _Table:
         if not self.store.has(stage):
             return {}
         result = self.store.result(stage)
-        rows, last = accuracies(frame(result["rows"])), result["rounds"][-1]
-        found = one_task(rows)
-        found |= {STD_CLIENTS: math.sqrt(found["variance"]), SECONDS: self.store.seconds(stage)}
-        if "domain" in rows:
-            of_domains = rows.groupby("domain")["accuracy"]
-            found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
-        for metric in self.recipe.metrics:
-            if reached := TO_REACH.fullmatch(metric):
-                found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))
+        rows, metrics = frame(result["rows"]), self.recipe.metrics
+        found = {SECONDS: self.store.seconds(stage)}
+        found |= values_of_task(rows, result["rounds"], metrics)
         for other in run.study.stages:
             if other.phase == DIAGNOSIS and other.task == stage.task and self.store.has(other):
                 measured = self.store.result(other)["rounds"][0]
                 found |= {k: v for k, v in measured.items() if k in DIAGNOSTICS and v is not None}
-        return found | {key: last[key] for key in SENT if key in last}
+        return found
 
     @functools.cached_property
     def _pretraining(self) -> list[dict[Any, Any]]:
@@ -361,7 +342,7 @@ class _Table:
                 found[START_LOSS] = math.nan if loss is None else loss
         return found
 
-    def _similarity(self, contest: Contest, chosen: Candidate) -> Similarity | None:
+    def _similarity(self, contest: Contest, chosen: Candidate) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was run alone too."""
         names = str(self.combination.get("backbones", "")).split()
         if "similarity" not in self.recipe.figures or len(names) < 2:

@@ -7,18 +7,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.report.figures import Landscape, Noised, Similarity
-from coprefl_flwr.report.searching import Tried
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
     *("diagnostics", "objective", "noise"),
 )
+Floats = npt.NDArray[np.float64]
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One combination of the searched values of a row."""
+
+    label: str  # the row's
+    values: str  # "gamma=0.5,learning-rate=0.1"
+    score: float  # mean accuracy in percent; nan where it was not run to the end
+    chosen: bool
+    why: str = ""  # why it has no score
+    trouble: str = ""  # whether it diverged or did not learn
+    trial: float | None = None  # its score after a quarter of the rounds; None without halving
+    dropped: bool = False  # whether it was not run to the end, as that was not among the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +52,10 @@ class Measured:
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with a seed
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its downstream tasks' rounds
     switch: int = 0  # the last round of the first of several phases; 0 for one phase
-    landscape: Landscape | None = None  # the loss around its model
-    similarity: Similarity | None = None  # how much each backbone is in what it fuses
+    landscape: pd.DataFrame | None = None  # loss around its model, by steps in two directions
+    similarity: pd.DataFrame | None = None  # how much each backbone (row) is in a client's features
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
-    noised: Noised | None = None  # an image that it is trained on, without and with noise
+    noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
     unfinished: str = ""  # how many of its seeds are there, e.g. "1 of 3 seeds"; "": all
     troubles: Sequence[str] = ()  # what diverged or did not learn, e.g. "seed 0: diverged: ..."
 

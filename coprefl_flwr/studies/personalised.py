@@ -20,7 +20,6 @@ from coprefl_flwr.learning import AdamTraining, LocalTraining
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.lightweight import lightweight_model, projection_head
 from coprefl_flwr.models.network import Network
-from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
@@ -33,6 +32,8 @@ from coprefl_flwr.studies.stage import ClientFolders, RunSettings, Store, Traini
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
+LOCAL = "local.safetensors"
+"""Every client's padded prototypes, by client, of a FedPCL run."""
 
 
 class PersonalStage(TrainingStage):
