@@ -1,8 +1,6 @@
 """What a report is made of, as whoever measured hands it over."""
 
-import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.report.columns import COLUMNS, is_column
+from coprefl_flwr.errors import SettingsError
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
@@ -73,10 +70,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table: lines, each with a value of every metric for every unit.
+    """Rows, each with a value of every metric for every unit.
 
-    `paper` is by label, or by name where lines share a label. Raises `SettingsError` if a part does
-    not fit the others.
+    `paper` is by label, or by name where rows share a label.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
@@ -90,28 +86,6 @@ class Comparison:
     failed: Sequence[str] = ()  # a line per run that failed
     tried: Sequence[Tried] = ()  # what was searched, value by value
     scored: str = ""  # what the score of a value is, e.g. "on 2 validation tasks"
-
-    def __post_init__(self) -> None:
-        where = f"comparison {self.name!r}"
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.=+_-]*", self.name):
-            raise SettingsError(f"{where}: allowed in its name: letters, digits and any of .=+-_")
-        for metric in self.metrics:
-            if not is_column(metric):
-                raise SettingsError(f"{where}: {unknown('metric', metric, list(COLUMNS))}")
-        if not (self.metrics and self.units and self.measured):
-            raise SettingsError(f"{where} needs at least one metric, one unit and one row")
-        names = [row.name for row in self.measured]
-        for name in names:
-            if names.count(name) > 1:
-                raise SettingsError(f"{where} has two rows {name!r}; allowed: one each")
-        for row, metric in itertools.product(self.measured, self.metrics):
-            found, units = len(row.values.get(metric, ())), len(self.units)
-            if found != units:
-                has = f"{where}, row {row.name!r} has {found} values of {metric}"
-                raise SettingsError(f"{has}; allowed: one for each of the {units} units")
-        known = dict.fromkeys([*names, *(row.label for row in self.measured)])
-        if self.reference not in known:
-            raise SettingsError(f"{where}: {unknown('reference', self.reference, known)}")
 
     @property
     def tested_against(self) -> Measured:
@@ -151,13 +125,9 @@ class Report:
     warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:
-        for kind in self.figures:
-            if kind not in FIGURES:
-                raise SettingsError(unknown("figure", kind, list(FIGURES)))
-        # File systems that do not tell capitals apart would write one over the other.
+        """Raise a SettingsError where the files of one comparison would replace another's."""
+        # Also on file systems that do not tell capitals apart.
         names = [comparison.name.lower() for comparison in self.comparisons]
         for name in names:
             if names.count(name) > 1:
                 raise SettingsError(f"two comparisons are named {name!r}; allowed: one each")
-        if not names:
-            raise SettingsError("a report needs at least one comparison")

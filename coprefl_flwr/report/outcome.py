@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from coprefl_flwr.report.columns import (
     ACCURACY_OF,
     BUDGETS,
     DIAGNOSTICS,
+    SECONDS,
     SENT,
     START_LOSS,
     STD_CLIENTS,
@@ -45,7 +46,7 @@ OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
 OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", STD_CLIENTS)
 """The columns of starting models and of personalised methods."""
 
-_KINDS = {"title": str, "seed": int, "warnings": list, "settings": dict, "made": dict}
+_KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
 _KINDS |= {"starts": list, "chained": dict, "costs": dict, "troubles": dict}
 
 
@@ -53,7 +54,7 @@ _KINDS |= {"starts": list, "chained": dict, "costs": dict, "troubles": dict}
 class Outcome:
     """A row per client, a row per round, and what a report says besides.
 
-    `about` has any of these: "title", "seed", "starts" (all of them in their order), "chained"
+    `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
     ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
     number}}), "troubles" ({start: what is wrong with it}), "warnings" (lines), "made" (how), and
     "settings".
@@ -97,8 +98,9 @@ class Outcome:
 
     @property
     def tasks(self) -> list[int]:
-        """The tasks that any start was trained for; a personalised method counts as one."""
-        return [] if self.rows.empty else sorted(map(int, self.rows["task"].unique()))
+        """The tasks that starts are trained for; a personalised method counts as one."""
+        seen = [] if self.rows.empty else self.rows["task"].unique().tolist()
+        return list(range(self.about["tasks"])) if "tasks" in self.about else sorted(seen)
 
     @property
     def units(self) -> list[str]:
@@ -107,24 +109,29 @@ class Outcome:
         tasks = [] if self.personalised else self.tasks
         return [f"{seed}, task {task}" for task in tasks] or [seed]
 
-    def values(self) -> dict[str, list[dict[str, float]]]:
+    def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
         """Return {start: {column: number} of each unit}; those of a pre-training are at the first.
 
-        What is missing is left out.
+        `metrics` are columns that are computed only if asked for. What is missing is left out.
         """
-        found: dict[str, list[dict[str, float]]] = {one: [{}] for one in self.starts}
+        found: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
         for row in records(self.rounds):
-            task = 0 if row["phase"] == PERSONALISED else row.get("task", -1)
-            rounds.setdefault((row["phase"], row["start"], task), []).append(row)
-        for start in found if self.tasks else ():
-            found[start] = [{} for _ in self.tasks]
-            for (task, rows), unit in zip(self._by_task(start), found[start], strict=True):
+            phase = row.get("phase", "")
+            task = 0 if phase == PERSONALISED else row.get("task", -1)
+            rounds.setdefault((phase, row["start"], task), []).append(row)
+        clients = self.rows.reindex(columns=[*dict.fromkeys(["start", "task", *self.rows])])
+        phase = PERSONALISED if self.personalised else "downstream"
+        for start in self.starts:
+            found[start] = [{} for _ in self.units]
+            for unit, task in zip(found[start], self.tasks, strict=False):
+                rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
                 if not rows.empty:
-                    phase = PERSONALISED if self.personalised else "downstream"
-                    unit |= values_of_task(rows, rounds.get((phase, start, task), []), ())
-                for row in rounds.get(("diagnosis", start, task), []):
-                    unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
+                    unit |= values_of_task(rows, rounds.get((phase, start, task), []), metrics)
+                    if seconds := self.about.get("seconds", {}).get(start):
+                        unit[SECONDS] = seconds[self.tasks.index(task)]
+                    for row in rounds.get(("diagnosis", start, task), []):
+                        unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
             found[entry.pop("start")][0].update(entry)
         for start, costs in self.about.get("costs", {}).items():
@@ -133,10 +140,6 @@ class Outcome:
             if phase == START_LOSS and START_LOSS in row:
                 found[start][0][START_LOSS] = row[START_LOSS]
         return found
-
-    def _by_task(self, start: str) -> Iterator[tuple[int, pd.DataFrame]]:
-        rows = self.rows[self.rows["start"] == start]
-        return ((task, rows[rows["task"] == task]) for task in self.tasks)
 
 
 def report_of(outcomes: Sequence[Outcome]) -> Report:
@@ -167,7 +170,11 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
         metrics=metrics,
         units=[unit for one in outcomes for unit in one.units],
         measured=[
-            _measured(start, outcomes, {m: [one.get(m, math.nan) for one in of] for m in metrics})
+            replace(
+                measured(start, outcomes),
+                values={m: [one.get(m, math.nan) for one in of] for m in metrics},
+                troubles=_troubles(start, outcomes),
+            )
             for start, of in values.items()
         ],
         reference=first.starts[0],
@@ -190,12 +197,16 @@ def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
     return sorted(outcome.rows[keys].itertuples(index=False, name=None))
 
 
-def _measured(
-    start: str, outcomes: Sequence[Outcome], values: Mapping[str, Sequence[float]]
-) -> Measured:
-    """Return a row of the table; tasks are numbered on from study to study."""
+def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
+    found = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
+    several = len(outcomes) > 1
+    return [f"seed {seed}: {line}" if several else line for seed, line in found if line]
+
+
+def measured(start: str, outcomes: Sequence[Outcome]) -> Measured:
+    """Return the frames of a row without its values; tasks are numbered on from study to study."""
     parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
-    before, troubles = 0, []
+    before = 0
     for one in outcomes:
         seed, chained = one.about.get("seed", 0), one.about.get("chained", {}).get(start, [])
         if not one.rows.empty:
@@ -203,13 +214,10 @@ def _measured(
             parts["rows"].append(rows.assign(task=rows["task"] + before))
         if not one.rounds.empty:
             rounds = one.rounds[one.rounds["start"] == start]
-            of_task = rounds["phase"].eq("downstream")
             rounds = rounds.assign(seed=seed, **{CHAINED: rounds["round"].isin(chained)})
-            rounds["task"] = rounds["task"].where(~of_task, rounds["task"] + before)
-            parts["curves"].append(rounds[of_task])
-            parts["rounds"].append(rounds[~of_task])
-        trouble = one.about.get("troubles", {}).get(start)
-        troubles += [f"seed {seed}: {trouble}" if len(outcomes) > 1 else trouble] * bool(trouble)
+            curves = rounds[rounds["phase"] == "downstream"]
+            parts["curves"].append(curves.assign(task=curves["task"] + before))
+            parts["rounds"].append(rounds[rounds["phase"].isin(["pretraining", PERSONALISED])])
         before += len(one.tasks)
     rows, rounds, curves = (pd.concat(of) if of else pd.DataFrame() for of in parts.values())
-    return Measured(start, "", values, rows, rounds, curves, troubles=troubles)
+    return Measured(start, "", {}, rows, rounds, curves)

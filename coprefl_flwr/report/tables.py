@@ -44,13 +44,17 @@ class Table:
         """The names of each row."""
         return [list(one) if isinstance(one, tuple) else [one] for one in self.cells.index]
 
+    @property
+    def marked(self) -> pd.DataFrame:
+        """Which cells are marked, of the shape of `cells`."""
+        return self.cells.map(lambda _: False) if self.best is None else self.best
+
     def lines(self) -> list[list[tuple[str, str, bool]]]:
         """Return each row's cells: the part of the column, the text, and whether it is marked."""
-        best = self.best if self.best is not None else self.cells.map(lambda _: False)
         parts = [part for _, part in self.cells.columns]
         return [
             list(zip(parts, texts, marks, strict=True))
-            for texts, marks in zip(self.cells.to_numpy(), best.to_numpy(), strict=True)
+            for texts, marks in zip(self.cells.to_numpy(), self.marked.to_numpy(), strict=True)
         ]
 
     def told(self, mark: str, part: str = "") -> list[str]:
@@ -279,16 +283,12 @@ def _of_overview(comparison: Comparison, metric: str) -> tuple[pd.DataFrame, pd.
     """Return a metric's numbers with a dagger behind those of no worth, and which are best."""
     of, rows = table(replace(comparison, metrics=[metric], paper={})), comparison.measured
     names = [comparison.short_name(row) for row in rows]
-    texts = [
-        f"{text}{DAGGER * bool(row.troubles)}"
-        for text, row in zip(of.cells.iloc[:, 0], rows, strict=True)
-    ]
-    assert of.best is not None
-    marks, title = of.best.iloc[:, 0].tolist(), [(comparison.title or comparison.name, HERE)]
-    columns = pd.MultiIndex.from_tuples(title)
-    return pd.DataFrame({0: texts}, names).set_axis(columns, axis=1), pd.DataFrame(
-        {0: marks}, names
-    ).set_axis(columns, axis=1)
+    head = pd.MultiIndex.from_tuples([(comparison.title or comparison.name, HERE)])
+    texts = of.cells.iloc[:, :1].set_axis(head, axis=1).set_axis(names, axis=0)
+    daggers = pd.Series([DAGGER * bool(row.troubles) for row in rows], names)
+    return texts.add(daggers, axis=0), of.marked.iloc[:, :1].set_axis(head, axis=1).set_axis(
+        names, axis=0
+    )
 
 
 def search_table(tried: Sequence[Tried], scored: str) -> Table:

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from coprefl_flwr.studies.told import left_out, told
 
 logger = logging.getLogger("flwr.coprefl")
 
+Result = Mapping[str, Sequence[Mapping[str, Any]]]
+"""{"rows", "rounds"} of a stage."""
+
 TITLES = {True: "Personalised methods", False: "Starting models"}
 OF_NO_RESULT = {
     *("output-dir", "run-name", "data-dir", "timeout", "checkpoint-every", "min-available-nodes")
@@ -44,10 +47,17 @@ def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, those of a start together."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
-    found = [read_result(store.folder(stage)) for stage in stages]
-    rows = [row for result in found for row in result["rows"]]
-    rounds = [row for result in found for row in result["rounds"]]
-    return frame(rows), frame(rounds)
+    return frames_of((stage.start, read_result(store.folder(stage))) for stage in stages)
+
+
+def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) of results, each of the start of that name."""
+    found = list(results)
+    rows, rounds = (
+        frame([{**row, "start": start} for start, result in found for row in result[kind]])
+        for kind in ("rows", "rounds")
+    )
+    return rows, rounds
 
 
 def write_results(study: Study, store: Store, folder: Path) -> None:

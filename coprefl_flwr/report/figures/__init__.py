@@ -4,8 +4,8 @@ Matplotlib is imported when a figure is drawn, and never through pyplot: no back
 the program that calls, and none of its settings change.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Drawn = tuple["Figure", str]  # a figure and its caption
-T = TypeVar("T")
 
 
 class Picture(NamedTuple):
@@ -74,24 +73,14 @@ def _together(comparison: Comparison, of: Callable[[Measured], pd.DataFrame]) ->
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def _first(found: Iterable[T | None], needed: str) -> T:
-    """Return the first that is not None; raise `NothingToDrawError` if all are."""
-    for one in found:
-        if one is not None:
-            return one
-    raise NothingToDrawError(needed)
-
-
 def _accuracies(comparison: Comparison) -> Drawn:
     rows = _together(comparison, lambda one: one.rows)
     if rows.empty:
         raise NothingToDrawError("rows of clients")
-    caption = (
-        "Accuracies of the tasks' clients, pooled over tasks. Line: mean. Dotted line: lowest mean "
-        "of all, to compare with. Mean and variance are those of the table: per task, then "
-        "averaged."
+    return accuracy_figure(rows), (
+        "Accuracies of the tasks' clients, pooled over tasks. Line: mean; dotted: lowest mean of "
+        "all. Mean and variance are those of the table: per task, then averaged."
     )
-    return accuracy_figure(rows), caption
 
 
 def _curves(comparison: Comparison) -> Drawn:
@@ -102,10 +91,7 @@ def _curves(comparison: Comparison) -> Drawn:
         caption += ", and the mean accuracy of the tasks' clients"
     caption += ". Bars beside the last round: one sample standard deviation"
     if CHAINED in before and before[CHAINED].eq(True).any():
-        caption += (
-            ". In a chain a model is fitted to one client's data after another's: its loss is no "
-            "mean of several models'"
-        )
+        caption += ". In a chain the loss is that of one model, fitted to client after client"
     return learning_figure(pd.concat([before, tasks], ignore_index=True)), f"{caption}."
 
 
@@ -117,15 +103,12 @@ def _switch(comparison: Comparison) -> Drawn:
     seeds = max(one.rounds["seed"].nunique() for one in runs)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
     windows = {smoothing_window(tested.dropna().index) for _, tested in accuracy.items()} - {0}
-    smoothing = "Too few tested rounds to smooth"
-    if windows:
-        smoothing = (
-            f"Smoothed by a Savitzky-Golay filter of order {ORDER} over "
-            f"{' or '.join(map(str, sorted(windows)))} tested rounds ({WINDOW} rounds in CyclicFL; "
-            f"here as many as were tested in {WINDOW})"
-        )
-    marks = "; dotted lines mark the switch of phase" if any(switches.values()) else ""
-    return figure, f"Test accuracy by round{over}. {smoothing}{marks}."
+    spans = " or ".join(map(str, sorted(windows))) or "too few"
+    return figure, (
+        f"Test accuracy by round{over}, smoothed by a Savitzky-Golay filter of order {ORDER} over "
+        f"{spans} tested rounds ({WINDOW} rounds in CyclicFL; here as many as were tested in "
+        f"{WINDOW}); dotted lines mark a switch of phase."
+    )
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":
@@ -148,11 +131,10 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
 
 def _landscape(comparison: Comparison) -> Drawn:
     found = {o.name: o.landscape for o in comparison.measured if o.landscape is not None}
-    caption = (
+    return landscape_figure(found), (
         "Loss around each model in the same two random directions, normalised filter by filter (Li "
         "et al., 2018); a step of 1 is as long as the filters. One colour scale for all."
     )
-    return landscape_figure(found), caption
 
 
 def _gamma(comparison: Comparison) -> Drawn:
@@ -184,51 +166,51 @@ def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
 
 
 def _similarity(comparison: Comparison) -> Drawn:
-    found = _first((one.similarity for one in comparison.measured), "a row with several backbones")
-    caption = (
+    found = [one.similarity for one in comparison.measured if one.similarity is not None]
+    if not found:
+        raise NothingToDrawError("a row with several backbones")
+    return similarity_figure(found[0]), (
         "Normalised similarity of each client's prototypes under one backbone and under all "
         "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
     )
-    return similarity_figure(found), caption
 
 
 def _noise(comparison: Comparison) -> Drawn:
-    found = _first((one.noised for one in comparison.measured), "a row with noise on images")
-    caption = (
+    found = [one.noised for one in comparison.measured if one.noised is not None]
+    if not found:
+        raise NothingToDrawError("a row with noise on images")
+    return noised_figure(found[0]), (
         "The first image that the first client trains on, of the first seed, without and with "
         "added noise (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
     )
-    return noised_figure(*found), caption
 
 
 def _diagnostics(comparison: Comparison) -> Drawn:
     metrics = [one for one in DIAGNOSTICS if one in comparison.metrics]
-    panels = {}
-    for metric in metrics if "accuracy" in comparison.metrics else []:
-        parts = [
-            pd.DataFrame({"at": one.values[metric], "accuracy": one.values["accuracy"]})
-            for one in comparison.measured
-        ]
-        names = [one.name for one in comparison.measured]
-        together = pd.concat(parts, keys=names, names=["start"])
-        panels[column(metric).title] = together.reset_index("start")
-    caption = (
+    panels = {
+        column(metric).title: pd.concat(
+            pd.DataFrame(
+                {"start": o.name, "at": o.values[metric], "accuracy": o.values["accuracy"]}
+            )
+            for o in comparison.measured
+        )
+        for metric in (metrics if "accuracy" in comparison.metrics else ())
+    }
+    return explained_figure(panels), (
         "Accuracy of a task's clients against what was measured at the start before the task: how "
         "the clients' gradients differ (Yin et al., 2018), the largest eigenvalue of the Hessian, "
         "the barrier between clients' models after their first round, and a linear probe."
     )
-    return explained_figure(panels), caption
 
 
 def _objective(comparison: Comparison) -> Drawn:
     found = _together(comparison, lambda one: weighted(one.rounds, one.gamma))
-    caption = (
+    return objective_figure(found), (
         "The terms of the meta objective, each with its weight γ or 1 − γ: the sum of the query "  # noqa: RUF001
         "losses and their variance (of coprefl-std their mean and standard deviation); and the "
         "lengths of their gradients over all trainable numbers, weighted alike. The meta step goes "
         "against the sum of both. Means over the seeds; a weight of 0 has no line."
     )
-    return objective_figure(found), caption
 
 
 _KINDS: dict[str, Callable[[Comparison], Drawn]] = {

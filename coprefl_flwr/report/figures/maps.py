@@ -80,10 +80,10 @@ def similarity_figure(scores: pd.DataFrame) -> "style.Figure":
     return figure
 
 
-def noised_figure(before: Floats, after: Floats) -> "style.Figure":
+def noised_figure(images: tuple[Floats, Floats]) -> "style.Figure":
     """Draw an image (C, H, W) without and with noise; pixels beyond 0 and 1 are cut off."""
     figure = style.new_figure(2.8, 5.0)
-    panels = {"without noise": before, "with noise": after}
+    panels = dict(zip(("without noise", "with noise"), images, strict=True))
     for axes, (title, image) in zip(figure.subplots(1, 2), panels.items(), strict=True):
         shown = np.clip(np.moveaxis(image, 0, -1), 0, 1)
         axes.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=1)

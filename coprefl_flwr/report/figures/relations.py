@@ -118,7 +118,7 @@ def weighted(rounds: pd.DataFrame, gamma: float) -> pd.DataFrame:
     rows where no round reports them.
     """
     for level, spread in zip(LEVEL, SPREAD, strict=True):
-        if f"meta-{spread}" in rounds and f"meta-{level}" in rounds:
+        if {f"meta-{level}", f"meta-{spread}"} <= {*rounds.dropna(axis=1, how="all")}:
             found = pd.DataFrame({"round": rounds["round"]})
             for name, term, weight in (("level", level, gamma), ("spread", spread, 1 - gamma)):
                 for of in ("", "-gradient"):

@@ -3,6 +3,7 @@
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -144,45 +145,28 @@ def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str
 _ACROSS, _SAMPLE = 103, 6
 
 
-def _columns(starts: Sequence[str]) -> int:
-    """Return in how many columns a legend stands, each of its lines about as full as the others."""
-    fit = max(1, min(len(starts), _ACROSS // (max(map(len, starts)) + _SAMPLE)))
-    lines = -(-len(starts) // fit)
-    return -(-len(starts) // lines)
-
-
-def _wrapped(start: str) -> str:
-    """Return a name in lines that fit across a figure, broken behind commas and plus signs."""
-    lines = [""]
-    for word in re.findall(r"[^,+]*[,+]?", start):
-        long = len(lines[-1]) + len(word) > _ACROSS - _SAMPLE
-        lines = [*lines, word] if long and lines[-1] else [*lines[:-1], lines[-1] + word]
-    return "\n".join(lines)
-
-
-def legend_height(starts: Sequence[str]) -> float:
-    """Return the inches that a legend needs beyond its first line."""
-    columns = _columns(starts)
-    rows = [starts[at : at + columns] for at in range(0, len(starts), columns)]
-    lines = sum(max(_wrapped(start).count("\n") + 1 for start in row) for row in rows)
-    return 0.2 * (lines - 1)
-
-
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write below the figure which start has which line, in their order from left to right."""
+    """Write below the figure which start has which line, in their order from left to right.
+
+    The figure grows by what the legend needs beyond its first line.
+    """
     from matplotlib.lines import Line2D
 
-    columns = _columns(starts)
+    widest = min(max(map(len, starts)) + _SAMPLE, _ACROSS)
+    rows = -(-len(starts) // min(len(starts), _ACROSS // widest))
+    columns = -(-len(starts) // rows)
     # Matplotlib fills a legend column by column.
-    order = [at for first in range(columns) for at in range(first, len(starts), columns)]
-    names = [starts[at] for at in order]
+    names = [starts[at] for first in range(columns) for at in range(first, len(starts), columns)]
+    labels = ["\n".join(textwrap.wrap(name, _ACROSS - _SAMPLE)) for name in names]
     lines = [
         Line2D([], [], color=colour, linestyle=dashes, linewidth=2.4)
-        for colour, dashes in (shown[name] for name in names)
+        for colour, dashes in map(shown.__getitem__, names)
     ]
+    more = rows - 1 + sum(label.count("\n") for label in labels)
+    figure.set_figheight(figure.get_figheight() + 0.2 * more)
     figure.legend(
-        lines, list(map(_wrapped, names)), loc="outside lower center", ncols=columns,
-        frameon=False, fontsize=9, labelcolor=INK,
+        lines, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
+        labelcolor=INK,
     )  # fmt: skip
 
 

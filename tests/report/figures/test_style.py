@@ -38,18 +38,10 @@ def test_formats(tmp_path: Path, suffix: str) -> None:
 
 
 def test_bad_input_is_refused(tmp_path: Path) -> None:
-    rows = curve_rows(["coprefl"])
     with pytest.raises(SettingsError, match=r"bmp.*png, svg, pdf"):
         figures.save(figures.accuracy_figure(client_rows(STARTS)), tmp_path / "a.bmp")
-    for wrong, said in [
-        ([], "nothing to draw"),
-        ([{**rows[0], "phase": "downstraem"}], "'downstream'"),
-        ([*rows, rows[0]], "two rows for round 1"),
-        ([{**rows[0], "task": 3}], "pretraining row is 3"),
-        ([{"phase": "downstream", "start": "a"}], "no 'task'"),
-    ]:
-        with pytest.raises(SettingsError, match=said):
-            figures.learning_figure(frame(wrong))
+    with pytest.raises(SettingsError, match="nothing to draw"):
+        figures.learning_figure(frame([]))
     assert not list(tmp_path.iterdir())
 
 
