@@ -11,27 +11,10 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
-from coprefl_flwr.report.columns import (
-    ACCURACY_OF,
-    BUDGETS,
-    DIAGNOSTICS,
-    SECONDS,
-    SENT,
-    START_LOSS,
-    STD_CLIENTS,
-)
+from coprefl_flwr.report import columns, frames
+from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Measured, Report
-from coprefl_flwr.report.frames import (
-    PRETRAINING,
-    own_metrics,
-    pretraining_summary,
-    read_rounds,
-    read_rows,
-    records,
-    values_of_task,
-    write_rounds,
-    write_rows,
-)
+from coprefl_flwr.report.frames import pretraining_summary
 from coprefl_flwr.report.learnt import CHAINED
 from coprefl_flwr.report.page import FOLDER, write_report
 
@@ -43,7 +26,7 @@ ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
 OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
 # What FedPCL's Tables 12 and 13 list of the clients' accuracies. Their "Variance" is about the size
 # of the spread between the worst and the best, so it can only be a standard deviation.
-OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", STD_CLIENTS)
+OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
 """The columns of starting models and of personalised methods."""
 
 _KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
@@ -73,22 +56,22 @@ class Outcome:
                 raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
         if not (folder / ROUNDS).is_file():
             raise SettingsError(f"{folder} holds no finished run: it has no {ROUNDS}")
-        rows = read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
-        return cls(rows, read_rounds(folder / ROUNDS), about)
+        rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
+        return cls(rows, frames.read_rounds(folder / ROUNDS), about)
 
     def write(self, folder: Path) -> Path:
         """Write the frames and their report into a folder of ours; return the page's path."""
-        write_rounds(folder / ROUNDS, self.rounds)
+        frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
-            write_rows(folder / ROWS, self.rows)
+            frames.write_rows(folder / ROWS, self.rows)
         write_atomically(folder / ABOUT, json.dumps(self.about, indent=1, default=str).encode())
         return write_report(report_of([self]), folder / FOLDER)
 
     @property
     def starts(self) -> list[str]:
         """The starting models, or the personalised methods."""
-        frames = [frame for frame in (self.rows, self.rounds) if not frame.empty]
-        seen = [str(start) for frame in frames for start in frame["start"]]
+        found = [frame for frame in (self.rows, self.rounds) if not frame.empty]
+        seen = [str(start) for frame in found for start in frame["start"]]
         return list(dict.fromkeys([*self.about.get("starts", []), *seen]))
 
     @property
@@ -116,7 +99,7 @@ class Outcome:
         """
         found: dict[str, list[dict[str, float]]] = {}
         rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
-        for row in records(self.rounds):
+        for row in frames.records(self.rounds):
             phase = row.get("phase", "")
             task = 0 if phase == PERSONALISED else row.get("task", -1)
             rounds.setdefault((phase, row["start"], task), []).append(row)
@@ -127,9 +110,11 @@ class Outcome:
             for unit, task in zip(found[start], self.tasks, strict=False):
                 rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
                 if not rows.empty:
-                    unit |= values_of_task(rows, rounds.get((phase, start, task), []), metrics)
+                    unit |= frames.values_of_task(
+                        rows, rounds.get((phase, start, task), []), metrics
+                    )
                     if seconds := self.about.get("seconds", {}).get(start):
-                        unit[SECONDS] = seconds[self.tasks.index(task)]
+                        unit[columns.SECONDS] = seconds[self.tasks.index(task)]
                     for row in rounds.get(("diagnosis", start, task), []):
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
@@ -158,9 +143,9 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     domains = (
         [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
     )
-    wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *own_metrics(first.rows)]
-    wanted += [f"{ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
-    wanted += [START_LOSS, *PRETRAINING, *BUDGETS, *SENT, *DIAGNOSTICS]
+    wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
+    wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
+    wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     units = [unit for of_start in values.values() for unit in of_start]
     metrics = [m for m in wanted if any(not math.isnan(unit.get(m, math.nan)) for unit in units)]
     metrics, title = metrics or ["rounds"], first.about.get("title", "Starting models")

@@ -9,19 +9,12 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from coprefl_flwr.files import replace_files
+from coprefl_flwr.report import tables
 from coprefl_flwr.report.comparison import Comparison, Report
 from coprefl_flwr.report.figures import Picture, draw
 from coprefl_flwr.report.formats import latex, markdown, text
 from coprefl_flwr.report.frames import csv
-from coprefl_flwr.report.tables import (
-    Table,
-    numbers,
-    overviews,
-    search_table,
-    simple,
-    tables,
-    units,
-)
+from coprefl_flwr.report.tables import Table
 
 FOLDER, PAGE = "report", "report.html"
 """What a study, a recipe and a Python result leave in their folder: FOLDER/PAGE and its files."""
@@ -32,7 +25,7 @@ Section = tuple[str, list[Table], Table | None, list[Picture]]
 
 def text_tables(comparison: Comparison) -> str:
     """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
-    return "\n\n".join(map(text, tables(replace(comparison, paper={}))))
+    return "\n\n".join(map(text, tables.tables(replace(comparison, paper={}))))
 
 
 def write_report(report: Report, folder: Path) -> Path:
@@ -54,14 +47,16 @@ def write_report(report: Report, folder: Path) -> Path:
     Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
     """
     texts, figures = dict[str, str](), dict[str, bytes]()
-    across = overviews(report.comparisons)
+    across = tables.overviews(report.comparisons)
     if across:
         texts["tables/overview.md"] = markdown(*across)
     sections: list[Section] = [("", [one], None, []) for one in across]
     for comparison in report.comparisons:
-        name, of = comparison.name, tables(comparison)
+        name, of = comparison.name, tables.tables(comparison)
         texts |= {f"tables/{name}.md": markdown(*of), f"tables/{name}.tex": latex(*of)}
-        tried = search_table(comparison.tried, comparison.scored) if comparison.tried else None
+        tried = (
+            tables.search_table(comparison.tried, comparison.scored) if comparison.tried else None
+        )
         if tried:
             texts[f"tables/{name}-search.md"] = markdown(tried)
         pictures = draw(comparison, report.figures)
@@ -71,7 +66,7 @@ def write_report(report: Report, folder: Path) -> Path:
             titles = ("Results", "Training and costs")
             of = [replace(one, title=title) for one, title in zip(of, titles, strict=False)]
         sections.append((name, of, tried, pictures))
-    for file, rows in (("results", numbers), ("units", units)):
+    for file, rows in (("results", tables.numbers), ("units", tables.units)):
         texts[f"{file}.csv"] = csv(pd.concat([rows(one) for one in report.comparisons]))
     texts["provenance.md"] = markdown(*_provenance(report))
     texts[PAGE] = _page(report, sections)
@@ -89,7 +84,7 @@ def _provenance(report: Report) -> list[Table]:
         "Methods": report.methods,
     }
     return [
-        simple(title, "Method" if title == "Methods" else "Name", {"Value": _values(of)}, list(of))
+        tables.simple(title, "Name", {"Value": list(map(_value, of.values()))}, list(of))
         for title, of in parts.items()
         if of
     ]
@@ -112,10 +107,6 @@ def _page(report: Report, sections: list[Section]) -> str:
         sections=sections,
         provenance=_provenance(report),
     )
-
-
-def _values(settings: Mapping[str, Any]) -> list[str]:
-    return list(map(_value, settings.values()))
 
 
 def _value(value: Any) -> str:

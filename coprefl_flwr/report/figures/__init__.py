@@ -12,24 +12,9 @@ import pandas as pd
 
 from coprefl_flwr.report.columns import DIAGNOSTICS, column
 from coprefl_flwr.report.comparison import Comparison, Measured
-from coprefl_flwr.report.figures.learning import (
-    ORDER,
-    WINDOW,
-    smoothing_window,
-    switch_figure,
-)
+from coprefl_flwr.report.figures import learning, maps, relations
 from coprefl_flwr.report.figures.learning import accuracy_figure as accuracy_figure
 from coprefl_flwr.report.figures.learning import learning_figure as learning_figure
-from coprefl_flwr.report.figures.maps import landscape_figure, noised_figure, similarity_figure
-from coprefl_flwr.report.figures.relations import (
-    PAPER,
-    explained_figure,
-    gamma_figure,
-    is_fitted,
-    objective_figure,
-    p1_rounds_figure,
-    weighted,
-)
 from coprefl_flwr.report.figures.style import NothingToDrawError, as_svg, content_of
 from coprefl_flwr.report.figures.style import save as save
 from coprefl_flwr.report.learnt import CHAINED
@@ -99,15 +84,17 @@ def _switch(comparison: Comparison) -> Drawn:
     runs = [one for one in comparison.measured if len(_tested(one.rounds))]
     accuracy = pd.DataFrame({one.name: _tested(one.rounds) for one in runs})
     switches = {one.name: one.switch for one in runs}
-    figure = switch_figure(accuracy, switches)
+    figure = learning.switch_figure(accuracy, switches)
     seeds = max(one.rounds["seed"].nunique() for one in runs)
     over = f", mean over {seeds} seeds" if seeds > 1 else ""
-    windows = {smoothing_window(tested.dropna().index) for _, tested in accuracy.items()} - {0}
-    spans = " or ".join(map(str, sorted(windows))) or "too few"
+    windows = {
+        learning.smoothing_window(tested.dropna().index) for _, tested in accuracy.items()
+    } - {0}
+    spans, window = " or ".join(map(str, sorted(windows))) or "too few", learning.WINDOW
     return figure, (
-        f"Test accuracy by round{over}, smoothed by a Savitzky-Golay filter of order {ORDER} over "
-        f"{spans} tested rounds ({WINDOW} rounds in CyclicFL; here as many as were tested in "
-        f"{WINDOW}); dotted lines mark a switch of phase."
+        f"Test accuracy by round{over}, smoothed by a Savitzky-Golay filter of order "
+        f"{learning.ORDER} over {spans} tested rounds ({window} rounds in CyclicFL; here as many "
+        f"as were tested in {window}); dotted lines mark a switch of phase."
     )
 
 
@@ -124,14 +111,18 @@ def _p1_rounds(comparison: Comparison) -> Drawn:
     found = [(one.switch, *summarise(one.values[metric])) for one in phased]
     points = pd.DataFrame(found, columns=["at", "mean", "std", "n"]).query("n > 0")
     which = "Final test accuracy" if metric == "final" else "Accuracy of the tasks' clients"
-    fit = "the line is the least-squares" if is_fitted(points) else "too few points for the paper's"
+    fit = (
+        "the line is the least-squares"
+        if relations.is_fitted(points)
+        else "too few points for the paper's"
+    )
     caption = f"{which} against the rounds of the first phase; {fit} polynomial of order 3."
-    return p1_rounds_figure(points, f"{which} (%)"), caption
+    return relations.p1_rounds_figure(points, f"{which} (%)"), caption
 
 
 def _landscape(comparison: Comparison) -> Drawn:
     found = {o.name: o.landscape for o in comparison.measured if o.landscape is not None}
-    return landscape_figure(found), (
+    return maps.landscape_figure(found), (
         "Loss around each model in the same two random directions, normalised filter by filter (Li "
         "et al., 2018); a step of 1 is as long as the filters. One colour scale for all."
     )
@@ -141,9 +132,9 @@ def _gamma(comparison: Comparison) -> Drawn:
     metrics = [metric for metric in ("accuracy", "variance") if metric in comparison.metrics]
     panels = {column(metric).title: _by_gamma(comparison, metric) for metric in metrics}
     caption = "Accuracy and variance by γ; bars: one sample standard deviation."  # noqa: RUF001
-    if any((points["line"] == PAPER).any() for points in panels.values()):
+    if any((points["line"] == relations.PAPER).any() for points in panels.values()):
         caption += f" Dashed: {comparison.source or 'the paper'}."
-    return gamma_figure(panels), caption
+    return relations.gamma_figure(panels), caption
 
 
 def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
@@ -162,14 +153,14 @@ def _by_gamma(comparison: Comparison, metric: str) -> pd.DataFrame:
     if paper["line"].nunique() != 1:
         return points
     printed = paper[["at", "paper-mean", "paper-std"]].set_axis(["at", "mean", "std"], axis=1)
-    return pd.concat([points, printed.assign(line=PAPER)])
+    return pd.concat([points, printed.assign(line=relations.PAPER)])
 
 
 def _similarity(comparison: Comparison) -> Drawn:
     found = [one.similarity for one in comparison.measured if one.similarity is not None]
     if not found:
         raise NothingToDrawError("a row with several backbones")
-    return similarity_figure(found[0]), (
+    return maps.similarity_figure(found[0]), (
         "Normalised similarity of each client's prototypes under one backbone and under all "
         "(FedPCL, section 5.5), of the first seed; a column adds up to 1."
     )
@@ -179,7 +170,7 @@ def _noise(comparison: Comparison) -> Drawn:
     found = [one.noised for one in comparison.measured if one.noised is not None]
     if not found:
         raise NothingToDrawError("a row with noise on images")
-    return noised_figure(found[0]), (
+    return maps.noised_figure(found[0]), (
         "The first image that the first client trains on, of the first seed, without and with "
         "added noise (FedPCL, Figure 6); pixels beyond 0 and 1 are cut off."
     )
@@ -196,7 +187,7 @@ def _diagnostics(comparison: Comparison) -> Drawn:
         )
         for metric in (metrics if "accuracy" in comparison.metrics else ())
     }
-    return explained_figure(panels), (
+    return relations.explained_figure(panels), (
         "Accuracy of a task's clients against what was measured at the start before the task: how "
         "the clients' gradients differ (Yin et al., 2018), the largest eigenvalue of the Hessian, "
         "the barrier between clients' models after their first round, and a linear probe."
@@ -204,8 +195,8 @@ def _diagnostics(comparison: Comparison) -> Drawn:
 
 
 def _objective(comparison: Comparison) -> Drawn:
-    found = _together(comparison, lambda one: weighted(one.rounds, one.gamma))
-    return objective_figure(found), (
+    found = _together(comparison, lambda one: relations.weighted(one.rounds, one.gamma))
+    return relations.objective_figure(found), (
         "The terms of the meta objective, each with its weight γ or 1 − γ: the sum of the query "  # noqa: RUF001
         "losses and their variance (of coprefl-std their mean and standard deviation); and the "
         "lengths of their gradients over all trainable numbers, weighted alike. The meta step goes "

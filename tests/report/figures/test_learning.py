@@ -8,7 +8,7 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import figures
-from coprefl_flwr.report.figures import smoothing_window, switch_figure
+from coprefl_flwr.report.figures.learning import smoothing_window, switch_figure
 from coprefl_flwr.report.figures.style import colours
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.seeds import generator
