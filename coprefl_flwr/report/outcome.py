@@ -12,7 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
-from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
+from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Measured, Report
 from coprefl_flwr.report.frames import pretraining_summary
 from coprefl_flwr.report.learnt import CHAINED
@@ -124,6 +124,9 @@ class Outcome:
         for (phase, start, _), (row, *_) in rounds.items():
             if phase == START_LOSS and START_LOSS in row:
                 found[start][0][START_LOSS] = row[START_LOSS]
+            elif phase not in frames.PHASES:
+                numbers = {key: one for key, one in row.items() if key not in frames.OF_A_ROUND}
+                found[start][0] |= {f"{MEASURED}{key}": one for key, one in numbers.items()}
         return found
 
 
@@ -147,7 +150,12 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     units = [unit for of_start in values.values() for unit in of_start]
-    metrics = [m for m in wanted if any(not math.isnan(unit.get(m, math.nan)) for unit in units)]
+    wanted += [name for unit in units for name in unit if name.startswith(MEASURED)]
+    metrics = [
+        m
+        for m in dict.fromkeys(wanted)
+        if any(not math.isnan(unit.get(m, math.nan)) for unit in units)
+    ]
     metrics, title = metrics or ["rounds"], first.about.get("title", "Starting models")
     comparison = Comparison(
         name="table",
