@@ -142,7 +142,7 @@ class Stage(ABC):
     phase: ClassVar[str]
     """What its rounds say that it is."""
     measures: ClassVar[bool] = False
-    """Whether it leaves a row per client, which tables compare: a task, or a personalised method."""
+    """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
     phases: Sequence[Phase] = ()
     """The methods that it trains by, one after the other."""
     open_ended: bool = False

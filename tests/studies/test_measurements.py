@@ -1,4 +1,4 @@
-"""A user's own measurements of starting models: stored, reported, checked, made again when changed."""
+"""A user's own measurements of starting models: stored, reported and checked."""
 
 import json
 from dataclasses import replace
