@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from coprefl_flwr.report.tables import HERE, NONE, PARTS, Table
+from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
 
 TEXT_WIDTH = 100  # most characters of a line of plain text
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
@@ -22,7 +22,9 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
 
     Columns that do not fit beside the others are in a further table below; long names are wrapped.
     """
+    mark = f" {DAGGER}"
     names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]
+    names = [name.replace(mark, "") + mark * (mark in name) for name in names]
     columns = [
         _aligned(heading, table, at)
         for at, (heading, part) in enumerate(table.cells)

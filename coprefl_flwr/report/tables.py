@@ -195,9 +195,12 @@ def _column(
     values = found[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
     decimals = 0 if whole else heading.decimals  # Rounds are whole, except where they are averaged.
+    stds = found["std"]
+    if not heading.tested:  # Costs that are the same for every seed.
+        stds = stds.where(stds.round(decimals) > 0)
     here = [
         unstarted[row] if row in unstarted and math.isnan(mean) else shown(mean, std, decimals)
-        for row, mean, std in zip(found["row"], found["mean"], found["std"], strict=True)
+        for row, mean, std in zip(found["row"], found["mean"], stds, strict=True)
     ]
     # Qualities with the papers' two decimals, costs in as many as it takes.
     spec = ".2f" if heading.tested else ",.10g"
@@ -384,7 +387,7 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
     if kind == "task":
         text += f" of {_count(seeds, 'seed')}"
-    if any(column(metric).title.endswith("%") for metric in comparison.metrics):
+    if any(one.tested and one.title.endswith("%") for one in map(column, comparison.metrics)):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"
