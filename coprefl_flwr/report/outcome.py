@@ -124,7 +124,8 @@ class Outcome:
                     for row in rounds.get(("diagnosis", start, task), []):
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
-            found[entry.pop("start")][0].update(entry)
+            start = entry.pop("start")
+            found[start][0].update({str(key): value for key, value in entry.items()})
         for start, costs in self.about.get("costs", {}).items():
             found[start][0].update(costs)
         for (phase, start, _), (row, *_) in rounds.items():
