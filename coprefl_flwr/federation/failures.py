@@ -16,23 +16,11 @@ from flwr.app import Message
 
 from coprefl_flwr.errors import cut, one_line
 
-PROGRAM_ERRORS = frozenset(
-    {
-        "AssertionError",
-        "AttributeError",
-        "ImportError",
-        "IndentationError",
-        "IndexError",
-        "KeyError",
-        "LoadClientAppError",
-        "ModuleNotFoundError",
-        "NameError",
-        "NotImplementedError",
-        "SyntaxError",
-        "TypeError",
-        "UnboundLocalError",
-    }
-)
+PROGRAM_ERRORS = {
+    *("AssertionError", "AttributeError", "ImportError", "IndentationError", "IndexError"),
+    *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
+    *("SyntaxError", "TypeError", "UnboundLocalError"),
+}
 """Errors that stand in the program: if all clients raise one, they will raise it again."""
 
 NOT_REGISTERED = r"No \w+ function registered"
