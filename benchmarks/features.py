@@ -90,7 +90,7 @@ def random_images() -> ImageDataset:
 def random_backbones(model: str, number: int) -> list[Backbone]:
     """Return networks with random weights."""
     networks = [build_model(model, CLASSES, SHAPE, seed_key=(k,)) for k in range(number)]
-    return [Backbone.of(model, network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
+    return [Backbone.of(network, SHAPE, [0.5] * 3, [0.3] * 3) for network in networks]
 
 
 def held(dataset: Dataset, client: int) -> Samples:

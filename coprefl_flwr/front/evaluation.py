@@ -33,8 +33,8 @@ from coprefl_flwr.front.running import (
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import HEAD, METHODS, TASK
 from coprefl_flwr.models import check_weights, model_arrays
-from coprefl_flwr.models.build import seeded
 from coprefl_flwr.models.heads import last_linear
+from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import declared
 from coprefl_flwr.report import figures, results

@@ -104,9 +104,9 @@ def meta_gradient(
     arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names
     of their own.
 
-    With `robust`, a `federation.robust.Robust`, `sums` are the clients' g_j by their ids, the losses
-    are kept within those of the others, as each c_j depends on all of them, and sum_j c_j g_j
-    becomes m times the robust mean of the c_j g_j, which has no part for each term.
+    With `robust`, a `federation.robust.Robust`, `sums` are the clients' g_j by their ids, the
+    losses are kept within those of the others, as each c_j depends on all of them, and
+    sum_j c_j g_j becomes m times the robust mean of the c_j g_j, which has no part for each term.
     """
     if robust is not None:
         losses = robust.within(losses)
