@@ -16,16 +16,9 @@ from coprefl_flwr.data import Samples
 from coprefl_flwr.data.of_torch import as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.learning import (
-    EVALUATION_BATCH,
-    LocalTraining,
-    Objective,
-    default_device,
-    evaluate,
-    local_sgd,
-    placed,
-    torch_seeded,
-)
+from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_arrays, model_arrays
 from coprefl_flwr.options import declared
 

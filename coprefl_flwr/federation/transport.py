@@ -15,17 +15,11 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
+from coprefl_flwr.federation import failures, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.exchange import Exchange, Replies
-from coprefl_flwr.federation.failures import (
-    MOD,
-    NOT_REGISTERED,
-    most_often,
-    program_error,
-    reason,
-)
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
 from coprefl_flwr.federation.messages import (
     ARRAYS,
@@ -39,13 +33,6 @@ from coprefl_flwr.federation.messages import (
     table,
 )
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
-from coprefl_flwr.federation.validation import (
-    check_reply,
-    check_size,
-    check_unchanged,
-    leave_out_other_names,
-    no_model,
-)
 
 if TYPE_CHECKING:
     from coprefl_flwr.federation.strategy import RoundStrategy
@@ -58,7 +45,7 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = f"{failures.NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
@@ -129,7 +116,7 @@ class Transport:
                 self.begun = True
                 self.roster.keep()
                 return clients
-            shared = program_error(self.refused.values())
+            shared = failures.program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
@@ -238,7 +225,7 @@ class Transport:
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
-                why = f": {reason(message)}" if message.has_error() else ""
+                why = f": {failures.reason(message)}" if message.has_error() else ""
                 self._warn(
                     f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
                 )
@@ -247,7 +234,7 @@ class Transport:
             self.traffic.count_wire_up(message)
             _empty(message)
         self._mark_silent(self._shares, replies)
-        leave_out_other_names(replies)
+        validation.leave_out_other_names(replies)
         self._tell_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
@@ -256,7 +243,7 @@ class Transport:
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = most_often(self.failed[exchange.action].values())
+            why = failures.most_often(self.failed[exchange.action].values())
             raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
@@ -302,15 +289,15 @@ class Transport:
         """Read and check one node's reply; a bad reply fails all its clients."""
         share = self._shares[node]
         if message.has_error():
-            why = reason(message)
-            if MOD in why and node not in self._with_models:
-                why = f"{why}; the reply is not a model, but {no_model(exchange)}"
+            why = failures.reason(message)
+            if failures.MOD in why and node not in self._with_models:
+                why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
-            check_size(message.content, exchange, len(share))
+            validation.check_size(message.content, exchange, len(share))
             reply = read_reply(message.content, share, exchange.combine.sums)
-            check_unchanged(exchange, reply)
-            check_reply(exchange, self._bounds, reply)
+            validation.check_unchanged(exchange, reply)
+            validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
         return reply
@@ -337,9 +324,9 @@ def _named_by(reply: Message) -> object:
     """
     if not reply.has_error():
         return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
-    if re.search(NO_ROSTER, reason(reply)):
+    if re.search(NO_ROSTER, failures.reason(reply)):
         return None
-    raise ValueError(reason(reply))
+    raise ValueError(failures.reason(reply))
 
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
@@ -359,7 +346,7 @@ def _empty(message: Message) -> None:
 
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
-    shared = program_error(failed.values())
+    shared = failures.program_error(failed.values())
     who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
     return f"{action}: {who} failed with {shared}" if shared else ""
 

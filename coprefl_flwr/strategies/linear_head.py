@@ -7,16 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    HeadLayer,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Total,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, HeadLayer, Round, RoundContext, RoundStrategy, Total
+from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.options import option
 
 

@@ -3,15 +3,8 @@
 from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    Nothing,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, Nothing, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network
