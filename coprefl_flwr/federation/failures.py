@@ -52,7 +52,7 @@ _LONGEST = 20_000
 """Characters of an error reply that are read: a traceback is shorter."""
 
 
-def told(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return an exception as one line, with its place if it went through a user's file."""
     return one_line(error) + place(error)
 

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.aggregation import Nothing
+from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Round
@@ -266,7 +266,7 @@ class RoundStrategy(InsideWrapper):
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
         """Return the exchange that evaluates `arrays` on every client."""
-        return Exchange("evaluate", arrays, clients, Nothing(), needed=1)
+        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
 
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""

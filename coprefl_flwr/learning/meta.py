@@ -109,7 +109,7 @@ def meta_gradient(
     sum_j c_j g_j becomes m times the robust mean of the c_j g_j, which has no part for each term.
     """
     if robust is not None:
-        losses = robust.within(losses)
+        losses = robust.winsorise(losses)
     terms, mean = objective(losses), losses.mean()
     values = dict(zip(terms.names, (terms.first, terms.second), strict=True))
     metrics = {
@@ -119,7 +119,7 @@ def meta_gradient(
         **{f"meta-{name}": value for name, value in values.items()},
     }
     if robust is not None:
-        return robust.total(_each_weighted(sums, losses, gamma, terms)), metrics
+        return robust.robust_sum(_each_weighted(sums, losses, gamma, terms)), metrics
     found, squares = Arrays(), np.zeros(2)
     for name, g1 in sums["gradient"].items():
         centred = sums["loss-gradient"][name] - mean * g1
