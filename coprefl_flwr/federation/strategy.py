@@ -145,8 +145,9 @@ class RoundStrategy(InsideWrapper):
     """Its own defaults of settings of local training, by key."""
 
     loss_of: ClassVar[str] = "clients"
-    """What a round's loss is: the mean cross-entropy of "clients" whose models began alike, that of
-    a "chain", on the way from one to the next, or with "more" in it, which may be below 0."""
+    """How to read a round's loss. "clients": mean cross-entropy of clients that all started from
+    the global model; "chain": of one model passed from client to client; "more": the objective has
+    further terms and may be negative."""
 
     averages: ClassVar[bool] = False
     """Whether it takes only means of models, and moments of gradients, which `aggregation` can make

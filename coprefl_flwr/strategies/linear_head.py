@@ -29,8 +29,8 @@ class LinearHead(RoundStrategy):
     head: HeadLayer
     logit_scale: float = option(
         1.0,
-        "what the layer is multiplied by: no prediction changes, but a softmax over it is sharper, "
-        "as training from it feels",
+        "factor on the computed layer; does not change predictions, but scales the logits and thus "
+        "the loss of later training",
         above=0,
     )
 
