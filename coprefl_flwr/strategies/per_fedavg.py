@@ -53,7 +53,7 @@ class PerFedAvg(RoundStrategy):
         each = 3 if self.variant == "hf" else 2
 
         def gradients(n: int) -> int:
-            sizes = work.training.batch_sizes(n, each * work.training.steps(n))
+            sizes: list[int] = work.training.batch_sizes(n, each * work.training.steps(n))
             return sum(sizes) + sum(sizes[2::3]) * (each == 3)
 
         return Budget(work.travel, work.participants * work.mean(gradients))
