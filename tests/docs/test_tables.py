@@ -111,7 +111,7 @@ def test_a_methods_page_has_all_its_parts(page):
     text = page.read_text()
     for part in ("## What it computes", "## Who sends what", "```exchanges", "## What it costs"):
         assert part in text
-    assert re.search("## Where (it|they) deviates? from the paper|In no paper|`Schedule`", text)
+    assert re.search("## Where (it|they) deviates? from the paper|in no paper|`Schedule`", text)
     assert examples.commands(page)[-1][:2] == ["coprefl", "run"]
     # The drawing shows the exchanges that the strategy names, in their order.
     for name in (one.removeprefix(tables.FRAME) for one in tables.parts(text)):
