@@ -44,7 +44,7 @@ TEXTS = {
     "pretrain.nodes": "Number of nodes that run a ClientApp; only with a ClientApp.",
     "register.kind": "What the object is: `model`, `method`, `dataset`, `partition`, `metric` or "
     "another kind of object that a setting can name.",
-    "register.name": "The name, a Python identifier, by which settings then find the object.",
+    "register.name": "A name of letters, digits, `_` and `-`. Settings find the object by it.",
     "register.what": "The function or class.",
     "query_reply.message": "The message of the query exchange.",
     "query_reply.model": "The network; it takes the weights of the message.",
@@ -70,8 +70,11 @@ class Parameter:
 
 
 def parameters(name: str) -> str:
-    """Return every parameter of a public function, such as `pretrain`."""
-    return _list(_documented(_public(name)), name)
+    """Return every parameter of a public function, such as `pretrain`, and what it raises."""
+    function = _public(name)
+    parts = ["**Parameters**", _list(_documented(function), name)]
+    raised = [f"`{kind}`\n:   {_indented(text)}\n" for kind, (_, text) in _rows(function, "Raises")]
+    return "\n\n".join([*parts, *(["**Raises**", "\n".join(raised)] if raised else [])])
 
 
 def arguments(name: str) -> str:
@@ -113,9 +116,14 @@ def _list(found: list[Parameter], owner: str) -> str:
     lines = []
     for one in found:
         anchor = f"{owner}.{one.name}".lower().replace("*", "")
-        meaning = one.meaning.replace("\n", "\n    ")
+        meaning = _indented(one.meaning)
         lines.append(f"`{one.name}`{{ #{anchor} }} {one.about}".rstrip() + f"\n:   {meaning}\n")
     return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    """Return the text of a definition, whose further lines are indented."""
+    return text.replace("\n", "\n    ")
 
 
 def _arguments(owner: type) -> list[Parameter]:
@@ -178,10 +186,10 @@ def _elsewhere(parameter: str) -> str:
     return settings[parameter.partition(".")[2]]
 
 
-def _rows(function: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the parameters of a docstring in NumPy's style: name, type and text."""
+def _rows(function: Any, title: str = "Parameters") -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the rows of a section of a docstring in NumPy's style: name, type and text."""
     text = inspect.cleandoc(function.__doc__)
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.S | re.M)
+    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.S | re.M)
     if not section:
         return
     for row in re.finditer(r"^(\S[^\n]*)\n((?:[ ]+[^\n]*\n?|\n)*)", section[1], re.M):
@@ -195,6 +203,8 @@ def _rows(function: Any) -> Iterator[tuple[str, tuple[str, str]]]:
 def _type(text: str) -> str:
     """Return the type of a docstring: an expression as code, words as they are."""
     text = re.sub(r", optional$", "", text.strip())
+    if re.search(r" (or|and) ", text):
+        return text
     try:
         ast.parse(text, mode="eval")
     except SyntaxError:

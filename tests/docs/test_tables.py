@@ -166,3 +166,18 @@ def test_the_readme_fits_on_two_screens():
     assert readme.count("\n") <= 200
     for page in METHOD_PAGES:
         assert f"docs/methods/{page.name}" in readme
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *METHOD_PAGES,
+        *sorted((tables.PAGES / "reference").rglob("*.md")),
+        *(tables.PAGES / f"{name}.md" for name in ("faq", "cite", "compare")),
+    ],
+    ids=lambda path: path.name,
+)
+def test_no_code_is_wider_than_its_box(path):
+    """A box shows 80 characters; more are cut at its edge, which no scrollbar shows on phones."""
+    for block in re.findall(r"^```\w*\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL):
+        assert max(map(len, block.splitlines())) <= 80, block
