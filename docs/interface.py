@@ -148,7 +148,8 @@ def _documented(function: Any) -> list[Parameter]:
         shown = f"**{name}" if one.kind is one.VAR_KEYWORD else name
         kind, meaning = rows.get(shown) or ("", settings.get(name, ""))
         if not (kind or meaning):
-            raise KeyError(f"{function.__name__}: nothing describes the parameter {name}")
+            problem = f"{function.__name__}: nothing describes the parameter {name}"
+            raise KeyError(f"{problem}: its docstring or docs/parameters.toml should")
         if not meaning or meaning[0].islower():  # The type is the beginning of the text.
             kind, meaning = "", f"{kind} {meaning}".strip()
         about = _about(_type(kind) or _annotation(one.annotation), _default(function, one), kind)
