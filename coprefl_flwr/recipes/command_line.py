@@ -25,7 +25,8 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
+from coprefl_flwr.recipes.columns import OWN_COLUMNS, read_own_columns
+from coprefl_flwr.recipes.execute import Failures, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -36,22 +37,21 @@ from coprefl_flwr.recipes.listing import (
     store_of,
     wanted_of,
 )
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.new import write_new
 from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.scale import FULL
-from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import tracker_of
-from coprefl_flwr.recipes.workers import wanted_workers, workshop
+from coprefl_flwr.recipes.schema import recipe_schema
+from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.trackers import tracker_of, untracked
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.results import accuracies, frame
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Track, check_place
+from coprefl_flwr.studies.study import Followed, check_place
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
@@ -103,7 +103,7 @@ def _run_into(
     given: argparse.Namespace,
     recipe: Recipe,
     runs: Sequence[Run],
-    tracker: Track | None,
+    tracker: Followed,
 ) -> int:
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
     own(out, "--out")
@@ -121,7 +121,7 @@ def _run_into(
     if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
         write_atomically(out / TEXT, f"{of_file(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
-    with workshop(store, given.workers, tracker) as make:
+    with executor(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
@@ -130,14 +130,15 @@ def _run_into(
     return 1 if failed else 0
 
 
-def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
+def _tracker(given: argparse.Namespace, out: Path) -> Followed:
     """Return where rounds are reported to besides the files, if anywhere."""
     options = ("tensorboard", "mlflow", "wandb", "tracker")
     there = [f"--{option}" for option in options if getattr(given, option)]
     if len(there) > 1:
         raise SettingsError(f"{' and '.join(there)}: give one of them")
     values = ((option, getattr(given, option)) for option in options)
-    return next((tracker_of(name, value, out.resolve()) for name, value in values if value), None)
+    found = (tracker_of(name, value, out.resolve()) for name, value in values if value)
+    return next(found, untracked)
 
 
 def _check_folder(out: Path) -> None:
@@ -153,15 +154,15 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
     if not (out / RECIPE).exists():
         return
     # Not read as a recipe: files of the user's own that it names may have been moved.
-    kept = read_yaml(out / RECIPE).mapping("a recipe")
-    title = kept["title"].text("title") if "title" in kept else "another recipe"
-    notes = tuple(kept["scale"].text("scale").splitlines()) if "scale" in kept else ()
+    stored, _ = read_yaml(out / RECIPE)
+    stored = stored if isinstance(stored, dict) else {}
+    title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
+    notes = tuple(scale.splitlines())
     if (title, notes) != (recipe.title, recipe.notes):
         scale = " at another scale" if title == recipe.title else ""
         raise SettingsError(
             f"{out} holds the results of '{title}'{scale}; give another folder with --out"
         )
-    protocol = str(kept["protocol"].value) if "protocol" in kept else ""
     if protocol != recipe.protocol:
         of = f"of the protocol {protocol}" if protocol else "of no protocol"
         raise SettingsError(f"{out} holds results {of}; give another folder with --out")
@@ -176,7 +177,7 @@ def report(given: argparse.Namespace) -> int:
     check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
     with without_code("coprefl report"):
-        known_columns(out / COLUMNS)
+        read_own_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: its results are not at {store.root}")
@@ -201,6 +202,12 @@ def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
 def check_method(given: argparse.Namespace) -> int:
     """Check methods, and print what was found."""
     return check_methods(given.places, not given.no_flower)
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of a recipe."""
+    say(recipe_schema().rstrip())
+    return 0
 
 
 def list_all(given: argparse.Namespace) -> int:

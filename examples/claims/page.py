@@ -27,7 +27,7 @@ from verdicts import Verdict, interval, judge
 from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import read_text, write_atomically
 from coprefl_flwr.recipes.collect import table_name
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.recipe import ALL, Recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import column
@@ -148,7 +148,7 @@ def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
 
 def rows_of(recipe: Recipe) -> list[str]:
     """Return what the rows of a recipe can be called."""
-    of_rows = [(row.label, one.chosen) for row in recipe.entrants for one in row.candidates()]
+    of_rows = [(row.label, one.chosen) for row in recipe.rows for one in row.trials()]
     return [f"{row}:{value}" if value and recipe.select == ALL else row for row, value in of_rows]
 
 

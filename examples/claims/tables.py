@@ -18,7 +18,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, say
 from coprefl_flwr.files import read_json, read_text, write_atomically
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import STOPPED
 
