@@ -70,14 +70,19 @@ def read_recipe(
     """
     tree, cut, places = read_tree(path, changes, scale, protocol)
     file = validated(tree, places)
-    study = _study(tree, places)
-    if any(change.startswith("methods=") for change in changes):
-        tree = _without_unused(tree, ROLES[study], places)
     for key in ELSEWHERE.keys() & tree["settings"].keys():
         with places.at("settings", key):
             raise SettingsError(f"'{key}' is not set here: use {ELSEWHERE[key]}")
     settings: Choices = _choices(tree["settings"], ("settings",), places)
-    rows = _rows(tree, ROLES[study], places)
+    study, *others = settings.get("study", (STARTS,))
+    with places.at("settings", "study"):
+        if others:
+            raise SettingsError("study: all runs of a recipe are of one kind")
+    role = ROLES[str(study)]
+    if any(change.startswith("methods=") for change in changes):
+        tree = _without_unused(tree, role, settings, places)
+        settings = {key: settings[key] for key in tree["settings"]}
+    rows = _rows(tree, role, places)
     _check_number(settings, rows, file.seeds, places)
     names = _names(rows, file.select)
     reference = file.reference or names[-1]
@@ -182,16 +187,6 @@ def _check_counts(key: str, values: Sequence[Any]) -> None:
         raise SettingsError(f"{key} = [{listed}]: {write}")
 
 
-def _study(tree: Tree, places: Places) -> str:
-    """Return the kind of study that a recipe's runs are: its setting `study`."""
-    given = tree["settings"].get("study", STARTS)
-    kind, *others = _values("study", given, ("settings", "study"), places)
-    with places.at("settings", "study"):
-        if others:
-            raise SettingsError("study: all runs of a recipe are of one kind")
-    return str(kind)
-
-
 def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
     """Read the methods, each with its options and what is searched for all."""
     own = [_own_options(options["method"]) for options in tree["methods"].values()]
@@ -235,11 +230,10 @@ def _own_options(method: Method) -> dict[str, Option]:
     return {}
 
 
-def _without_unused(tree: Tree, role: str, places: Places) -> Tree:
+def _without_unused(tree: Tree, role: str, settings: Choices, places: Places) -> Tree:
     """Return a recipe without the options that it sets for methods which a change left out."""
     has = {key for row in tree["methods"].values() for key in keys_of(row["method"], role)}
-    of_tasks = tree["settings"].get("task-method", "fedavg")
-    for method in of_tasks if isinstance(of_tasks, list) else [of_tasks]:
+    for method in settings.get("task-method", ("fedavg",)):
         has |= heeded_by({"task-method": method})
     return tree | {
         part: {

@@ -89,6 +89,8 @@ def _seeds(value: Any) -> Any:
     return seeds
 
 
+Select = Literal["validation", "test", "all"]
+SearchBy = Literal["all", "halving", "optuna"]
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
 AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
@@ -109,8 +111,8 @@ class Overlay(_Part):
     settings: Keyed = {}
     methods: dict[str, dict[str, Any] | None] = Field({}, description="options, by label")
     search: dict[str, Any] | None = None
-    select: Literal["validation", "test", "all"] | None = None
-    search_by: Literal["all", "halving", "optuna"] | None = None
+    select: Select | None = None
+    search_by: SearchBy | None = None
     search_trials: AtLeast1 | None = None
     seeds: Seeds | None = None
     metrics: Texts | None = None
@@ -157,12 +159,12 @@ class RecipeFile(_Part):
     settings: Keyed
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
     search: Keyed = Field({}, description="values to search, for every method that has them")
-    select: Literal["validation", "test", "all"] = Field(
+    select: Select = Field(
         "validation",
         description="searched values are chosen on validation tasks or on the reported tasks, or "
         "each is a row",
     )
-    search_by: Literal["all", "halving", "optuna"] = "all"
+    search_by: SearchBy = "all"
     search_trials: AtLeast1 = Field(10, description="trials of each row with `search-by: optuna`")
     validation_tasks: AtLeast1 = 2
     validation_seed: AtLeast0 = 100

@@ -114,11 +114,11 @@ def read_claims(
             recipes[name] = read_recipe(paths[name], protocol=first)
         return checked({**entry, "recipe": name}, recipes[name], place)
 
-    for paper, entries in read_yaml(primary).plain().items():
+    for paper, entries in read_yaml(primary)[0].items():
         for entry in entries:
             name, place = f"primary/{entry.get('recipe')}", f"{primary}: {paper}"
             primaries.append(of({**entry, "paper": paper}, name, place))
-    for name, entries in read_yaml(exploratory).plain().items():
+    for name, entries in read_yaml(exploratory)[0].items():
         for entry in entries:
             paper, _, source = entry.get("source", "").partition(", ")
             about = {"paper": paper, "source": source or paper}
@@ -160,7 +160,7 @@ def tables_of(recipe: Recipe) -> list[str]:
 
 def protocols_of(path: Path) -> dict[str, str]:
     """Return the protocols of a recipe, each with its reason."""
-    given = read_yaml(path).plain().get("protocols", {})
+    given = read_yaml(path)[0].get("protocols", {})
     return {name: one["because"] for name, one in given.items()}
 
 
@@ -288,7 +288,7 @@ def page_of(
         own = [one for one in claims if one.recipe == name]
         options = [f" --protocol {one}" * (one != tables.UNNAMED) for one in names]
         sections.append({
-            "title": f"{own[0].paper}: {read_yaml(path).plain()['title']}", "note": note_of(path),
+            "title": f"{own[0].paper}: {read_yaml(path)[0]['title']}", "note": note_of(path),
             "protocols": reasons, "rows": explored_cells(own, values, names),
             "commands": [f"coprefl run {path}{option}" for option in options],
         })  # fmt: skip

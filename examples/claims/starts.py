@@ -95,7 +95,7 @@ def measured(
     for name, path in recipes.items():
         if not name.startswith(f"{BENCH}/"):
             continue
-        title = read_yaml(path).plain()["title"].removeprefix("Which start: ")
+        title = read_yaml(path)[0]["title"].removeprefix("Which start: ")
         of = functools.partial(tables.rows_of, stored, name)
         if not len(of(FRESH)):
             missing.append(f"{title}: not measured yet")
