@@ -38,8 +38,7 @@ from coprefl_flwr.recipes.listing import (
     wanted_of,
 )
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.new import write_new
-from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
+from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
 from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
@@ -56,12 +55,24 @@ from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
 
+TEMPLATE = Path(__file__).with_name("new.yaml")
+
 TEXT, COLUMNS, REPORT = "recipe.sha256", "columns.json", "report"
 
 
 def new(given: argparse.Namespace) -> int:
-    """Write a recipe to begin with."""
-    path = write_new(given.name)
+    """Write a recipe to begin with, in which every key is explained, to NAME.yaml."""
+    name: Path = given.name
+    if name.name in ("", ".."):
+        raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
+    path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE.read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise SettingsError(f"{path} is there already; give another name") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     say(f"{path} is written; `coprefl run {path}` runs it")
     return 0
 
@@ -93,7 +104,7 @@ def plan(given: argparse.Namespace) -> int:
     out = given.out or Path("outputs") / given.recipe.stem
     plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
     paces = {name: pace(one) for name, one in plan.computing.items()}
-    say(told(recipe, plan, paces, workers))
+    say(plan_text(recipe, plan, paces, workers))
     return 0
 
 

@@ -56,6 +56,7 @@ def read_tree(
         cut = {key: (full[key], now[key]) for key in full.keys() & now.keys()}
     for change in changes:
         tree = _changed(tree, change, places)
+        validated(tree, places)
     return tree, cut, places
 
 
@@ -181,7 +182,7 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
 def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) -> Any:
     """Return a value with all files of the user's own in it named by their whole paths.
 
-    Each `method` becomes a `Method`.
+    The method of each row becomes a `Method`.
     """
     if isinstance(value, dict):
         return {
@@ -193,7 +194,7 @@ def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) 
     if isinstance(value, list):
         return [with_whole_paths(one, folder, places, (*keys, at)) for at, one in enumerate(value)]
     with places.at(*keys):
-        if keys[-1:] == ("method",) and "methods" in keys:
+        if keys[-1:] == ("method",) and keys[-3:-2] == ("methods",):
             if not isinstance(value, str) or not value.strip():
                 raise SettingsError("method must be a text")
             return Method.parse(value.replace(" ", "")).resolved(folder)

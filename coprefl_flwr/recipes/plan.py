@@ -205,7 +205,7 @@ def pace(of: Computing) -> tuple[float, float]:
 # ---- in words ----------------------------------------------------------------------------------
 
 
-def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
+def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
     """Return a plan as text."""
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
     shown = [figures(row, paces) for row in rows]

@@ -158,7 +158,9 @@ class RecipeFile(_Part):
     source: Text | None = Field(None, description="the paper and its table")
     settings: Keyed
     methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
-    search: Keyed = Field({}, description="values to search, for every method that has them")
+    search: dict[str, Any] = Field(
+        {}, description="values to search, for every method that has them"
+    )
     select: Select = Field(
         "validation",
         description="searched values are chosen on validation tasks or on the reported tasks, or "

@@ -267,8 +267,9 @@ def printed(claim: Claim) -> str:
 
 
 def note_of(path: Path) -> str:
-    """Return the comment at the beginning of a recipe's file."""
-    lines = re.match(r"(?:#.*\n)*", read_text(path))[0].splitlines()
+    """Return the comment at the beginning of a recipe's file, below the line for editors."""
+    text = re.sub(r"\A# yaml-language-server:.*\n", "", read_text(path))
+    lines = re.match(r"(?:#.*\n)*", text)[0].splitlines()
     return " ".join(line.removeprefix("#").strip() for line in lines)
 
 

@@ -9,9 +9,9 @@ from tests.common.simulation import ROOT
 def test_it_would_run_and_its_report_tells_the_precision():
     recipe = read_recipe(ROOT / "examples" / "precision.yaml", (), "small")
     rows = {}
-    for contest in table_rows(recipe):
-        [candidate] = contest.trials()
-        rows[contest.row.label] = contest.reported(candidate)[0]
+    for table_row in table_rows(recipe):
+        [trial] = table_row.trials()
+        rows[table_row.row.label] = table_row.reported(trial)[0]
     plain, short = provenance.of_methods(list(rows.items())).values()
     assert ", precision = float32, " in plain
     assert ", precision = bf16, " in short

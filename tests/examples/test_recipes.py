@@ -48,15 +48,15 @@ def test_the_page_says_how_many_runs_it_makes(name):
     """Counted by settings: a pre-training by those that are not of tasks, a task by all."""
     recipe = read_recipe(FOLDER / name)
     deciding, reported = Counted(), Counted()
-    for contest in table_rows(recipe):
-        candidates = contest.trials()
-        if contest.validated:
-            of_validation = contest.combination | {"tasks": recipe.validation_tasks}
-            for one in candidates:
+    for table_row in table_rows(recipe):
+        trials = table_row.trials()
+        if table_row.validated:
+            of_validation = table_row.combination | {"tasks": recipe.validation_tasks}
+            for one in trials:
                 deciding.add(Run.of(of_validation, one.method, recipe.validation_seed))
         # Of a row that is searched on validation tasks one value is reported.
-        for one in candidates[:1] if contest.validated else candidates:
-            for run in contest.reported(one):
+        for one in trials[:1] if table_row.validated else trials:
+            for run in table_row.reported(one):
                 reported.add(run)
     pairs = [(len(deciding.models), len(reported.models))]
     if reported.tasks:
@@ -107,8 +107,8 @@ class Counted:
 def test_a_personalised_one_begins_to_run(name, tmp_path):
     recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
     store = Store(tmp_path)
-    for contest in table_rows(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
-        run = contest.reported(contest.trials()[0])[0]
+    for table_row in table_rows(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
+        run = table_row.reported(table_row.trials()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == 2
@@ -123,8 +123,8 @@ def test_it_begins_to_run(name, tmp_path):
     trained = [row for row in recipe.rows if row.method != "random"]
     store = Store(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:
-        contest = TableRow(recipe, recipe.combinations()[0], row)
-        run = contest.reported(row.trials()[0])[0]
+        table_row = TableRow(recipe, recipe.combinations()[0], row)
+        run = table_row.reported(row.trials()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds

@@ -15,9 +15,9 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LOCK, LOCKS, alone
 from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes.command_line import TEMPLATE
 from coprefl_flwr.recipes.listing import purposes, store_of
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.new import TEMPLATE
 from coprefl_flwr.recipes.schema import KEYS
 from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.report.comparison import FIGURES

@@ -9,7 +9,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import command_line
 from coprefl_flwr.recipes.execute import LocalExecutor
 from coprefl_flwr.recipes.load import read_recipe
-from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
+from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
 from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
@@ -170,7 +170,9 @@ def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypat
     recipe = recipe_of(methods=["fedavg"])
     of = plan_of(recipe, store)
     assert math.isnan(of.together.counts.gradients)
-    assert "A dash: a method does not say" in told(recipe, of, dict.fromkeys(of.computing, (1, 1)))
+    assert "A dash: a method does not say" in plan_text(
+        recipe, of, dict.fromkeys(of.computing, (1, 1))
+    )
 
 
 def test_a_round_is_measured(recipe_of, personal_of, store):

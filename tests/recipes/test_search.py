@@ -38,10 +38,10 @@ def classes(run):
 def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
     recipe = recipe_of(seeds=[0, 1], validation_seed=77)
     reported, deciding = [], []
-    for contest in table_rows(recipe):
-        for candidate in contest.trials():
-            reported += contest.reported(candidate)
-            deciding += contest.selection_runs(candidate) if contest.searched else []
+    for table_row in table_rows(recipe):
+        for trial in table_row.trials():
+            reported += table_row.reported(trial)
+            deciding += table_row.selection_runs(trial) if table_row.searched else []
     taken = {number for one in reported for number in classes(one)[1]}
     assert len(deciding) == 2
     for one in deciding:
@@ -58,9 +58,9 @@ def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path)
     other = tmp_path / "other.npz"
     other.write_bytes(tiny_images.read_bytes())
     recipe = recipe_of({"task-dataset": str(other), "pretraining-classes": "list:0-5"})
-    (contest,) = [contest for contest in table_rows(recipe) if contest.searched]
-    candidate = contest.trials()[0]
-    (deciding,), (reported,) = contest.selection_runs(candidate), contest.reported(candidate)
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    trial = table_row.trials()[0]
+    (deciding,), (reported,) = table_row.selection_runs(trial), table_row.reported(trial)
     assert classes(deciding)[0] == classes(reported)[0]
     both = [set(classes(one)[1]) for one in (deciding, reported)]
     assert not both[0] & both[1]
@@ -79,58 +79,60 @@ def test_a_run_that_two_tables_need_is_one(recipe_of):
 
 
 def searched(recipe):
-    (contest,) = [contest for contest in table_rows(recipe) if contest.searched]
-    return contest, contest.trials()
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    return table_row, table_row.trials()
 
 
 def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
-    contest, candidates = searched(recipe)
+    table_row, trials = searched(recipe)
     store = Store(tmp_path / "models")
-    assert choose(store, contest) is None
-    for candidate, validated, reported in zip(
-        candidates, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
+    assert choose(store, table_row) is None
+    for trial, validated, reported in zip(
+        trials, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
     ):
-        keep(store, contest.selection_runs(candidate)[0], validated)
-        keep(store, contest.reported(candidate)[0], reported)
-    assert [one.chosen for one in contest.shown(store)] == ["gamma=1.0"]
+        keep(store, table_row.selection_runs(trial)[0], validated)
+        keep(store, table_row.reported(trial)[0], reported)
+    assert [one.chosen for one in table_row.shown(store)] == ["gamma=1.0"]
     # A run that was not finished is not chosen; of equals the first is.
-    result_file(store, contest.selection_runs(candidates[2])[0], 1).unlink()
-    assert choose(store, contest).chosen == "gamma=0.0"
-    keep(store, contest.selection_runs(candidates[1])[0], (50, 60))
-    assert choose(store, contest).chosen == "gamma=0.0"
+    result_file(store, table_row.selection_runs(trials[2])[0], 1).unlink()
+    assert choose(store, table_row).chosen == "gamma=0.0"
+    keep(store, table_row.selection_runs(trials[1])[0], (50, 60))
+    assert choose(store, table_row).chosen == "gamma=0.0"
 
 
 def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
     recipe = recipe_of(seeds=[0, 1], select="test", methods=[{"coprefl": {"gamma": [0, 1]}}])
-    contest, candidates = searched(recipe)
+    table_row, trials = searched(recipe)
     store = Store(tmp_path / "models")
-    for candidate, accuracies in zip(candidates, [(90, 10), (60, 60)], strict=True):
-        assert contest.selection_runs(candidate) == contest.reported(candidate)
-        for one, accuracy in zip(contest.reported(candidate), accuracies, strict=True):
+    for trial, accuracies in zip(trials, [(90, 10), (60, 60)], strict=True):
+        assert table_row.selection_runs(trial) == table_row.reported(trial)
+        for one, accuracy in zip(table_row.reported(trial), accuracies, strict=True):
             keep(store, one, (accuracy, accuracy))
-    assert choose(store, contest).chosen == "gamma=1.0"
+    assert choose(store, table_row).chosen == "gamma=1.0"
     # Where a seed is missing, the others' mean would be of other tasks.
-    result_file(store, contest.reported(candidates[1])[1], 0).unlink()
-    assert choose(store, contest).chosen == "gamma=0.0"
+    result_file(store, table_row.reported(trials[1])[1], 0).unlink()
+    assert choose(store, table_row).chosen == "gamma=0.0"
 
 
 def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
     recipe = recipe_of(
         {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
     )
-    contest, candidates = searched(recipe)
+    table_row, trials = searched(recipe)
     store = Store(tmp_path / "models")
-    for candidate, tested in zip(candidates, [(80, 20), (10, 30)], strict=True):
-        keep(store, contest.reported(candidate)[0], tested=tested)
-    assert choose(store, contest).chosen == "gamma=1.0"
+    for trial, tested in zip(trials, [(80, 20), (10, 30)], strict=True):
+        keep(store, table_row.reported(trial)[0], tested=tested)
+    assert choose(store, table_row).chosen == "gamma=1.0"
 
 
 def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
     recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
-    shown = [one.chosen for contest in table_rows(recipe) for one in contest.shown(Store(tmp_path))]
+    shown = [
+        one.chosen for table_row in table_rows(recipe) for one in table_row.shown(Store(tmp_path))
+    ]
     assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
-    assert not any(contest.searched for contest in table_rows(recipe))
+    assert not any(table_row.searched for table_row in table_rows(recipe))
 
 
 def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
@@ -153,9 +155,9 @@ def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
     """A run is a function of its settings."""
     many = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], seeds=[0, 1])
     alone = recipe_of(methods=[{"coprefl": {"gamma": 0.5}}], seeds=[0, 1], select="test")
-    contest, candidates = searched(many)
+    table_row, trials = searched(many)
     (other,) = table_rows(alone)
-    before = contest.reported(candidates[1])
+    before = table_row.reported(trials[1])
     after = other.reported(other.trials()[0])
     assert [one.keys for one in before] == [one.keys for one in after]
     assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
@@ -225,8 +227,8 @@ def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halvin
         [(0.2, 100, 8), (0.5, 100, 8)],
         [(0.5, 0, 8), (0.5, 1, 8)],
     ]
-    (contest,) = table_rows(recipe)
-    assert choose(store, contest).chosen == "gamma=0.5"
+    (table_row,) = table_rows(recipe)
+    assert choose(store, table_row).chosen == "gamma=0.5"
     # All that may be run is checked before, and each run is called what it is for.
     runs = check_runs(recipe)
     assert len(runs) == 8 + 8 + 2 * 8
@@ -356,17 +358,17 @@ def test_it_tries_so_many_and_the_best_is_chosen(optuna_recipe, tmp_path):
     assert run_recipe(recipe, store, maker(store, made)) == {}
     trials = [given for seed, given in made if seed == recipe.validation_seed]
     assert len({tuple(given.items()) for given in trials}) == 12
-    (contest,) = table_rows(recipe)
+    (table_row,) = table_rows(recipe)
     best = max(trials, key=accuracy)
     assert made[-1] == (0, best)
-    chosen = choose(store, contest)
-    assert chosen in contest.trials()
+    chosen = choose(store, table_row)
+    assert chosen in table_row.trials()
     assert (
         str(chosen.method)
         == f"coprefl:gamma={best['gamma']},meta-learning-rate={best['meta-learning-rate']}"
     )
     # From the store the same is found again.
-    assert [str(one.method) for one in contest.runs_by_trial(store)] == list(
+    assert [str(one.method) for one in table_row.runs_by_trial(store)] == list(
         dict.fromkeys(f"coprefl:{','.join(f'{k}={v}' for k, v in one.items())}" for one in trials)
     )
     # Its runs are those of a search of all values, by their keys.
@@ -413,8 +415,8 @@ def test_what_fails_is_left_out_and_not_tried_twice_in_a_run(optuna_recipe, tmp_
     assert failed
     assert len(set(trials)) == 8
     assert [trials.count(one) for one in trials if dict(one)["gamma"] == gamma] == [1] * len(failed)
-    (contest,) = table_rows(recipe)
-    assert f"gamma={gamma}" not in choose(store, contest).chosen.split(",")
+    (table_row,) = table_rows(recipe)
+    assert f"gamma={gamma}" not in choose(store, table_row).chosen.split(",")
 
 
 def test_a_plan_counts_the_trials(optuna_recipe, tmp_path):

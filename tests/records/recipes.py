@@ -42,10 +42,10 @@ def of_recipe(name):
 def _hash(recipe):
     runs = [
         run
-        for contest in table_rows(recipe)
-        for candidate in contest.trials()
+        for table_row in table_rows(recipe)
+        for trial in table_row.trials()
         for seed in recipe.seeds[:1]
-        for run in [Run.of(contest.combination, candidate.method, seed)]
+        for run in [Run.of(table_row.combination, trial.method, seed)]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
     text = text.replace(f"{FOLDER}/", "")  # Wherever the checkout lies.
