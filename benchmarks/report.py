@@ -132,7 +132,7 @@ def _how() -> str:
 - The package sums in float64, so that how clients are spread changes no more than its rounding; the
   plain loops do in float32. Of the 13 s of a CoPreFL round of ResNet-18 that is 1 s (60 models are
   added; measured apart on 2026-11-23, on the machine above); FedAvg adds 20.
-- The plain loops keep the memory of freed arrays, as the package's processes do (`allocator.py`).
+- The plain loops keep the memory of freed arrays, as the package's processes do (`machine.py`).
   Most programs leave it to glibc. Against such loops of the CNN the ratios of wall times were 0.69
   (FedAvg) and 0.72 (CoPreFL) on the local grid, 0.72 and 0.96 on the Ray grid, 0.83 and 1.27 under
   `flwr run` (30 rounds, by this command on 2026-11-23 and an AMD EPYC, before its loops kept

@@ -1,20 +1,134 @@
 """Named arrays: how a model's weights and gradients travel and are added up.
 
 `Arrays` maps a name (a key of the model's `state_dict`) to a NumPy array. Flower's `ArrayRecord`
-is the same thing in a message; the two functions at the top are the only border between them.
+is the same thing in a message; `to_record` and `from_record` are the only border between them.
+Records made here are serialised only when somebody asks for their bytes: a message that never
+leaves the process, as on the local grid, is read without a byte being written.
 """
 
+import functools
+import hashlib
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from flwr.app import ArrayRecord
+from flwr.app import Array as FlowerArray
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from coprefl_flwr.handover import handed, taken
+from coprefl_flwr.errors import one_line
+from coprefl_flwr.files import write_atomically
 
 Arrays = dict[str, npt.NDArray[Any]]
+
+
+# ---- in records and files -----------------------------------------------------------------------
+
+Record = TypeVar("Record", ArrayRecord, ConfigRecord, MetricRecord)
+
+NUMPY = FlowerArray(np.zeros(0)).stype
+"""How Flower names the format of an array that it has from NumPy."""
+
+
+class Array(FlowerArray):  # Called as Flower's, which writes the name into what it sends.
+    """A Flower `Array` that refers to a NumPy array and serialises it only when `data` is read.
+
+    The NumPy array must not be modified. Assigning `data` turns this into an ordinary `Array`.
+    """
+
+    array: npt.NDArray[Any] | None
+
+    def __init__(self, array: npt.NDArray[Any]) -> None:
+        # Past Flower's __setattr__, which would note each as a change.
+        self.__dict__.update(
+            dtype=str(array.dtype), shape=tuple(array.shape), stype=NUMPY, array=array, _bytes=b""
+        )
+
+    @property
+    def data(self) -> bytes:
+        """The array in NumPy's format; made anew each time, as few ask for it twice."""
+        array = self.array
+        return self.__dict__["_bytes"] if array is None else FlowerArray(np.asarray(array)).data
+
+    @data.setter
+    def data(self, value: bytes) -> None:
+        self.__dict__.update(array=None, _bytes=value)
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """Return a copy."""
+        return super().numpy() if self.array is None else _copied(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FlowerArray):
+            return NotImplemented
+        return _fields(self) == _fields(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FlowerArray, _fields(self)
+
+
+def _fields(array: FlowerArray) -> tuple[str, tuple[int, ...], str, bytes]:
+    return array.dtype, array.shape, array.stype, array.data
+
+
+def _copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy in the order that NumPy's format keeps: C's, but for what is in Fortran's."""
+    return array.copy("F" if array.flags.fnc else "C")
+
+
+def lazy_array(array: npt.NDArray[Any], *, copy: bool) -> FlowerArray:
+    """Return an Array of a copy, or one that shares the memory of `array`.
+
+    What is in neither C's nor Fortran's order is copied in any case, and what is not of plain
+    numbers serialised at once, as that may fail.
+    """
+    if array.dtype.kind not in "biuf":
+        return FlowerArray(array)
+    return Array(_copied(array) if copy or not array.flags.forc else array)
+
+
+def records_of(content: RecordDict, kind: type[Record]) -> dict[str, Record]:
+    """Return the records of a kind that a message holds, by name.
+
+    In the place of `content.array_records` and its like, which are in a cycle of references with
+    the content: models would stay in memory until Python looks for cycles.
+    """
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
+
+
+def is_lazy(array: FlowerArray) -> bool:
+    """Tell whether an Array has no bytes yet, but the numbers themselves."""
+    return isinstance(array, Array) and array.array is not None
+
+
+def numbers_of(array: FlowerArray) -> npt.NDArray[Any]:
+    """Return an Array's numbers, which are only to be read: another object may own the memory."""
+    shared = array.array if isinstance(array, Array) else None
+    return array.numpy() if shared is None else shared
+
+
+def size_of(array: FlowerArray) -> int:
+    """Return the bytes of `array.data`, without making them."""
+    shared = array.array if isinstance(array, Array) else None
+    if shared is None:
+        return len(array.data)
+    return _header(shared.shape, shared.dtype.str, shared.flags.fnc) + shared.nbytes
+
+
+@functools.lru_cache(maxsize=4096)
+def _header(shape: tuple[int, ...], dtype: str, fortran: bool) -> int:
+    """Return the bytes that NumPy's format puts before an array's numbers."""
+    file = BytesIO()
+    about = {"descr": dtype, "fortran_order": fortran, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, about)
+    return len(file.getvalue())
 
 
 def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
@@ -24,7 +138,7 @@ def to_record(arrays: Arrays, *, copy: bool = True) -> ArrayRecord:
     """
     record = ArrayRecord()
     for name, array in arrays.items():
-        record[name] = handed(np.asarray(array), copy=copy)
+        record[name] = lazy_array(np.asarray(array), copy=copy)
     return record
 
 
@@ -33,8 +147,47 @@ def from_record(record: ArrayRecord, *, copy: bool = True) -> Arrays:
 
     Without `copy` they are only to be read: whoever made the record may share their memory.
     """
-    return {name: array.numpy() if copy else taken(array) for name, array in record.items()}
+    return {name: array.numpy() if copy else numbers_of(array) for name, array in record.items()}
 
+
+SEAL = "coprefl"
+"""The entry of a safetensors file's header that holds a checksum, and behind it a text."""
+
+
+def checksum_of(arrays: Arrays, text: str = "") -> str:
+    """Return the SHA-256 of arrays, in whatever order, and of a text that belongs to them."""
+    made = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name], order="C")
+        made.update(f"\0{name} {array.dtype.str} {array.shape}\0".encode())
+        made.update(array.reshape(-1).view(np.uint8).data)  # Its bytes, not a copy of them.
+    return made.hexdigest()
+
+
+def write_sealed(file: str | Path, arrays: Arrays, text: str) -> None:
+    """Write arrays, a text and the checksum of both as a safetensors file, in one step."""
+    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    # One entry for text and checksum, as safetensors writes several in an order of chance.
+    write_atomically(file, save(whole, {SEAL: f"{checksum_of(whole, text)} {text}"}))
+
+
+def read_sealed(file: str | Path) -> tuple[Arrays, str]:
+    """Return the arrays and the text that `write_sealed` wrote.
+
+    Raises a ValueError that says what is wrong if the file is not there, or damaged.
+    """
+    try:
+        with safe_open(str(file), framework="numpy") as opened:
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            known, _, text = opened.metadata()[SEAL].partition(" ")
+    except (OSError, SafetensorError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(one_line(error)) from error
+    if known != checksum_of(found, text):
+        raise ValueError("it is damaged, as its checksum says")
+    return found, text
+
+
+# ---- numbers -------------------------------------------------------------------------------------
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 """What PyTorch calls the statistics that BatchNorm and InstanceNorm keep."""
@@ -81,12 +234,12 @@ def zeros_like(arrays: Arrays) -> Arrays:
     return {n: np.zeros(a.shape, np.promote_types(a.dtype, np.float32)) for n, a in arrays.items()}
 
 
-def behind(arrays: Arrays, label: str, more: Arrays) -> Arrays:
+def append_prefixed(arrays: Arrays, label: str, more: Arrays) -> Arrays:
     """Return `arrays` and behind them `more`, named "LABEL/NAME": two quantities in one record."""
     return arrays | {f"{label}/{name}": array for name, array in more.items()}
 
 
-def taken_apart(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
+def split_prefixed(arrays: Arrays, label: str) -> tuple[Arrays, Arrays]:
     """Undo `behind`."""
     mark = f"{label}/"
     first = {name: array for name, array in arrays.items() if not name.startswith(mark)}

@@ -7,13 +7,14 @@ that the user named.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -266,3 +267,51 @@ def alone(lock: Path, problem: str) -> Iterator[None]:
         raise SettingsError(problem) from None
     with held:
         yield
+
+
+SUMS = "SHA256SUMS"
+"""The file with the checksums of a folder of results, which `sha256sum -c` reads."""
+
+
+def write_sums(folder: Path, names: Iterable[str], contents: Mapping[str, bytes]) -> None:
+    """Write the checksums of files of a folder, and of others that are about to be written."""
+    found = {name: sha256_of(folder / name) for name in names}
+    found |= {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    lines = [f"{found[name]}  {name}\n" for name in sorted(found)]
+    write_atomically(folder / SUMS, "".join(lines).encode())
+
+
+def damaged(folder: Path, *names: str, needed: str = "") -> list[str]:
+    """Return the files of a folder that are not what their checksums say; of `names`, if any.
+
+    A missing file is left to whoever needs it. Where the file of checksums cannot be read, is cut
+    short or lacks the one that is `needed`, it is itself what is damaged.
+    """
+    if not os.path.lexists(folder / SUMS):
+        return [SUMS] if needed else []
+    try:
+        text = read_bytes(folder / SUMS).decode(errors="replace")
+    except SettingsError:  # A folder, a device, or a file that may not be read.
+        return [SUMS]
+    lines = [line.split("  ", 1) for line in text.splitlines()]
+    if not text.endswith("\n") or any(len(line) < 2 for line in lines):
+        return [SUMS]
+    known = {name: digest for digest, name in lines}
+    if needed and needed not in known:
+        return [SUMS]
+    there = [name for name in known if name in (names or known) and (folder / name).exists()]
+    return [name for name in there if _sum(folder / name) != known[name]]
+
+
+def _sum(file: Path) -> str:
+    """Return the SHA-256 of a file, "" of what cannot be read, as a folder in its place."""
+    try:
+        return sha256_of(file) if file.is_file() else ""
+    except OSError:
+        return ""
+
+
+def sha256_of(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

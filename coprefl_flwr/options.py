@@ -1,7 +1,7 @@
-"""Declared options: a default, what it means, its unit and its limits, in one place each.
+"""Declared options: a default, a meaning, a unit and limits, in one place each.
 
-Settings of a study, strategies and clients declare theirs alike; whatever reads or checks a value,
-and every generated table, goes by the declaration.
+Settings of a study, strategies and clients declare their options alike. Values are checked, and the
+tables of the documentation and the JSON Schema of recipes are made, from the declarations.
 """
 
 import dataclasses
@@ -11,8 +11,12 @@ import sys
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import NoneType
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, short, unknown
@@ -22,7 +26,7 @@ from coprefl_flwr.named import Value as Value
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
-"""What a text may be given as besides: a whole number, a list of such, or a list of texts."""
+"""What may stand for a text: a whole number, a list of such, or a list of texts."""
 
 
 def option(
@@ -41,23 +45,27 @@ def option(
 ) -> Any:
     """Declare an option, as a field of a dataclass or an entry of a client's `options`.
 
-    The default None is "not set", if the field's type allows it; `meaning` is for the tables of the
-    documentation. `above` is a number's lower limit where that is not allowed itself, `choices` are
-    the texts that are allowed, if not all are, and `own` the kind of thing whose place is allowed
-    too (see `coprefl_flwr.plugins`). `key` is the option's name in run-config and
-    recipes, if that is not the field's name with hyphens. `takes` is what a text can also be given
-    as: COUNT, and in a recipe NUMBERS or WORDS. `personal` is the default in a personalised study.
+    Parameters
+    ----------
+    default : Any
+        None is "not set", if the field's type allows it.
+    meaning, unit : str
+        For the tables of the documentation.
+    minimum, maximum, above : float, optional
+        Limits of a number; `above` itself is not allowed.
+    choices : tuple[str, ...]
+        The texts that are allowed, if not all are.
+    own : str
+        The kind of the user's own parts whose place is allowed too (see `coprefl_flwr.plugins`).
+    key : str
+        The name in run-config and recipes, if that is not the field's name with hyphens.
+    personal : Value, optional
+        The default in a personalised study.
+    takes : tuple[str, ...]
+        What may stand for a text: COUNT, and in a recipe NUMBERS or WORDS.
     """
-    limits = {"minimum": minimum, "maximum": maximum, "above": above}
-    about: dict[str, Any] = {
-        "meaning": meaning,
-        "unit": unit,
-        "choices": choices,
-        "own": own,
-        "key": key,
-    }
-    about |= {"personal": personal, "takes": takes}
-    return field(default=default, metadata={**about, **limits})
+    metadata = {name: one for name, one in locals().items() if name != "default"}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -81,12 +89,38 @@ class Option:
     personal: Value | None = None
     takes: tuple[str, ...] = ()
 
+    @property
+    def kind(self) -> Any:
+        """The type of its values that are not None."""
+        return next(kind for kind in self.kinds if kind is not NoneType)
+
+    @cached_property
+    def _adapter(self) -> "TypeAdapter[Any]":
+        """Pydantic's check of the type and the limits of a value."""
+        limits = {"ge": self.minimum, "le": self.maximum, "gt": self.above}
+        checks: dict[str, Any] = {name: one for name, one in limits.items() if one is not None}
+        if self.kind is float:
+            checks["allow_inf_nan"] = False
+        return TypeAdapter(Annotated[self.kind, Field(strict=True, **checks)])
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """The JSON Schema of its values in run-config and recipes, with meaning and default."""
+        is_text = self.kind not in _KINDS  # A structure is written as one.
+        schema = {"type": "string"} if is_text else self._adapter.json_schema()
+        if self.choices:
+            places = [{"pattern": ":"}] if self.own else []
+            schema["anyOf"] = [{"enum": list(self.choices)}, *places]
+        if self.default is not None:
+            schema["default"] = str(self.default) if is_text else self.default
+        return {**schema, "description": self.meaning}
+
     def read(self, value: object) -> Any:
         """Return a value of the run-config with its right type; "" is None where that is allowed.
 
         Raises a SettingsError, which begins with the key, for a wrong type or beyond the limits.
         """
-        if value == "" and type(None) in self.kinds:
+        if value == "" and NoneType in self.kinds:
             return None
         if COUNT in self.takes and type(value) is int:
             value = str(value)
@@ -94,24 +128,40 @@ class Option:
 
     def checked(self, value: Any, name: str) -> Any:
         """Return a value with its right type, or raise a SettingsError that calls it `name`."""
-        if value is None and type(None) in self.kinds:
+        if value is None and NoneType in self.kinds:
             return None
         if isinstance(value, str) and "\0" in value:
             raise SettingsError(f"{name} = {short(value)!r}: holds a NUL character", self.key)
-        value = self._typed(value, name)
-        shown = short(value)
-        if self.choices and value not in self.choices and not self._is_own(str(value)):
-            raise SettingsError(f"{name}: {unknown('value', str(value), self.choices)}", self.key)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise SettingsError(f"{name} = {shown}: must be a finite number", self.key)
-        if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            problem = f"{name} = {shown}: must be at most {LARGEST_INTEGER}, as in messages"
-            raise SettingsError(problem, self.key)
-        low = self.minimum is not None and value < self.minimum
-        high = self.maximum is not None and value > self.maximum
-        if low or high or (self.above is not None and value <= self.above):
-            raise SettingsError(f"{name} = {shown}: must be {self.limits}", self.key)
+        value = self._as_number(value)
+        if type(value) is int and abs(value) > LARGEST_INTEGER:
+            most = f"at most {LARGEST_INTEGER}, as in messages"
+            raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
+        try:
+            if self.kind not in _KINDS:  # A structure, whose text settings may give.
+                return self.kind.read(value)
+            value = self._adapter.validate_python(value)
+        except TypeError as error:
+            raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from error
+        except ValidationError as error:
+            problem = error.errors()[0]["type"]
+            wanted = _KINDS[self.kind] if problem.endswith("_type") else self.limits
+            if problem == "finite_number":
+                wanted = "a finite number"
+            shown = short(repr(value) if isinstance(value, str) else value)
+            raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key) from error
+        if self.choices and value not in self.choices and not self._is_own(value):
+            raise SettingsError(f"{name}: {unknown('value', value, self.choices)}", self.key)
         return value
+
+    def _as_number(self, value: Any) -> Any:
+        """Return a number, such as one of NumPy's, as this option's type; others as they are."""
+        try:
+            if self.kind is float and isinstance(value, numbers.Real) and type(value) is not bool:
+                return float(value)
+            is_integer = isinstance(value, numbers.Integral) and type(value) is not bool
+            return int(value) if self.kind is int and is_integer else value
+        except OverflowError:  # A whole number that no float can hold.
+            return math.inf
 
     def _is_own(self, value: str) -> bool:
         """Return whether a text is the place of something of the user's own, which is checked."""
@@ -119,25 +169,6 @@ class Option:
             return False
         plugins.check(self.own, value)
         return True
-
-    def _typed(self, value: Any, name: str) -> Any:
-        for kind in self.kinds:
-            if hasattr(kind, "read"):  # A structure, whose text settings may give.
-                try:
-                    return kind.read(value)
-                except TypeError as error:
-                    shown = short(repr(value))
-                    raise SettingsError(f"{name} = {shown}: {error}", self.key) from error
-        if isinstance(value, bool | str):
-            if type(value) in self.kinds:
-                return value
-        elif int in self.kinds and isinstance(value, numbers.Integral):
-            return int(value)
-        elif float in self.kinds and isinstance(value, numbers.Real):
-            return _as_float(value)
-        wanted = " or ".join(_KINDS[kind] for kind in self.kinds if kind in _KINDS)
-        shown = short(value) if isinstance(value, int) else short(repr(value))
-        raise SettingsError(f"{name} = {shown}: must be {wanted}", self.key)
 
     @property
     def limits(self) -> str:
@@ -148,14 +179,6 @@ class Option:
             return f"between {self.minimum} and {self.maximum}"
         bounds = {"above": self.above, "at least": self.minimum, "at most": self.maximum}
         return " and ".join(f"{word} {n}" for word, n in bounds.items() if n is not None)
-
-
-def _as_float(value: Any) -> float:
-    """Return a number as a float, which is infinite for a whole one that no float can hold."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 _DECLARED: dict[type, Mapping[str, Option]] = {}
@@ -174,33 +197,45 @@ def declared(owner: type[Any]) -> Mapping[str, Option]:
             of_each = [vars(one).get("options", {}) for one in reversed(owner.__mro__)]
             every = {name: one for options in of_each for name, one in options.items()}
             made = {name: one for name, one in every.items() if one is not None}
-        found = [_option(owner, name, one) for name, one in made.items()]
-        _DECLARED[owner] = {one.key: one for one in found}
+        options = [_option(owner, name, one) for name, one in made.items()]
+        _DECLARED[owner] = {one.key: one for one in options}
     return _DECLARED[owner]
 
 
-def _option(owner: type[Any], name: str, made: "Field[Any]") -> Option:
-    about = dict(made.metadata)
-    key = about.pop("key") or name.replace("_", "-")
-    default: Any = made.default
-    return Option(name, key, default, _kinds(owner, made), **about)
+def _option(owner: type[Any], name: str, made: "dataclasses.Field[Any]") -> Option:
+    """Return the option of a field, whose type is its default's where it is in no dataclass."""
+    kinds: tuple[type, ...] = (type(made.default),)
+    if made.type is not None:
+        # Of this field alone: others may name types that are imported for type checkers only.
+        alone = types.SimpleNamespace(__annotations__={name: made.type})
+        hint = typing.get_type_hints(alone, vars(sys.modules[owner.__module__]))[name]
+        kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    key = made.metadata["key"] or name.replace("_", "-")
+    return Option(**{**made.metadata, "key": key}, name=name, default=made.default, kinds=kinds)
 
 
-def _kinds(owner: type[Any], made: "Field[Any]") -> tuple[type, ...]:
-    """Return the types of a field, or of the default where it stands in no dataclass."""
-    if made.type is None:
-        return (type(made.default),)
-    # Of this field alone: others may name types that are imported for type checkers only.
-    field_alone = types.SimpleNamespace(__annotations__={made.name: made.type})
-    hint = typing.get_type_hints(field_alone, vars(sys.modules[owner.__module__]))[made.name]
-    return typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+def checked_options(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return keyword arguments by their Python names, each checked as it is declared in `known`.
+
+    Raises a SettingsError, which names the argument, for an unknown one or a wrong value.
+    """
+    by_name = {one.name: one for one in known.values()}
+    for name in given:
+        if name not in by_name:
+            raise SettingsError(unknown("option", name, by_name))
+    return {name: by_name[name].checked(value, name) for name, value in given.items()}
 
 
-def check_declared(one: Any) -> None:
+def check_declared(owner: Any) -> None:
     """Raise a SettingsError if an option of an instance is out of its limits.
 
     What a subclass sets only after its base's constructor, which checks, is not there yet.
     """
-    for declaration in declared(type(one)).values():
-        if hasattr(one, declaration.name):
-            declaration.checked(getattr(one, declaration.name), declaration.name)
+    for one in declared(type(owner)).values():
+        if hasattr(owner, one.name):
+            one.checked(getattr(owner, one.name), one.name)
+
+
+def schema(owner: type[Any]) -> dict[str, dict[str, Any]]:
+    """Return the JSON Schema of each option that a class declares, by key."""
+    return {key: one.schema for key, one in declared(owner).items()}

@@ -39,6 +39,8 @@ home=${SIMULATION_HOME:-$(mktemp -d)}
 export FLWR_HOME=$home FLWR_TELEMETRY_ENABLED=0 RAY_DEDUP_LOGS=0
 # Ray's own priority leaves its processes next to nothing beside a busy program.
 export RAY_worker_niceness=${RAY_worker_niceness:-0}
+# Ray warns of a coming change in how it hides GPUs from a process without any: take the new way.
+export RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=0
 export FLWR_DISABLE_UPDATE_CHECK=1 FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
 mkdir -p "$home"
 

@@ -9,15 +9,18 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError, of_system, short
 from coprefl_flwr.files import (
+    SUMS,
     alone,
+    damaged,
     expanded,
     inside,
     read_json,
     remove_unfinished,
     write_atomically,
+    write_sums,
 )
 from coprefl_flwr.plugins import check_allowed
-from tests.common.checks import refusal
+from tests.common.checks import flip, refusal
 
 
 @pytest.mark.parametrize(
@@ -121,3 +124,67 @@ def test_the_folder_of_a_user_that_there_is_not(monkeypatch):
     monkeypatch.setenv("COPREFL_ALLOW", "~nobody.here/")
     with pytest.raises(SettingsError, match="there is no user"):
         check_allowed("a.py:B")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    write_sums(tmp_path, ["a.json"], {"b.json": b"[1]"})
+    (tmp_path / "b.json").write_bytes(b"[1]")
+    return tmp_path
+
+
+def test_whole_files(folder):
+    assert damaged(folder) == []
+    (folder / "c.json").write_text("not in the list")
+    assert damaged(folder) == []
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json"])
+def test_a_flipped_bit_is_found(folder, name):
+    for bit in range(8):
+        flip(folder / name, 1, bit)
+        assert damaged(folder) == [name]
+        assert damaged(folder, name) == [name]
+        assert damaged(folder, "c.json") == []
+        flip(folder / name, 1, bit)
+    assert damaged(folder) == []
+
+
+def test_checksums_that_cannot_be_read_are_what_is_damaged(folder):
+    whole = (folder / SUMS).read_bytes()
+    for content in (b"", b"\n", b"null", whole[:-1], whole[:-30]):
+        (folder / SUMS).write_bytes(content)
+        assert damaged(folder) == [SUMS]
+    (folder / SUMS).write_bytes(b"\xff" + whole[1:])
+    assert damaged(folder) == ["a.json"]
+
+
+def test_a_folder_in_the_place_of_checksums_is_damage(folder):
+    (folder / SUMS).unlink()
+    (folder / SUMS).mkdir()
+    assert damaged(folder) == [SUMS]
+
+
+def test_a_folder_in_the_place_of_a_file_is_damage(folder):
+    """It was taken for whole, and the file was missing when all else was done."""
+    (folder / "a.json").unlink()
+    assert damaged(folder) == []  # Left to whoever needs it.
+    (folder / "a.json").mkdir()
+    assert damaged(folder) == ["a.json"]
+
+
+def test_without_checksums_only_a_file_that_needs_one_is_damaged(folder):
+    """A folder with a model of somebody else's needs none."""
+    (folder / SUMS).unlink()
+    (folder / "a.json").write_text("")
+    assert damaged(folder) == []
+    assert damaged(folder, needed="a.json") == [SUMS]
+
+
+def test_checksums_of_any_order(folder):
+    """As another program writes them."""
+    lines = (folder / SUMS).read_text().splitlines(keepends=True)
+    (folder / SUMS).write_text("".join(reversed(lines)))
+    assert damaged(folder, needed="a.json") == []
+    assert damaged(folder, needed="c.json") == [SUMS]

@@ -16,7 +16,7 @@ from coprefl_flwr.clients import (
     TorchClient,
 )
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import METHODS as KINDS
 from coprefl_flwr.options import declared
 from coprefl_flwr.strategies import (
@@ -73,7 +73,7 @@ def test_a_method_finds_its_client_and_its_own_options(name):
     assert issubclass(found, TorchClient)
     assert set(method.roles) <= {"pretraining", "task", "personalised", "head"}
     assert method.server_data in ("", "server", "clients", "both")
-    training = declared(AdamTraining if "personalised" in method.roles else LocalTraining)
+    training = declared(LocalTraining)
     assert method.training_defaults.keys() <= training.keys()
     own = declared(method).keys() - OF_A_RUN
     # Where it does not heed the settings of local training, an own option may have such a name.

@@ -2,11 +2,13 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.noise import Noise
+from coprefl_flwr.options import checked_options, declared, schema
 from coprefl_flwr.strategies import (
     MOON,
     QFFL,
@@ -86,3 +88,32 @@ def test_options_are_checked(kind, name, value, allowed):
     line = str(caught.value)
     assert line.startswith((f"{name} = {value}: ", f"{name}: unknown value '{value}': ")), line
     assert allowed in line
+
+
+def test_an_option_has_its_json_schema():
+    of_fedavg, of_fedmeta = schema(FedAvg), schema(FedMeta)
+    assert of_fedavg["fraction-train"]["exclusiveMinimum"] == 0
+    assert of_fedavg["fraction-train"]["type"] == "number"
+    assert of_fedmeta["variant"]["anyOf"] == [{"enum": ["maml", "fomaml", "meta-sgd"]}]
+    assert all(one["description"] for one in of_fedavg.values())
+
+
+def test_a_value_of_numpy_is_a_number_and_a_truth_value_is_none():
+    steps = declared(LocalTraining)["local-steps"]
+    assert type(steps.checked(np.int64(3), "n")) is int
+    with pytest.raises(SettingsError, match="n = True: must be a whole number"):
+        steps.checked(True, "n")
+    rate = declared(LocalTraining)["learning-rate"]
+    assert type(rate.checked(np.float32(0.5), "n")) is float
+
+
+def test_keyword_arguments_are_checked_under_their_python_names():
+    known = declared(LocalTraining)
+    found = checked_options({"max_steps": 3, "learning_rate": 1}, known)
+    assert found == {"max_steps": 3, "learning_rate": 1.0}
+    for given, said in (
+        ({"max_local_steps": 3}, "unknown option 'max_local_steps': did you mean"),
+        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            checked_options(given, known)

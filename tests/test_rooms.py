@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 
 ABOVE = {
     "cli": {"recipes", "studies"},
-    "front": {"studies", "report", "methods"},
+    "api": {"studies", "report", "methods"},
     "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
@@ -20,11 +20,11 @@ ABOVE = {
     "studies": {"methods", "report"},
     "methods": set(),
     "report": set(),
-    "strategies": {"federation", "learning"},
+    "strategies": {"federation", "learning", "models"},
     "clients": {"federation", "learning", "data", "models"},
     "grids": {"federation"},
     "learning": {"data", "models"},
-    "federation": {"data"},
+    "federation": {"data", "models"},
     "models": {"data"},
     "data": set(),
 }
@@ -32,7 +32,7 @@ ABOVE = {
 LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
     "cli",
-    "front",
+    "api",
     "recipes",
     "testing",
     "server_app",
@@ -44,11 +44,8 @@ UPPER = (
 )
 FOUNDATION = {
     "arrays",
-    "checksums",
-    "cores",
     "errors",
     "files",
-    "handover",
     "options",
     "named",
     "plugins",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ConfigRecord, Message
 
 from coprefl_flwr import seeds
+from coprefl_flwr.arrays import records_of
 from coprefl_flwr.federation.messages import plain_reply, with_norm
-from coprefl_flwr.handover import records_of
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from coprefl_flwr.arrays import Arrays, behind, weights_of, zeros_like
+from coprefl_flwr.arrays import Arrays, append_prefixed, weights_of, zeros_like
 from coprefl_flwr.clients.torch_client import Config, Parameters, StatefulClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
@@ -42,7 +42,7 @@ class SCAFFOLDClient(StatefulClient):
         after = {name: renewed.get(name, own[name]).astype(own[name].dtype) for name in names}
         self.state.write(config, after)
         change = {name: after[name] - own[name] for name in names}
-        answer = behind(model_arrays(self.model), "control", change)
+        answer = append_prefixed(model_arrays(self.model), "control", change)
         return answer, len(samples), {"loss": loss}
 
     def gradient(self, samples: Samples) -> Arrays:

@@ -19,8 +19,7 @@ from coprefl_flwr.federation.exchange import Replies as Replies
 from coprefl_flwr.federation.exchange import Round as Round
 from coprefl_flwr.federation.flower_strategies import of_flower as of_flower
 from coprefl_flwr.federation.messages import MessageConfig as MessageConfig
-from coprefl_flwr.federation.program import HeadLayer as HeadLayer
-from coprefl_flwr.federation.program import Network as Network
 from coprefl_flwr.federation.run import RoundReport as RoundReport
+from coprefl_flwr.federation.strategy import HeadLayer as HeadLayer
 from coprefl_flwr.federation.strategy import RoundStrategy as RoundStrategy
 from coprefl_flwr.federation.validation import Bounds as Bounds

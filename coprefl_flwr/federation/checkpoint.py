@@ -22,8 +22,7 @@ from typing import Any
 from flwr.app import MetricRecord
 from flwr.serverapp.strategy import Result
 
-from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays, mismatch
+from coprefl_flwr.arrays import Arrays, mismatch, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import parse_json
 
@@ -219,7 +218,7 @@ def write_checkpoint(path: str | Path, checkpoint: Checkpoint) -> None:
         "bound": checkpoint.bound,
         "history": {"bytes": lines.size, "sha256": lines.sum.hexdigest()},
     }
-    checksums.write_sealed(path, tensors, json.dumps(about))
+    write_sealed(path, tensors, json.dumps(about))
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:
@@ -228,7 +227,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     Raises a SettingsError if one of them is damaged, or the file is no checkpoint of this package.
     """
     try:
-        tensors, text = checksums.read_sealed(path)
+        tensors, text = read_sealed(path)
         about = parse_json(text, infinite=True)
         lines, history = Lines.read(history_file(path), int(about["round"]), about["history"])
         return Checkpoint(

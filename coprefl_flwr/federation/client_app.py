@@ -8,10 +8,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 
+from coprefl_flwr.arrays import records_of
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation.allocator import keep_freed_memory
 from coprefl_flwr.federation.hosting import answer
-from coprefl_flwr.handover import records_of
+from coprefl_flwr.federation.machine import keep_freed_memory
 
 ClientFn = Callable[..., NumPyClient | Client]
 OwnClients = Sequence[int] | Callable[[Context, str], Sequence[int] | None] | None

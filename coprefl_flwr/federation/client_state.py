@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr import checksums
-from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.arrays import Arrays, read_sealed, write_sealed
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LONGEST_NAME, check_links, remove_unfinished
 
@@ -70,7 +69,7 @@ class ClientState:
         file = self._file(config, version)
         lost = f"this client's state of round {version.partition('-')[0]} is lost or damaged"
         try:
-            found, whose = checksums.read_sealed(file)
+            found, whose = read_sealed(file)
         except ValueError as error:
             raise SettingsError(f"{lost}: {file}") from error
         if whose != self._whose(file):
@@ -83,7 +82,7 @@ class ClientState:
         file = self._file(config, version)
         check_links(self.folder, file)
         remove_unfinished(file.parent, shared=True)
-        checksums.write_sealed(file, arrays, self._whose(file))
+        write_sealed(file, arrays, self._whose(file))
         kept = {str(config.get("state-version")), str(config.get("state-kept"))}
         for other in filter(lambda one: VERSION.fullmatch(one.name), file.parent.iterdir()):
             # Not the newer ones: this request may be a late one.

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange, Replies, joined
-from coprefl_flwr.federation.options import RoundOptions
 from coprefl_flwr.federation.transport import Transport
+
+if TYPE_CHECKING:
+    from coprefl_flwr.federation.strategy import RoundStrategy
 
 
 @dataclass
@@ -43,7 +45,7 @@ class RoundContext:
 
     Parameters
     ----------
-    run : RoundOptions
+    run : RoundStrategy
         The options of the run: its seed, its population and the replies it needs.
     members : Transport or Listed
         The clients; `Listed([0, 1, 2])` drives a round by hand.
@@ -56,15 +58,15 @@ class RoundContext:
         changes counts only once the round has returned.
     """
 
-    run: RoundOptions
+    run: "RoundStrategy"
     members: Transport | Listed
     round: int = 1
     attempt: int = 0
     state: dict[str, Any] = field(default_factory=dict)
     versions: Versions = field(default_factory=Versions)
-    inner: RoundOptions | None = None
+    inner: "RoundStrategy | None" = None
 
-    def within(self, inner: RoundOptions) -> "RoundContext":
+    def within(self, inner: "RoundStrategy") -> "RoundContext":
         """Return the context of a strategy that is run as a part of another one.
 
         It draws as many participants as its own options say; all else is the run's.

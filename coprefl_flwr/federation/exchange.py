@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from coprefl_flwr.arrays import Arrays, behind
+from coprefl_flwr.arrays import Arrays, append_prefixed
 from coprefl_flwr.federation.aggregation import Apart, Chain, Mean, Rule
 from coprefl_flwr.federation.messages import Value
 
@@ -59,7 +59,7 @@ class Exchange:
 def with_extra(arrays: Arrays, extra: Mapping[str, Arrays], returned: Collection[str]) -> Arrays:
     """Return `arrays` and behind them the extra arrays that clients answer with too."""
     for name in returned:
-        arrays = behind(arrays, name, extra[name])
+        arrays = append_prefixed(arrays, name, extra[name])
     return arrays
 
 

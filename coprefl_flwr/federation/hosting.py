@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
-from coprefl_flwr.arrays import Arrays, cast_like, from_record
+from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
 from coprefl_flwr.errors import ENDS
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
@@ -25,7 +25,6 @@ from coprefl_flwr.federation.messages import (
     with_norm,
 )
 from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, names_of_most
-from coprefl_flwr.handover import records_of
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""

@@ -28,10 +28,9 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, from_record, norm, to_record
+from coprefl_flwr.arrays import Arrays, from_record, norm, records_of, to_record
 from coprefl_flwr.errors import SettingsError, cut
 from coprefl_flwr.federation.aggregation import Rule
-from coprefl_flwr.handover import records_of
 
 ROSTER = "query.roster"
 ARRAYS = "arrays"

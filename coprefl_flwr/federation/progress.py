@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.table import Column
 
-from coprefl_flwr.cores import load
 from coprefl_flwr.errors import for_terminal
+from coprefl_flwr.federation.machine import load
 from coprefl_flwr.federation.run import RoundReport
 
 logger = logging.getLogger("flwr.coprefl")

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -30,8 +31,11 @@ from coprefl_flwr.federation.communication import Traffic, size
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
 from coprefl_flwr.federation.messages import MessageConfig
-from coprefl_flwr.federation.program import RoundProgram
+from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.transport import Transport
+
+if TYPE_CHECKING:
+    from coprefl_flwr.federation.strategy import RoundStrategy
 
 logger = logging.getLogger("flwr.coprefl")
 flower = logging.getLogger("flwr")
@@ -74,7 +78,7 @@ class RunResult(Result):
 class Run:
     """One run of a strategy on a grid, from `arrays`; fields are as in `RoundStrategy.start`."""
 
-    strategy: RoundProgram
+    strategy: "RoundStrategy"
     grid: Grid
     arrays: Arrays
     num_rounds: int = 0
@@ -102,7 +106,7 @@ class Run:
             self.strategy.min_replies,
             self.strategy.population,
             self.strategy.bounds,
-            self.strategy.hosted(),
+            hosted_clients(self.strategy.clients),
             kept.bound,
         )
         self.evaluation: Replies | None = None

@@ -5,44 +5,268 @@ generator: it yields an `Exchange`, is sent the combined `Replies`, and returns 
 the round's metrics.
 """
 
+import inspect
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 
-from coprefl_flwr.arrays import from_record
-from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import wrapped
+from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.federation.aggregation import Nothing
+from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
+from coprefl_flwr.federation.context import RoundContext
+from coprefl_flwr.federation.exchange import Exchange, Round
 from coprefl_flwr.federation.flower import plain_log, refuse_old_style
 from coprefl_flwr.federation.messages import check_free
-from coprefl_flwr.federation.options import DRAWN
-from coprefl_flwr.federation.program import RoundProgram
-from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.federation.nodes import hosted_clients
+from coprefl_flwr.federation.robust import AGGREGATION, AGGREGATIONS, MEAN, MOST_ATTACKERS, Robust
 from coprefl_flwr.federation.run import EvaluateFn, Hook, Run, RunResult, Stop
-from coprefl_flwr.options import Option
+from coprefl_flwr.federation.validation import Bounds
+from coprefl_flwr.federation.wrapped import STEPS, InsideWrapper
+from coprefl_flwr.options import Option, Value, check_declared, option
 
-__all__ = [
-    *("ROUNDS", "RUN_OPTIONS", "EvaluateFn", "Hook", "Round", "RoundContext", "RoundReport"),
-    *("RoundStrategy", "RunResult"),
-]
+if TYPE_CHECKING:
+    from coprefl_flwr.models.build import Network
+
+DRAWN = ("participants", "fraction_train")
+"""Options that say how many take part: each strategy's own, not the run's."""
 
 ROUNDS = Option("rounds", "rounds", 1, (int,), "a number of rounds", minimum=1)
-STEPS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
-"""What Flower's own loop, and its wrappers, call in a round; `start` calls none of them."""
+
+OF_FLOWER = {
+    "min_evaluate_nodes": "min_replies, the good replies that an exchange needs",
+    "min_train_nodes": "participants, the clients of a round",
+    "train_metrics_aggr_fn": "`round`, which returns the round's metrics",
+    "evaluate_metrics_aggr_fn": "a hook of `start`, which is given every client's metrics",
+}
+"""What arguments of Flower's strategies are called here."""
+
+
+class HeadLayer(NamedTuple):
+    """The last linear layer of a network: its module's name, and those of its arrays.
+
+    `bias` is "" for a layer without.
+    """
+
+    module: str
+    weight: str
+    bias: str = ""
 
 
 @dataclass(kw_only=True, eq=False)
-class RoundStrategy(RoundProgram, Strategy):
+class RoundStrategy(InsideWrapper):
     """A federated method whose round is a program of exchanges, as a strategy of Flower's.
 
     A method is a subclass that writes `round`. Its options are fields made by `option`, which are
-    checked when it is made; what else a study must know, it says in its class attributes.
+    checked when it is made; what else a study must know, it says in its class attributes. It holds
+    nothing of a run.
+
+    The options of `AGGREGATION` are for methods that average (see `averages`). `clients` says which
+    clients nodes run: the number of all clients, any of which any node can run (a simulation);
+    {node id: its clients}, or the path of a TOML file of that, where a node that it does not name
+    is left out; or None: each node is asked, and is one client, or those that it names. The first
+    node to name a client keeps it.
     """
+
+    participants: int | None = option(
+        None, "clients per round, |m|; not set: all there are", minimum=1
+    )
+    fraction_train: float | None = option(
+        None, "instead of `participants`: which part of all clients", above=0, maximum=1
+    )
+    seed: int = option(0, "every random choice is a function of it")
+    run_name: str = option(
+        "run", "name of the run, under which clients keep their states: every run needs its own"
+    )
+    population: str = option(
+        "train",
+        "which group of clients this is, such as `task-3`: ids and seeds are relative to it",
+    )
+    min_available_nodes: int = option(
+        1,
+        "clients to wait for before the first round; a node that hosts several counts as these",
+        minimum=1,
+    )
+    min_replies: int = option(
+        1, "good replies an exchange needs; with fewer, the round is repeated", minimum=1
+    )
+    max_failed_rounds: int = option(3, "attempts at a round before the run fails", minimum=1)
+    evaluate_every: int = option(
+        1, "rounds between evaluations on clients, also after the last; 0: never", minimum=0
+    )
+    fraction_evaluate: float = option(
+        1.0, "which part of all clients evaluates; 0: none", minimum=0, maximum=1
+    )
+    aggregation: str = option(
+        MEAN,
+        "how clients' models and gradients become one: the method's mean, or a robust rule, for "
+        "which the server sees each client's own",
+        choices=AGGREGATIONS,
+    )
+    tolerated_share: float = option(
+        0.2,
+        "with a robust aggregation, the largest share of a round's clients that may be attackers",
+        minimum=0,
+        maximum=MOST_ATTACKERS,
+    )
+    clip_factor: float = option(
+        1.0,
+        "with norm-clipping, the longest update, as a multiple of the round's median length",
+        above=0,
+    )
+    bounds: Bounds = field(default=Bounds(), metadata={"option": False})
+    clients: int | Mapping[int, Sequence[int]] | str | Path | None = field(
+        default=None, metadata={"option": False}
+    )
+
+    name: ClassVar[str] = ""
+    """What the setting `method` calls it."""
+
+    client: ClassVar[str | type] = "coprefl_flwr.clients:TorchClient"
+    """The class of its clients, or where it stands: "module:NAME"."""
+
+    roles: ClassVar[tuple[str, ...]] = ("pretraining",)
+    """The kinds of stage it can run as: "pretraining", "task", "personalised", "head"."""
+
+    actions: ClassVar[tuple[str, ...]] = ("train",)
+    """Message types that its clients must answer, in the order of the exchanges."""
+
+    server_data: ClassVar[str] = ""
+    """Whose data its field `server` holds: "server", all "clients" or "both"; "": no such field."""
+
+    training_defaults: ClassVar[Mapping[str, Value]] = {}
+    """Its own defaults of settings of local training, by key."""
+
+    loss_of: ClassVar[str] = "clients"
+    """What a round's loss is: the mean cross-entropy of "clients" whose models began alike, that of
+    a "chain", on the way from one to the next, or with "more" in it, which may be below 0."""
+
+    averages: ClassVar[bool] = False
+    """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
+    robust; then `aggregation` and what belongs to it are options of the method."""
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """Refuse an argument that the class does not have, and say what Flower's is called here."""
+        taken = inspect.signature(cls.__init__).parameters
+        if any(one.kind is one.VAR_KEYWORD for one in taken.values()):
+            return super().__new__(cls)
+        for name in given.keys() - taken.keys():
+            line = unknown("option", name, [one for one in taken if one != "self"])
+            if name in OF_FLOWER:
+                line = f"unknown option '{name}': Flower's {name} is here {OF_FLOWER[name]}"
+            raise SettingsError(f"{cls.__name__}: {line}", name)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        """Check the options; refuse a robust rule for what has no mean."""
+        check_declared(self)
+        if self.participants is not None:
+            self.enough(self.participants)
+        if None not in (self.participants, self.fraction_train):
+            raise SettingsError("participants and fraction_train: set one of them")
+        hosted_clients(self.clients)
+        for name in ("run_name", "population"):
+            if not re.fullmatch(r"\w[\w.-]*", value := getattr(self, name)):
+                limit = "must be letters, digits, '_', '-' and '.', as it names a folder"
+                raise SettingsError(f"{name} = {value!r}: {limit}")
+        if not self.robust:
+            return
+        if not self.averages:
+            own = self.name or type(self).__name__
+            known = ", ".join(sorted(_that_average(RoundStrategy.__subclasses__())))
+            raise SettingsError(
+                f"aggregation = {self.aggregation}: {own} has no mean of models or gradients that "
+                f"could be robust; methods that have: {known}",
+                "aggregation",
+            )
+        if self.participants is not None:
+            self.robust.check(self.participants)
+
+    @property
+    def robust(self) -> Robust | None:
+        """The robust rule, None where it is the mean."""
+        if self.aggregation == MEAN:
+            return None
+        return Robust(self.aggregation, self.tolerated_share, self.clip_factor)
+
+    @property
+    def most_participants(self) -> int | None:
+        """The most clients that a round asks for; None is all there are."""
+        return self.participants
+
+    def options(self) -> dict[str, Any]:
+        """Return the method and its options; a checkpoint must have the same to be resumed."""
+        kept = [one.name for one in fields(self) if one.metadata.get("option", True)]
+        unheeded = () if self.robust else AGGREGATION
+        values = {name: getattr(self, name) for name in kept if name not in unheeded}
+        bounds = {"bounds": asdict(self.bounds)} if self.bounds != Bounds() else {}
+        return {"strategy": type(self).__name__, **values, **bounds}
+
+    def enough(self, participants: int) -> None:
+        """Raise a SettingsError if so many participants cannot give `min_replies`."""
+        if self.min_replies > participants:
+            limit = f"must be at most participants = {participants}"
+            raise SettingsError(f"min_replies = {self.min_replies}: {limit}")
+
+    @classmethod
+    def initial(cls, network: "Network") -> Arrays:
+        """Return the global arrays that the method begins with."""
+        return network.arrays
+
+    @classmethod
+    def check_training(cls, options: Mapping[str, Any], clip_norm: float | None) -> None:
+        """Raise a SettingsError where training with this `clip_norm` does not fit the options."""
+
+    @classmethod
+    def server_samples_needed(cls, participants: int) -> int:
+        """Return how many samples the server must hold, where the method uses them."""
+        return 1
+
+    @abstractmethod
+    def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        """Run one round of the method from the global `arrays`, which are only to be read.
+
+        Yields exchanges and is sent their replies; returns the new global arrays (names, shapes and
+        dtypes as before) and the round's metrics. What a method carries on stands in `ctx.state`
+        (numbers and arrays), which counts only once the round has returned.
+        """
+
+    def program(self, ctx: RoundContext, arrays: Arrays) -> Round:
+        """Return the round, its means robust where `aggregation` says so."""
+        rounds = self.round(ctx, arrays)
+        return self.robust.around(rounds) if self.robust else rounds
+
+    def budget(self, work: Work) -> Budget:
+        """Return what a round costs: FedAvg's local steps, where clients train as the settings say.
+
+        A method that takes other steps, or computes more gradients, says so here.
+        """
+        if "train" not in self.actions:
+            return UNKNOWN
+        return Budget(work.travel, work.participants * work.visited)
+
+    @property
+    def rounds_to_evaluation(self) -> int:
+        """Rounds between evaluations on clients; 0: never, as where the method asks no client."""
+        return self.evaluate_every if self.fraction_evaluate and self.actions else 0
+
+    def evaluation_due(self, server_round: int, last_round: int) -> bool:
+        """Return whether clients evaluate the model after a round."""
+        every = self.rounds_to_evaluation
+        return bool(every) and (server_round % every == 0 or server_round == last_round)
+
+    def evaluation_exchange(
+        self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
+    ) -> Exchange:
+        """Return the exchange that evaluates `arrays` on every client."""
+        return Exchange("evaluate", arrays, clients, Nothing(), needed=1)
 
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""
@@ -119,34 +343,6 @@ class RoundStrategy(RoundProgram, Strategy):
                     "here may have several exchanges; override `round` (docs/how-to/method.md)"
                 )
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Return the messages of a round inside one of Flower's wrappers."""
-        return wrapped.configure_train(self, server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord, MetricRecord]:
-        """Return the new model and the metrics of a round inside one of Flower's wrappers."""
-        return wrapped.aggregate_train(self, server_round, replies)
-
-    def configure_evaluate(
-        self,
-        server_round: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        grid: Grid,
-    ) -> Iterable[Message]:
-        """Return the messages of an evaluation inside one of Flower's wrappers."""
-        return wrapped.configure_evaluate(self, server_round, arrays, config)
-
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return the means of an evaluation inside one of Flower's wrappers."""
-        return wrapped.aggregate_evaluate(self, server_round, replies)
-
 
 RUN_OPTIONS: tuple[str, ...] = tuple(
     one.name for one in fields(RoundStrategy) if one.name not in (*DRAWN, *AGGREGATION)
@@ -157,3 +353,9 @@ RUN_OPTIONS: tuple[str, ...] = tuple(
 def of_run(strategy: RoundStrategy) -> dict[str, Any]:
     """Return the options of the run that a strategy was made with, by name."""
     return {name: getattr(strategy, name) for name in RUN_OPTIONS}
+
+
+def _that_average(classes: Sequence[type[RoundStrategy]]) -> set[str]:
+    """Return the names of the methods that average, of these classes and those made of them."""
+    names = {one.name for one in classes if one.averages and one.name}
+    return names.union(*(_that_average(one.__subclasses__()) for one in classes))

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, to_record
+from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
@@ -46,7 +46,6 @@ from coprefl_flwr.federation.validation import (
     leave_out_other_names,
     no_model,
 )
-from coprefl_flwr.handover import records_of
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -14,13 +14,12 @@ from io import BytesIO
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from coprefl_flwr.arrays import Arrays, is_buffer, mismatch, norm
+from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, records_of, size_of
 from coprefl_flwr.errors import LONGEST, SettingsError
 from coprefl_flwr.federation.aggregation import Apart, LossMoments, Metrics, Rule, measured
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.failures import MOD
 from coprefl_flwr.federation.messages import NodeReply
-from coprefl_flwr.handover import is_handed, records_of, size_of
 from coprefl_flwr.options import check_declared, option
 
 Range = tuple[float, float]
@@ -207,7 +206,7 @@ def _check_arrays_size(records: Mapping[str, ArrayRecord], sent: Arrays, clients
     if size > allowed:
         raise ValueError(f"{size} bytes of arrays in the reply, at most {allowed} are read")
     for name, array in named:
-        if not is_handed(array) and _numbers(array) > len(array.data):
+        if not is_lazy(array) and _numbers(array) > len(array.data):
             raise ValueError(f"array '{name}' holds fewer numbers than its header says")
 
 

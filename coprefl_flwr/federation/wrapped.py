@@ -7,111 +7,106 @@ model: the wrapper's noise is that of a mean. There are no checkpoint and no hoo
 
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Strategy
 
 from coprefl_flwr.arrays import Arrays, from_record, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, SettingsError
 from coprefl_flwr.federation.context import Listed, RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Replies, Round
-from coprefl_flwr.federation.program import RoundProgram
 from coprefl_flwr.federation.run import Run, logger
 
-
-@dataclass(eq=False)
-class _Wrapped:
-    """A run that is driven from outside, and the exchange that is under way."""
-
-    run: Run
-    program: Round | None = None
-    asked: Exchange | None = None
+STEPS = ("configure_train", "aggregate_train", "configure_evaluate", "aggregate_evaluate")
+"""What Flower's own loop, and its wrappers, call in a round; `start` calls none of them."""
 
 
-_RUNS: WeakKeyDictionary[RoundProgram, _Wrapped] = WeakKeyDictionary()
+class _WrappedRun(Run):
+    """A run that is driven from outside, its program and the exchange that is under way."""
+
+    program: Round
+    exchange: Exchange | None = None
+
+
+_RUNS: WeakKeyDictionary[Strategy, _WrappedRun] = WeakKeyDictionary()
 """The run of each strategy that a wrapper drives: Flower hands it from step to step nowhere."""
 
 
-def configure_train(
-    strategy: RoundProgram,
-    server_round: int,
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-    grid: Grid,
-) -> list[Message]:
-    """Return the messages of a round's one exchange, or raise a SettingsError if it has more."""
-    now = _RUNS.get(strategy)
-    if now is None or now.run.grid is not grid:
-        _check(strategy, from_record(arrays))
-        # Weak, so that the entry goes with the strategy.
-        now = _RUNS[strategy] = _Wrapped(Run(weakref.proxy(strategy), grid, {}))
-    run = now.run
-    # A copy, as the wrapper may change its record later.
-    run.arrays = from_record(arrays)
-    run.begin_round()
-    ctx = run.context(server_round)
-    now.program = strategy.program(ctx, run.arrays)
-    now.asked = next(now.program)
-    return run.messages(ctx, now.asked, config)
+class InsideWrapper(Strategy):
+    """The steps of Flower's own loop, which only its wrappers run."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a round's one exchange; a SettingsError if it has more."""
+        strategy: Any = self
+        run = _RUNS.get(self)
+        if run is None or run.grid is not grid:
+            _check(strategy, from_record(arrays))
+            # Weak, so that the entry goes with the strategy.
+            run = _RUNS[self] = _WrappedRun(weakref.proxy(self), grid, {})
+        # A copy, as the wrapper may change its record later.
+        run.arrays = from_record(arrays)
+        run.begin_round()
+        ctx = run.context(server_round)
+        run.program = strategy.program(ctx, run.arrays)
+        run.exchange = next(run.program)
+        return run.messages(ctx, run.exchange, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord, MetricRecord]:
+        """Return the new model and the round's metrics.
+
+        Raises a RunFailedError if the round failed: replies to another attempt would not go through
+        the wrapper.
+        """
+        run = _RUNS[self]
+        if run.exchange is None:
+            raise RuntimeError("no exchange is under way")
+        try:
+            run.program.send(run.collected(run.exchange, replies))
+        except StopIteration as end:
+            returned, metrics = end.value
+        except RoundFailedError as failure:
+            why = run.link.shared_error() or str(failure)
+            raise RunFailedError(f"round {server_round}: {why}") from None
+        run.exchange = None
+        run.end_round(server_round, 0, run.checked(returned), metrics)
+        return to_record(run.arrays, copy=False), MetricRecord(dict(metrics))
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of an evaluation on all clients, where it is due."""
+        strategy: Any = self
+        if not strategy.evaluation_due(server_round, 0):
+            return []
+        run = _RUNS[self]
+        run.arrays = from_record(arrays)
+        ctx, run.exchange = run.evaluation_exchange(server_round)
+        return run.messages(ctx, run.exchange, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the means of what the clients measured, weighted by num-examples."""
+        run, messages = _RUNS[self], list(replies)
+        if not messages or run.exchange is None:
+            return None
+        try:
+            metrics = run.collected(run.exchange, messages).evaluation_metrics()
+        except RoundFailedError as failure:
+            logger.warning("round %s, evaluation failed: %s", server_round, failure)
+            return None
+        return MetricRecord(dict(metrics))
 
 
-def aggregate_train(
-    strategy: RoundProgram, server_round: int, replies: Iterable[Message]
-) -> tuple[ArrayRecord, MetricRecord]:
-    """Return the new model and the round's metrics.
-
-    Raises a RunFailedError if the round failed: replies to another attempt would not go through
-    the wrapper.
-    """
-    now = _RUNS[strategy]
-    if now.program is None or now.asked is None:
-        raise RuntimeError("no exchange is under way")
-    try:
-        now.program.send(now.run.collected(now.asked, replies))
-    except StopIteration as end:
-        returned, metrics = end.value
-    except RoundFailedError as failure:
-        why = now.run.link.shared_error() or str(failure)
-        raise RunFailedError(f"round {server_round}: {why}") from None
-    now.program = now.asked = None
-    now.run.end_round(server_round, 0, now.run.checked(returned), metrics)
-    return to_record(now.run.arrays, copy=False), MetricRecord(dict(metrics))
-
-
-def configure_evaluate(
-    strategy: RoundProgram,
-    server_round: int,
-    arrays: ArrayRecord,
-    config: ConfigRecord,
-) -> list[Message]:
-    """Return the messages of an evaluation on all clients, where it is due."""
-    now = _RUNS[strategy]
-    if not strategy.evaluation_due(server_round, 0):
-        return []
-    now.run.arrays = from_record(arrays)
-    ctx, now.asked = now.run.evaluation_exchange(server_round)
-    return now.run.messages(ctx, now.asked, config)
-
-
-def aggregate_evaluate(
-    strategy: RoundProgram, server_round: int, replies: Iterable[Message]
-) -> MetricRecord | None:
-    """Return the means of what the clients measured, weighted by num-examples."""
-    now, messages = _RUNS[strategy], list(replies)
-    if not messages or now.asked is None:
-        return None
-    try:
-        metrics = now.run.collected(now.asked, messages).evaluation_metrics()
-    except RoundFailedError as failure:
-        logger.warning("round %s, evaluation failed: %s", server_round, failure)
-        return None
-    return MetricRecord(dict(metrics))
-
-
-def _check(strategy: RoundProgram, arrays: Arrays) -> None:
+def _check(strategy: Any, arrays: Arrays) -> None:
     """Raise a SettingsError for a strategy that no wrapper can drive."""
     if isinstance(strategy.clients, int):
         raise SettingsError(
@@ -131,7 +126,7 @@ def _check(strategy: RoundProgram, arrays: Arrays) -> None:
         )
 
 
-def is_one_mean(strategy: RoundProgram, arrays: Arrays) -> bool:
+def is_one_mean(strategy: Any, arrays: Arrays) -> bool:
     """Return whether a round is one exchange answered by models, whose mean is the new model.
 
     The round's program is driven with a made-up reply; no client is asked.

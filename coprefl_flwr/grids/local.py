@@ -13,9 +13,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.errors import ENDS, said
-from coprefl_flwr.federation.allocator import keep_freed_memory
 from coprefl_flwr.federation.failures import place
 from coprefl_flwr.federation.flower import enter_run, name_message
+from coprefl_flwr.federation.machine import keep_freed_memory
 
 logger = logging.getLogger("flwr.coprefl")
 

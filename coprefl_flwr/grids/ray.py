@@ -19,12 +19,11 @@ from typing import Any, Self
 from flwr.app import ArrayRecord, Error, Message, RecordDict
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import Arrays, from_record, to_record
-from coprefl_flwr.cores import one_thread
+from coprefl_flwr.arrays import NUMPY, Arrays, from_record, records_of, to_record
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line
 from coprefl_flwr.federation.flower import check_cluster, enter_run, without_colours
+from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.grids.local import ClientAppFn, LocalGrid, answer
-from coprefl_flwr.handover import NUMPY, records_of
 
 START_UP = 120.0
 """Longest wait in seconds for processes that start."""

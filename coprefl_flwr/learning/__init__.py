@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coprefl_flwr.learning.device import default_device as default_device
     from coprefl_flwr.learning.device import placed as placed
-    from coprefl_flwr.learning.measures import EVALUATION_BATCH as EVALUATION_BATCH
-    from coprefl_flwr.learning.measures import LossAndGradient as LossAndGradient
-    from coprefl_flwr.learning.measures import LossFn as LossFn
-    from coprefl_flwr.learning.measures import Metric as Metric
-    from coprefl_flwr.learning.measures import class_means as class_means
-    from coprefl_flwr.learning.measures import differentiable as differentiable
-    from coprefl_flwr.learning.measures import evaluate as evaluate
-    from coprefl_flwr.learning.measures import loss_and_gradient as loss_and_gradient
+    from coprefl_flwr.learning.evaluation import EVALUATION_BATCH as EVALUATION_BATCH
+    from coprefl_flwr.learning.evaluation import LossAndGradient as LossAndGradient
+    from coprefl_flwr.learning.evaluation import LossFn as LossFn
+    from coprefl_flwr.learning.evaluation import Metric as Metric
+    from coprefl_flwr.learning.evaluation import class_means as class_means
+    from coprefl_flwr.learning.evaluation import differentiable as differentiable
+    from coprefl_flwr.learning.evaluation import evaluate as evaluate
+    from coprefl_flwr.learning.evaluation import loss_and_gradient as loss_and_gradient
     from coprefl_flwr.learning.server_data import ServerData as ServerData
-    from coprefl_flwr.learning.training import AdamTraining as AdamTraining
     from coprefl_flwr.learning.training import LocalTraining as LocalTraining
     from coprefl_flwr.learning.training import Objective as Objective
     from coprefl_flwr.learning.training import endless_batches as endless_batches
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str) -> Any:
     """Load what is named from the module that has it."""
-    for module in ("training", "measures", "device", "server_data"):
+    for module in ("training", "evaluation", "device", "server_data"):
         found = vars(importlib.import_module(f"{__name__}.{module}"))
         if name in found and not name.startswith("_"):
             return found[name]

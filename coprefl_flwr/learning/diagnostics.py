@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.measures import (
+from coprefl_flwr.learning.evaluation import (
     EVALUATION_BATCH,
     differentiable,
     evaluate,

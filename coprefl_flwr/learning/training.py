@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from coprefl_flwr.options import check_declared, option
 BATCH_SIZE = 32
 """Samples per step where nobody says otherwise."""
 
+SGD, ADAM = "sgd", "adam"
 SGD_RATE, ADAM_RATE = 0.05, 1e-3
 """Learning rates where nobody says otherwise. The first trains small networks in some tens of
 rounds; the papers' own stand in the recipes. The second is FedPCL's (section 5.1)."""
@@ -32,8 +33,8 @@ Objective = Callable[[Tensor, Tensor], Tensor]
 class LocalTraining:
     """How a client trains. Exactly one of `local_steps` and `local_epochs`; neither is 5 steps.
 
-    Each participation starts with a fresh optimiser; momentum and weight decay are those of
-    `torch.optim.SGD`.
+    Each participation starts with a fresh optimiser of torch: `SGD`, or with the `algorithm` "adam"
+    `Adam`, as FedPCL's experiments have it; `momentum` must then stay 0.
     """
 
     local_steps: int | None = option(
@@ -73,18 +74,16 @@ class LocalTraining:
         "it)",
         choices=PRECISIONS,
     )
+    algorithm: str = field(default=SGD, metadata={"option": False})
 
     def __post_init__(self) -> None:
-        """Check the options; steps and epochs cannot both be set."""
+        """Check the options; steps and epochs cannot both be set, nor Adam and a momentum."""
         check_declared(self)
         if self.local_steps is not None and self.local_epochs is not None:
             both = f"local_steps = {self.local_steps} and local_epochs = {self.local_epochs}"
             raise SettingsError(f"{both}: set one of them, not both")
-
-    @property
-    def default_rate(self) -> float:
-        """The learning rate where none is set."""
-        return SGD_RATE
+        if self.algorithm == ADAM and self.momentum:
+            raise SettingsError(f"momentum = {self.momentum}: Adam has its own, leave it 0")
 
     @property
     def samples_per_step(self) -> int:
@@ -116,7 +115,8 @@ class LocalTraining:
 
     def rate(self, server_round: int) -> float:
         """Return the learning rate of round `server_round`, counted from 1."""
-        rate = self.default_rate if self.learning_rate is None else self.learning_rate
+        default = ADAM_RATE if self.algorithm == ADAM else SGD_RATE
+        rate = default if self.learning_rate is None else self.learning_rate
         return rate * self.learning_rate_decay ** (server_round - 1)
 
     def clip(self, model: nn.Module) -> None:
@@ -126,33 +126,12 @@ class LocalTraining:
 
     def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
         """Return a fresh optimiser for round `server_round`."""
-        return torch.optim.SGD(
-            _trained(model),
-            lr=self.rate(server_round),
-            momentum=self.momentum,
-            weight_decay=self.weight_decay or 0.0,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdamTraining(LocalTraining):
-    """Local training by Adam, as FedPCL's experiments have it; `momentum` must stay 0."""
-
-    def __post_init__(self) -> None:
-        """Refuse a momentum besides Adam's own."""
-        super().__post_init__()
-        if self.momentum:
-            raise SettingsError(f"momentum = {self.momentum}: Adam has its own, leave it 0")
-
-    @property
-    def default_rate(self) -> float:
-        """The learning rate where none is set."""
-        return ADAM_RATE
-
-    def optimiser(self, model: nn.Module, server_round: int) -> torch.optim.Optimizer:
-        """Return a fresh Adam for round `server_round`."""
-        decay = 1e-4 if self.weight_decay is None else self.weight_decay
-        return torch.optim.Adam(_trained(model), lr=self.rate(server_round), weight_decay=decay)
+        weights, rate = _trained(model), self.rate(server_round)
+        if self.algorithm == ADAM:
+            decay = 1e-4 if self.weight_decay is None else self.weight_decay
+            return torch.optim.Adam(weights, lr=rate, weight_decay=decay)
+        decay = self.weight_decay or 0.0
+        return torch.optim.SGD(weights, lr=rate, momentum=self.momentum, weight_decay=decay)
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:

@@ -35,15 +35,12 @@ def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
     """
     check_plain(tensor, name)
     tensor = tensor.detach().cpu()
-    if tensor.is_floating_point() and tensor.dtype not in _CARRIED:
-        told = ", ".join(_short(dtype) for dtype in _CARRIED)
-        raise SettingsError(f"{name!r} is {_short(tensor.dtype)}; allowed are weights of {told}")
-    found: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return found
+    array: np.ndarray = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def check_plain(tensor: object, name: str) -> None:
-    """Raise a SettingsError if something is not a tensor with a number for each of its places."""
+    """Raise a SettingsError if an object is no dense tensor of numbers that NumPy can hold."""
     if not isinstance(tensor, Tensor):
         kind = f"a {type(tensor).__name__}, as quantised modules have it"
     elif tensor.is_quantized:
@@ -52,7 +49,7 @@ def check_plain(tensor: object, name: str) -> None:
         kind = f"sparse ({str(tensor.layout).removeprefix('torch.')})"
     elif tensor.is_meta:
         kind = "on the meta device, so without numbers"
-    elif tensor.is_complex():
+    elif tensor.is_complex() or (tensor.is_floating_point() and tensor.dtype not in _CARRIED):
         kind = _short(tensor.dtype)
     else:
         return

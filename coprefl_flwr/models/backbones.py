@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
@@ -19,11 +18,11 @@ from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import expanded
-from coprefl_flwr.models.arrays import as_array, check_plain, load_arrays
+from coprefl_flwr.models.arrays import as_array, load_arrays
 from coprefl_flwr.models.build import KNOWN, build_model, shapes_of
-from coprefl_flwr.models.network import outputs_and_representation
+from coprefl_flwr.models.heads import outputs_and_representation
 from coprefl_flwr.models.precision import FLOAT32, computing
-from coprefl_flwr.models.saved import WEIGHTS, load_saved_model
+from coprefl_flwr.models.weights import WEIGHTS, load_saved_model, read_tensors
 
 LUMA = (0.299, 0.587, 0.114)
 """How much red, green and blue count in grey (ITU-R BT.601)."""
@@ -54,12 +53,10 @@ class Backbone:
     size: int
 
     @classmethod
-    def of(
-        cls, name: str, network: nn.Module, shape: Sequence[int], mean: Any, std: Any
-    ) -> "Backbone":
+    def of(cls, network: nn.Module, shape: Sequence[int], mean: Any, std: Any) -> "Backbone":
         """Freeze a network, and find the size of its features with an empty image."""
         if len(shape) != 3 or shape[0] not in (1, 3):
-            raise _refused(name, f"takes {tuple(shape)}; images of 1 or 3 channels are needed")
+            raise SettingsError(f"takes {tuple(shape)}; images of 1 or 3 channels are needed")
         network.eval().requires_grad_(False)
         with torch.no_grad():
             _, features = outputs_and_representation(network, torch.zeros(1, *shape))
@@ -107,54 +104,56 @@ def load_backbone(name: str, weights: bool = True) -> Backbone:
     torchvision are random, and need no file. Raises a SettingsError if the name is unknown, or its
     weights cannot be loaded or are another network's.
     """
+    try:
+        return Backbone.of(*_network_and_images(name, weights))
+    except SettingsError as error:
+        raise SettingsError(f"backbone '{name}': {error}", "backbones") from error
+
+
+def _network_and_images(name: str, weights: bool) -> tuple[nn.Module, Sequence[int], Any, Any]:
+    """Return a network, and the shape, mean and std of the images that it was trained on."""
     architecture, equals, file = name.partition("=")
     path = expanded(name)
     if not equals and (path.exists() or len(path.parts) > 1):
-        return _saved(name, path)
+        return _saved(path)
     # torchvision takes two seconds to import.
     from torchvision import models
 
     known = models.list_models(module=models)
     if architecture not in known:
-        line = unknown("backbone", architecture, known)
-        raise SettingsError(f"{line} ({_FORMS})", "backbones")
+        raise SettingsError(f"{unknown('network', architecture, known)} ({_FORMS})")
     trained = models.get_model_weights(architecture).DEFAULT
     how = trained.transforms()
-    shape = (3, *(how.crop_size * 2)[:2])
+    images = (3, *(how.crop_size * 2)[:2]), how.mean, how.std
     if not weights:
-        return Backbone.of(name, models.get_model(architecture), shape, how.mean, how.std)
+        return models.get_model(architecture), *images
     if equals:
-        return Backbone.of(name, _from_file(name, architecture, file), shape, how.mean, how.std)
+        return _from_file(architecture, expanded(file)), *images
     try:
-        network = models.get_model(name, weights=trained)
+        return models.get_model(name, weights=trained), *images
     except OSError as error:
         by_hand = f"put {trained.url} into {torch.hub.get_dir()}/checkpoints, or write {name}=FILE"
         why = f"its weights could not be downloaded ({error}); {by_hand}"
-        raise _refused(name, why) from error
-    return Backbone.of(name, network, shape, how.mean, how.std)
+        raise SettingsError(why) from error
 
 
-def _refused(name: str, why: str) -> SettingsError:
-    return SettingsError(f"backbone '{name}': {why}", "backbones")
-
-
-def _saved(name: str, path: Path) -> Backbone:
+def _saved(path: Path) -> tuple[nn.Module, Sequence[int], Any, Any]:
     """Return a model of this package's, by its folder or the weights in it."""
     if path.is_file() and path.name != WEIGHTS:
-        raise _refused(name, f"a file {path.name}; {_FORMS}")
+        raise SettingsError(f"a file {path.name}; {_FORMS}")
     arrays, about = load_saved_model(path.parent if path.name == WEIGHTS else path)
     for key in ("model", "num-classes", "input-shape", "norm", "pixel-mean", "pixel-std"):
         if key not in about:
             why = ": it was not trained on images" if key.startswith("pixel") else ""
-            raise _refused(name, f"its model.json has no {key}{why}")
-    _check_about(name, about, arrays)
+            raise SettingsError(f"its model.json has no {key}{why}")
+    _check_about(about, arrays)
     shape = tuple(about["input-shape"])
     network = build_model(about["model"], about["num-classes"], shape, about["norm"])
     load_arrays(network, arrays)
-    return Backbone.of(name, network, shape, about["pixel-mean"], about["pixel-std"])
+    return network, shape, about["pixel-mean"], about["pixel-std"]
 
 
-def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
+def _check_about(about: dict[str, Any], arrays: Arrays) -> None:
     """Raise a SettingsError for a model.json that names code, or sizes that its weights have not.
 
     Whoever made the folder could otherwise run programs here, or take all memory.
@@ -163,26 +162,26 @@ def _check_about(name: str, about: dict[str, Any], arrays: Arrays) -> None:
     own = ("model", str(model)) in plugins.REGISTERED or plugins.is_listed(str(model))
     if not isinstance(model, str) or not (model in KNOWN or own):
         why = f"its model.json names the code {short(model)!r}; allowed are {', '.join(KNOWN)}"
-        raise _refused(name, f"{why}, and what {plugins.VARIABLE} lists")
+        raise SettingsError(f"{why}, and what {plugins.VARIABLE} lists")
     sizes = isinstance(shape, list) and all(type(one) is int for one in shape)
     if not sizes or not 1 <= len(shape) <= 3 or not all(1 <= one <= LARGEST_SIDE for one in shape):
         why = f"its model.json has input-shape {short(shape)}"
-        raise _refused(name, f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
+        raise SettingsError(f"{why}; allowed are 1 to 3 whole numbers up to {LARGEST_SIDE}")
     known = type(classes) is int and any(one.shape[:1] == (classes,) for one in arrays.values())
     if not known:
-        raise _refused(name, f"its model.json has {short(classes)} classes, its weights have not")
+        raise SettingsError(f"its model.json has {short(classes)} classes, its weights have not")
     if not isinstance(about["norm"], str):
-        raise _refused(name, f"its model.json has norm {short(about['norm'])}; it must be a text")
+        raise SettingsError(f"its model.json has norm {short(about['norm'])}; it must be a text")
     if model in KNOWN and not own:
         shapes = shapes_of(model, classes, tuple(shape), about["norm"])
         for array, fits in shapes.items():
             if array in arrays and arrays[array].shape != fits:
                 why = f"{array!r} is {arrays[array].shape}, and by its model.json would be {fits}"
-                raise _refused(name, why)
+                raise SettingsError(why)
     for key, least in (("pixel-mean", -math.inf), ("pixel-std", 0)):
         if not _are_numbers(about[key], shape[0], least):
             why = f"its model.json has {key} {short(about[key])}"
-            raise _refused(name, f"{why}; allowed is a number above {least:g} for each channel")
+            raise SettingsError(f"{why}; allowed is a number above {least:g} for each channel")
 
 
 def _are_numbers(found: Any, channels: int, least: float) -> bool:
@@ -191,49 +190,26 @@ def _are_numbers(found: Any, channels: int, least: float) -> bool:
     return listed and all(type(one) in (int, float) and least < one < 1e30 for one in found)
 
 
-def _from_file(name: str, architecture: str, file: str) -> nn.Module:
+def _from_file(architecture: str, path: Path) -> nn.Module:
     """Return a torchvision model with the weights of a file, and as many classes as these have."""
     from torchvision import models
 
-    tensors = _tensors(name, expanded(file))
+    if not path.is_file():
+        raise SettingsError(f"there is no file {path}")
+    tensors = read_tensors(path)
     with torch.device("meta"):
         layers = models.get_model(architecture, weights=None).named_modules()
     linear = [layer for layer, module in layers if isinstance(module, nn.Linear)]
     if not linear:
-        raise _refused(name, f"{architecture} has no nn.Linear, so no features")
+        raise SettingsError(f"{architecture} has no nn.Linear, so no features")
     head = f"{linear[-1]}.weight"
     if head not in tensors:
-        raise _refused(name, f"the file has no array '{head}'")
+        raise SettingsError(f"the file has no array '{head}'")
     # An expanded one says more rows than the file has numbers for.
     if tensors[head].ndim != 2 or 0 in tensors[head].stride():
-        raise _refused(name, f"the file's array '{head}' is no matrix (classes, features)")
+        raise SettingsError(f"the file's array '{head}' is no matrix (classes, features)")
     network: nn.Module = models.get_model(
         architecture, weights=None, num_classes=len(tensors[head])
     )
-    try:
-        load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
-    except SettingsError as error:
-        raise _refused(name, str(error)) from error
+    load_arrays(network, {n: as_array(tensor, n) for n, tensor in tensors.items()})
     return network
-
-
-def _tensors(name: str, file: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file of weights; nothing in it is executed."""
-    if not file.is_file():
-        raise _refused(name, f"there is no file {file}")
-    try:
-        if file.suffix == ".safetensors":
-            found: dict[str, Tensor] = load_file(file)
-        else:
-            found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # Whatever the file holds, the user is told in one line.
-        line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise _refused(name, f"{file} cannot be read ({line})") from error
-    if not isinstance(found, dict):
-        raise _refused(name, f"{file} holds no state_dict")
-    for key, tensor in found.items():
-        try:
-            check_plain(tensor, key)
-        except SettingsError as error:
-            raise _refused(name, f"{file}: {error}") from error
-    return found

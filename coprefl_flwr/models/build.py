@@ -2,36 +2,41 @@
 
 import functools
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from coprefl_flwr import plugins, seeds
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, concerning, unknown
-from coprefl_flwr.models.arrays import check_weights
-from coprefl_flwr.models.recurrent import CharLSTM
-from coprefl_flwr.models.small import fashion_mnist_cnn, femnist_cnn, femnist_cnn_linear, lenet5
+from coprefl_flwr.models.arrays import check_weights, model_arrays
+from coprefl_flwr.models.heads import outputs_and_representation
+from coprefl_flwr.models.networks import (
+    CharLSTM,
+    fashion_mnist_cnn,
+    femnist_cnn,
+    femnist_cnn_linear,
+    lenet5,
+    resnet8,
+    resnet18,
+    seeded,
+)
+from coprefl_flwr.models.precision import computing
 
 NORMS = ("batch", "group")
-# The smallest height and width, in pixels, that leave a feature map of at least one pixel.
-SMALLEST_SIDE = {
-    "resnet18": 8,
-    "resnet8": 4,
-    "lenet5": 16,
-    "fashion-mnist-cnn": 16,
-    "femnist-cnn": 4,
-    "femnist-cnn-linear": 4,
-}
-TEXT_MODEL = "char-lstm"
-KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
-_SMALL = {
+RESIDUAL = {"resnet18": resnet18, "resnet8": resnet8}
+SMALL = {
     "lenet5": lenet5,
     "fashion-mnist-cnn": fashion_mnist_cnn,
     "femnist-cnn": femnist_cnn,
     "femnist-cnn-linear": femnist_cnn_linear,
 }
+SMALLEST_SIDE = dict(zip((*RESIDUAL, *SMALL), (8, 4, 16, 16, 4, 4), strict=True))
+"""The least height and width, in pixels, that leave a feature map of at least one pixel."""
+
+TEXT_MODEL = "char-lstm"
+KNOWN = (*SMALLEST_SIDE, TEXT_MODEL)
 
 
 def build_model(
@@ -73,15 +78,6 @@ def shapes_of(
     with torch.device("meta"):
         network = _known_model(name, num_classes, input_shape, norm)
     return {name: tuple(one.shape) for name, one in network.state_dict().items()}
-
-
-@contextmanager
-def seeded(key: tuple[str | int, ...]) -> Iterator[None]:
-    """Draw weights on the CPU as a function of `key`, and leave the random state as it was."""
-    # Not torch.manual_seed: it would also seed the caller's GPUs, which are not forked here.
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seeds.integer(*key))
-        yield
 
 
 @concerning("model")
@@ -126,13 +122,9 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
         return CharLSTM(num_classes)
-    if name in _SMALL:
-        return _SMALL[name](num_classes, input_shape)
-    # torchvision takes two seconds to import, which in a deployment every message would pay.
-    from coprefl_flwr.models.resnet import resnet8, resnet18
-
-    residual = {"resnet8": resnet8, "resnet18": resnet18}
-    return residual[name](num_classes, input_shape, norm)
+    if name in SMALL:
+        return SMALL[name](num_classes, input_shape)
+    return RESIDUAL[name](num_classes, input_shape, norm)
 
 
 def _check_shape(name: str, shape: tuple[int, ...]) -> None:
@@ -181,3 +173,37 @@ def own_model(
 
 def _set(parameter: inspect.Parameter) -> bool:
     return parameter.default is not parameter.empty
+
+
+@dataclass(eq=False)
+class Network:
+    """A module, and what it was before anything was loaded into it.
+
+    Error messages call it by its `name`; `head` are the names of the arrays of its last layer, and
+    `input_shape` is that of one sample. The module may be shared by all clients of a process, which
+    load their weights into it.
+    """
+
+    name: str
+    module: nn.Module
+    num_classes: int
+    input_shape: tuple[int, ...]
+    head: frozenset[str]
+
+    def __post_init__(self) -> None:
+        """Keep the first weights."""
+        self.arrays: Arrays = model_arrays(self.module)
+
+    @functools.cached_property
+    @torch.no_grad()
+    def outputs(self) -> int:
+        """How many numbers it gives for a sample."""
+        with computing(self.module):
+            return int(self.module.eval()(torch.zeros(1, *self.input_shape)).shape[1])
+
+    @functools.cached_property
+    @torch.no_grad()
+    def representation(self) -> int:
+        """How many numbers enter its last linear layer."""
+        sample = torch.zeros(1, *self.input_shape)
+        return int(outputs_and_representation(self.module.eval(), sample)[1].shape[1])

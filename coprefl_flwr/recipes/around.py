@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data.npz import arrays_in
+from coprefl_flwr.data.readers import arrays_in
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData

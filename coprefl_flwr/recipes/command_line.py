@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from coprefl_flwr.checksums import of_file
 from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import (
     LOCK,
@@ -21,6 +20,7 @@ from coprefl_flwr.files import (
     read_json,
     read_text,
     remove_unfinished,
+    sha256_of,
     write_atomically,
 )
 from coprefl_flwr.plugins import without_code
@@ -119,7 +119,7 @@ def _run_into(
     remove_unfinished(store.root, shared=True)
     # That of its results: a recipe that was run to the end has no others by being run again.
     if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
-        write_atomically(out / TEXT, f"{of_file(given.recipe)}\n".encode())
+        write_atomically(out / TEXT, f"{sha256_of(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
     with workshop(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)

@@ -6,7 +6,7 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.models.origin import FILE
+from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.plugins import METRIC
 from coprefl_flwr.recipes.entries import named_method
 from coprefl_flwr.recipes.yaml_file import Located, entries_of, part_of

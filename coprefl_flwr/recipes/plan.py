@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import TorchClient, client_app
-from coprefl_flwr.cores import one_thread
-from coprefl_flwr.data import Samples
-from coprefl_flwr.data.features import FeatureDataset
-from coprefl_flwr.data.sizes import SIZES
+from coprefl_flwr.data import Samples, TensorDataset
+from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import one_line
+from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
@@ -178,7 +178,8 @@ def pace(of: Computing) -> tuple[float, float]:
     def client(n: int) -> TorchClient:
         values = np.random.default_rng(0).standard_normal((n, *of.shape), dtype=np.float32)
         labels = np.arange(n) % 2
-        inputs = of.text or FeatureDataset(values, labels, ("0", "1"))
+        made = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
+        inputs = of.text or made
         held = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
         training = of.training or LocalTraining()
         training = replace(training, local_epochs=1, local_steps=None, max_steps=None)

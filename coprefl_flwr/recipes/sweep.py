@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from coprefl_flwr import client_app, plugins, seeds
-from coprefl_flwr.cores import one_thread
-from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
+from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.progress import Progress, quiet_flower
 from coprefl_flwr.grids import LocalGrid, RayGrid
 from coprefl_flwr.options import Value

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from coprefl_flwr import plugins
-from coprefl_flwr.cores import MOST_WORKERS, cores
 from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
+from coprefl_flwr.federation.machine import MOST_WORKERS, cores
 from coprefl_flwr.federation.progress import Part, Progress
 from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
 from coprefl_flwr.learning.device import default_device

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coprefl_flwr.arrays import Arrays, behind, taken_apart, weights_of
+from coprefl_flwr.arrays import Arrays, append_prefixed, split_prefixed, weights_of
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
 
@@ -54,7 +54,7 @@ class FedMeta(RoundStrategy):
         if steps > 1:
             config |= {"local-steps": steps, "meta-learning-rate": beta}
         extra = self.rates(ctx, arrays)
-        learnt = behind(arrays, "rates", extra.get("rates", {}))
+        learnt = append_prefixed(arrays, "rates", extra.get("rates", {}))
         slopes = list(weights_of(learnt)) if steps == 1 else []
         replies = yield Exchange(
             *("train.query", arrays, ctx.sample(), Mean("")),
@@ -64,7 +64,7 @@ class FedMeta(RoundStrategy):
             changes=slopes,
         )
         moved = {n: learnt[n] - beta * replies.arrays[n] for n in slopes}
-        model, rates = taken_apart(replies.arrays | moved, "rates")
+        model, rates = split_prefixed(replies.arrays | moved, "rates")
         if rates:
             ctx.state["rates"] = rates
         return model, replies.mean_metrics()

@@ -1,6 +1,7 @@
 """FedPCL: clients share class prototypes, and each keeps a head of its own."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from coprefl_flwr.federation import (
     Budget,
     Exchange,
     MessageConfig,
-    Network,
     PerClient,
     Round,
     RoundContext,
@@ -19,6 +19,9 @@ from coprefl_flwr.federation import (
 )
 from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.models.build import Network
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,7 +49,7 @@ class FedPCL(RoundStrategy):
     roles = ("personalised",)
 
     @classmethod
-    def initial(cls, network: Network) -> Arrays:
+    def initial(cls, network: "Network") -> Arrays:
         """Return a set without prototypes, of rows as long as a representation."""
         return no_prototypes(network.num_classes, network.outputs)
 

@@ -1,12 +1,12 @@
 """FedProto: clients share class prototypes, and each keeps a model of its own."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.federation import (
     Budget,
     Exchange,
-    Network,
     PerClient,
     Round,
     RoundContext,
@@ -15,6 +15,9 @@ from coprefl_flwr.federation import (
 )
 from coprefl_flwr.learning.prototypes import aggregated, no_prototypes
 from coprefl_flwr.options import option
+
+if TYPE_CHECKING:
+    from coprefl_flwr.models.build import Network
 
 
 @dataclass(kw_only=True, eq=False)
@@ -34,7 +37,7 @@ class FedProto(RoundStrategy):
     roles = ("personalised",)
 
     @classmethod
-    def initial(cls, network: Network) -> Arrays:
+    def initial(cls, network: "Network") -> Arrays:
         """Return a set without prototypes, of rows as long as what enters the last layer."""
         return no_prototypes(network.num_classes, network.representation)
 

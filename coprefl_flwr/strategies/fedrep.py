@@ -1,17 +1,21 @@
 """FedRep: the mean of the participants' bodies; each client keeps a head of its own."""
 
+from typing import TYPE_CHECKING
+
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import (
     Budget,
     Exchange,
     Mean,
-    Network,
     Round,
     RoundContext,
     RoundStrategy,
     Work,
 )
+
+if TYPE_CHECKING:
+    from coprefl_flwr.models.build import Network
 
 
 class FedRep(RoundStrategy):
@@ -27,7 +31,7 @@ class FedRep(RoundStrategy):
     roles = ("personalised",)
 
     @classmethod
-    def initial(cls, network: Network) -> Arrays:
+    def initial(cls, network: "Network") -> Arrays:
         """Return all arrays but the head's, which must be the last ones."""
         names = list(network.arrays)
         if set(names[len(names) - len(network.head) :]) != network.head:

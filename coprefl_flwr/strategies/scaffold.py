@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coprefl_flwr.arrays import Arrays, behind, cast_like, taken_apart, weights_of, zeros_like
+from coprefl_flwr.arrays import (
+    Arrays,
+    append_prefixed,
+    cast_like,
+    split_prefixed,
+    weights_of,
+    zeros_like,
+)
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Budget, Exchange, Mean, Round, RoundContext, RoundStrategy, Work
 from coprefl_flwr.options import option
@@ -47,11 +54,11 @@ class SCAFFOLD(RoundStrategy):
             *("train", arrays, ctx.sample(), Mean("")),
             extra={"control": control},
             returned=("control",),
-            changes=behind({}, "control", control),
+            changes=append_prefixed({}, "control", control),
             config={"scaffold-variant": self.variant},
             stateful=True,
         )
-        mean, change = taken_apart(replies.arrays, "control")
+        mean, change = split_prefixed(replies.arrays, "control")
         # Line 16: x <- x + eta_g / |S| sum_i (y_i - x); buffers are the mean, whatever eta_g is.
         step = self.global_learning_rate
         moved = {name: arrays[name] + step * (mean[name] - arrays[name]) for name in control}

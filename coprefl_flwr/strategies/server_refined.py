@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Budget, Exchange, Round, RoundContext, RoundStrategy, Work
-from coprefl_flwr.federation.options import DRAWN
-from coprefl_flwr.federation.strategy import of_run
+from coprefl_flwr.federation.strategy import DRAWN, of_run
 from coprefl_flwr.options import option
 
 if TYPE_CHECKING:

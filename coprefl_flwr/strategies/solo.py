@@ -1,16 +1,20 @@
 """Solo: every client trains by itself."""
 
+from typing import TYPE_CHECKING
+
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import (
     Budget,
     Exchange,
-    Network,
     Nothing,
     Round,
     RoundContext,
     RoundStrategy,
     Work,
 )
+
+if TYPE_CHECKING:
+    from coprefl_flwr.models.build import Network
 
 
 class Solo(RoundStrategy):
@@ -24,7 +28,7 @@ class Solo(RoundStrategy):
     roles = ("personalised",)
 
     @classmethod
-    def initial(cls, network: Network) -> Arrays:
+    def initial(cls, network: "Network") -> Arrays:
         """Return no arrays: the models stay with the clients."""
         return {}
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import Metric
-from coprefl_flwr.learning.measures import number_of
+from coprefl_flwr.learning.evaluation import number_of
 from coprefl_flwr.plugins import METRIC, is_without_code
 from coprefl_flwr.report.columns import OWN_HEADINGS, Better, Heading
 from coprefl_flwr.studies.identity import contents

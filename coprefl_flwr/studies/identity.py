@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.checksums import of_file
-from coprefl_flwr.data.hugging_face import files_of
+from coprefl_flwr.data.user_data import files_of
+from coprefl_flwr.files import sha256_of
 from coprefl_flwr.named import Named, split_options
 from coprefl_flwr.options import declared
 from coprefl_flwr.studies.method import Method
@@ -107,4 +107,4 @@ def hash_of_file(path: Path) -> str:
 @functools.lru_cache(maxsize=64)
 def _hash_of_file(version: tuple[Path, int, int]) -> str:
     """Return the hash of a file of some size and time, read again only after it was changed."""
-    return of_file(version[0])
+    return sha256_of(version[0])

@@ -9,10 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import remove_checkpoint
-from coprefl_flwr.files import read_json, write_atomically
+from coprefl_flwr.files import SUMS, damaged, read_json, write_atomically, write_sums
 from coprefl_flwr.report.results import checked_round
 
 logger = logging.getLogger("flwr.coprefl")

@@ -12,7 +12,7 @@ from pathlib import Path
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import METHODS, RANDOM, Algorithm, find_method
-from coprefl_flwr.models.origin import FILE, comes_from_elsewhere
+from coprefl_flwr.models.weights import FILE, comes_from_elsewhere
 from coprefl_flwr.named import Named
 
 

@@ -16,10 +16,11 @@ from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import PERSONAL_KIND
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.learning import AdamTraining, LocalTraining
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.learning.training import ADAM
 from coprefl_flwr.models import build_model, head_names
-from coprefl_flwr.models.lightweight import lightweight_model, projection_head
-from coprefl_flwr.models.network import Network
+from coprefl_flwr.models.build import Network
+from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics
@@ -91,13 +92,13 @@ class PersonalStage(TrainingStage):
         return Network(model, module, classes, shape, head)
 
     @property
-    def training(self) -> AdamTraining:
+    def training(self) -> LocalTraining:
         """How its clients train: Adam, 1e-3, weight decay 1e-4, one epoch (section 5.1)."""
         set_here = self.of.training
         values = {one.name: getattr(set_here, one.name) for one in fields(LocalTraining)}
         if set_here.local_steps is None and set_here.local_epochs is None:
             values["local_epochs"] = 1
-        return AdamTraining(**values)
+        return LocalTraining(**values | {"algorithm": ADAM})
 
     def first_arrays(self) -> Arrays:
         """Return the global arrays that it begins with: what travels, and no more."""

@@ -12,8 +12,8 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.client import NumPyClient
 from torch import nn
 
-from coprefl_flwr import checksums, plugins
-from coprefl_flwr.arrays import Arrays, from_record
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays, checksum_of, from_record
 from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
@@ -23,7 +23,7 @@ from coprefl_flwr.federation.run import EvaluateFn
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.methods import RANDOM, ServerDataOf
 from coprefl_flwr.models import model_arrays, save_model, with_fresh_head
-from coprefl_flwr.models.origin import arrays_from, path_of
+from coprefl_flwr.models.weights import arrays_from, path_of
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
@@ -32,7 +32,12 @@ from coprefl_flwr.studies.identity import hash_of, hash_of_file
 from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import PRETRAINING, Clients, Population
+from coprefl_flwr.studies.populations import (
+    PRETRAINING,
+    Clients,
+    Population,
+    hash_of_samples,
+)
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import (
     STATES,
@@ -214,7 +219,8 @@ class Pretraining(TrainingStage):
     def check(self) -> None:
         """Raise a SettingsError if its data, weights or clients cannot be had as set."""
         _ = self.architecture.head
-        fewest = min(len(client.train) for client in self.population.clients)
+        held = self.population.clients if self.has_clients else ()
+        fewest = min((len(client.train) for client in held), default=0)
         self.check_weights()
         first = 1
         for phase in self.phases:
@@ -353,12 +359,14 @@ class Pretraining(TrainingStage):
             "seed": self.run.seed,
             "min-replies": self.run.min_replies,
         }
+        if self.how.strategy is not None:
+            found |= _identity_of(self.how.strategy)
         if self._clients is not None:
             found |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if self.run.stop_at_loss is not None and self.phases:
             found["stop"] = [self.run.stop_at_loss, self.run.stop_check_every]
         if isinstance(self.how.given, nn.Module):
-            found["weights"] = checksums.of_arrays(self.weights())
+            found["weights"] = checksum_of(self.weights())
         elif self.how.given is not None:
             found["weights"] = _origin(self.how.given)
         return found
@@ -371,6 +379,21 @@ class Pretraining(TrainingStage):
             module = isinstance(self.how.given, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"
+
+
+def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
+    """Return the strategies that run one after another, each with its rounds.
+
+    Those of a Schedule have rounds of their own; any other strategy runs for `rounds`.
+    """
+    return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
+
+
+def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
+    """Return what a strategy object depends on: all its options, and its data at the server."""
+    servers = [getattr(one, "server", None) for one, _ in parts_of(strategy, 1)]
+    samples = [one.samples for one in servers if isinstance(one, ServerData)]
+    return {"strategy": strategy.options(), "server": hash_of_samples(samples)}
 
 
 def _origin(name: str) -> dict[str, str]:

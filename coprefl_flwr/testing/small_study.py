@@ -2,7 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from coprefl_flwr.arrays import Arrays, other_dtype
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
-from coprefl_flwr.federation import Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.hosting import named
 from coprefl_flwr.federation.progress import Progress
@@ -157,7 +157,6 @@ class Case:
         store = Store(self.folder / name / RUN_NAME, Layout.PATH)
         stage = training_stage(study)
         strategy = stage.strategy()
-        sent = _remember_exchanges(strategy)
         setattr(stage, "strategy", lambda: strategy)  # noqa: B010
 
         def look(report: RoundReport) -> None:
@@ -166,7 +165,7 @@ class Case:
             if report.round == report.num_rounds:
                 _fill(found, report, strategy, store.folder(stage))
 
-        grid, progress = _grid(study, nodes, sent, found), Progress(len(study.stages))
+        grid, progress = _grid(study, nodes, found), Progress(len(study.stages))
         with _warnings() as found.warnings:
             try:
                 for each in study.stages:
@@ -218,12 +217,13 @@ class _Backwards(LocalGrid):
         return super().push_messages(list[Message](messages)[::-1])
 
 
-def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> LocalGrid:
+def _grid(study: Study, nodes: int, found: Run) -> LocalGrid:
     """Return a grid of the study's clients that notes arrays returned in other dtypes."""
 
-    def watched(name: str, answer: Callable[..., Any], parameters: Any, config: Any) -> Any:
-        returned = answer(parameters, config)
-        expected = dict(zip(sent.get("arrays", {}), parameters, strict=False))
+    def watched(client: Any, name: str, parameters: Any, config: Any) -> Any:
+        returned = getattr(type(client), name)(client, parameters, config)
+        # By the names of its model's weights, which a reply with names of its own has too.
+        expected = dict(zip(client.model.state_dict(), parameters, strict=False))
         try:
             problem = other_dtype(named(returned[0], expected), expected)
         except (ValueError, TypeError, LookupError):  # Which the strategy refuses itself.
@@ -235,32 +235,11 @@ def _grid(study: Study, nodes: int, sent: dict[str, Arrays], found: Run) -> Loca
     def make(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
         client = study.client(context, client_id, config)
         for name in ("fit", "query"):
-            if callable(answer := getattr(client, name, None)):
-                setattr(client, name, functools.partial(watched, name, answer))
+            if callable(getattr(client, name, None)):
+                setattr(client, name, functools.partial(watched, client, name))
         return client
 
     return _Backwards(client_app(make), nodes)
-
-
-def _remember_exchanges(strategy: RoundStrategy) -> dict[str, Arrays]:
-    """Return a mapping that holds, during a round, the "arrays" of its latest exchange."""
-    sent: dict[str, Arrays] = {}
-    watched = getattr(strategy, "inner", strategy)
-    program = watched.round
-
-    def round_(ctx: RoundContext, arrays: Arrays) -> Round:
-        running, replies = program(ctx, arrays), None
-        while True:
-            try:
-                exchange = next(running) if replies is None else running.send(replies)
-            except StopIteration as end:
-                returned: tuple[Arrays, dict[str, float]] = end.value
-                return returned
-            sent["arrays"] = exchange.arrays
-            replies = yield exchange
-
-    setattr(watched, "round", round_)  # noqa: B010
-    return sent
 
 
 def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:

@@ -15,7 +15,7 @@ import torch
 from flwr.client import NumPyClient
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import behind, is_buffer
+from coprefl_flwr.arrays import append_prefixed, is_buffer
 from coprefl_flwr.data import Samples
 from coprefl_flwr.models import first_names
 
@@ -50,7 +50,7 @@ class Attacker(NumPyClient):
         named = answer if isinstance(answer, dict) else dict(zip(model, answer))
         before = dict(zip(model, sent))
         for label, arrays in config.get("extra", {}).items():
-            before = behind(before, label, arrays)
+            before = append_prefixed(before, label, arrays)
         found = dict(named)
         for name, array in named.items():
             if name not in before or is_buffer(name, before[name]):

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 
 from coprefl_flwr import cli, plugins
 from coprefl_flwr.arrays import from_record, to_record
-from coprefl_flwr.checksums import SUMS, damaged, write_sums
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.data.npz import load_npz
+from coprefl_flwr.data.readers import read_npz
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
@@ -28,6 +27,7 @@ from coprefl_flwr.federation.checkpoint import (
     write_checkpoint,
 )
 from coprefl_flwr.federation.client_state import ClientState
+from coprefl_flwr.files import SUMS, damaged, write_sums
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.named import Named
@@ -284,7 +284,7 @@ def test_model_json(given):
 def test_npz(given):
     file = GIVEN / "a.npz"
     file.write_bytes(given)
-    load_npz(file)
+    read_npz(file)
 
 
 # ---- places -------------------------------------------------------------------------------------

@@ -6,9 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from coprefl_flwr import cli
-from coprefl_flwr.checksums import SUMS, damaged
 from coprefl_flwr.client_app import app
-from coprefl_flwr.files import LOCK, LOCKS
+from coprefl_flwr.files import LOCK, LOCKS, SUMS, damaged
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import run_study
 from tests.chaos.forked import Ended, Kill, forked, quiet

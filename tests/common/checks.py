@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import SUMS
 
 
 class Killed(BaseException):

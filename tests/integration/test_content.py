@@ -24,11 +24,12 @@ from safetensors.numpy import load_file, save_file
 from torch import nn
 
 import coprefl_flwr as cp
-from coprefl_flwr import checksums
+from coprefl_flwr.arrays import write_sealed
 from coprefl_flwr.cli import main
-from coprefl_flwr.data.load import load_dataset
+from coprefl_flwr.data import load_dataset
 from coprefl_flwr.errors import RunFailedError, SettingsError, short
 from coprefl_flwr.federation.checkpoint import read_checkpoint
+from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.recipes.reading import read_recipe
@@ -211,7 +212,7 @@ def test_weights_that_are_no_arrays_of_numbers(tmp_path, kind):
     ("content", "line"),
     [
         (lambda of: dict(enumerate(of.values())), "the key 0 is of the type int"),
-        (lambda of: {"model": of}, "what stands under 'model' is of the type OrderedDict"),
+        (lambda of: {"model": of}, "the value of 'model' is of the type OrderedDict"),
         (lambda of: {"1.wieght": of["1.weight"], "1.bias": of["1.bias"], "0.x": of["1.bias"]},
          "'1.wieght' (nearest: '1.weight')"),
         (lambda of: list(of.values()), "but a list"),
@@ -290,7 +291,7 @@ def checkpoint(path, lines=b"", about="", **changes):
     known = {"bytes": len(lines), "sha256": hashlib.sha256(lines).hexdigest()}
     whole = {"round": 1, "names": ["w"], "state": {}, "options": {}, "versions": {}}
     whole |= {"bound": {}, "history": known, **changes}
-    checksums.write_sealed(path, {"arrays/w": np.zeros(2)}, about or json.dumps(whole))
+    write_sealed(path, {"arrays/w": np.zeros(2)}, about or json.dumps(whole))
     Path(f"{path}.rounds.jsonl").write_bytes(lines)
     return path
 
@@ -406,7 +407,7 @@ def test_rounds_of_other_content(copied, said, change, line):
     else:
         text = json.dumps(found).replace('"round": 1', f'"round": {change}')
     (run / "result.json").write_text(text)
-    checksums.write_sums(run, ["result.json"], {})
+    write_sums(run, ["result.json"], {})
     assert line in said("show", "fedavg", "--models", folder / "models")
     assert main(["report", str(folder / "out")]) == 0  # It is left out, as any damaged result.
 

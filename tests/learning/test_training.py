@@ -10,7 +10,6 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import (
-    AdamTraining,
     LocalTraining,
     endless_batches,
     local_sgd,
@@ -321,7 +320,9 @@ def test_adam_by_hand():
     rate, decay = 0.01, 0.1
     model = torch.nn.Linear(2, 1, bias=False).double()
     w = model.weight.detach().clone()
-    optimiser = AdamTraining(learning_rate=rate, weight_decay=decay).optimiser(model, 1)
+    optimiser = LocalTraining(algorithm="adam", learning_rate=rate, weight_decay=decay).optimiser(
+        model, 1
+    )
     x, m, v = torch.tensor([[1.0, -3.0]]).double(), 0.0, 0.0
     for step in (1, 2):
         optimiser.zero_grad()
@@ -335,7 +336,7 @@ def test_adam_by_hand():
 
 def test_adams_rate_decays_by_the_round_and_a_momentum_is_refused():
     model = torch.nn.Linear(2, 1)
-    training = AdamTraining(learning_rate=0.5, learning_rate_decay=0.1)
+    training = LocalTraining(algorithm="adam", learning_rate=0.5, learning_rate_decay=0.1)
     assert training.optimiser(model, 3).param_groups[0]["lr"] == pytest.approx(0.005)
     with pytest.raises(SettingsError, match=r"momentum = 0\.5: Adam has its own, leave it 0"):
-        AdamTraining(momentum=0.5)
+        LocalTraining(algorithm="adam", momentum=0.5)

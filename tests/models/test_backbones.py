@@ -82,8 +82,8 @@ def test_what_cannot_be_a_backbone_is_told_in_one_line(tmp_path):
     saved(tmp_path / "text", **{"pixel-mean": None})
     np.savez(tmp_path / "images.npz", images=np.zeros(1))
     lines = {
-        "resnet19": r"backbone 'resnet19': did you mean 'resnet18'\?",
-        "zzz": r"unknown backbone 'zzz': known are alexnet, .* \(a path is the folder or",
+        "resnet19": r"backbone 'resnet19': unknown network 'resnet19': did you mean 'resnet18'\?",
+        "zzz": r"unknown network 'zzz': known are alexnet, .* \(a path is the folder or",
         "nowhere/model": "no saved model in 'nowhere/model'",
         f"resnet18={tmp_path}/no.pth": "there is no file",
         f"alexnet={weights}": r"the file has no array 'classifier\.6\.weight'",

@@ -99,8 +99,8 @@ def test_a_copy_made_meanwhile_computes_with_its_own_weights():
 def test_features_of_a_backbone(dtype):
     """A network of bfloat16 could not be one: its first empty image was of another type."""
     images = torch.rand(3, 1, 4, 4, generator=torch.Generator().manual_seed(0))
-    plain = Backbone.of("x", tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
-    own = Backbone.of("x", tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
+    plain = Backbone.of(tiny_model(), (1, 4, 4), [0.5], [0.3]).features(images)
+    own = Backbone.of(tiny_model().to(dtype), (1, 4, 4), [0.5], [0.3])
     found = own.features(images, "bf16")
     assert found.dtype == torch.float32
     assert not torch.equal(found, plain)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from coprefl_flwr.checksums import write_sums
+from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.sweep import contests

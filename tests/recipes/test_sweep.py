@@ -10,11 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.cli import main
 from coprefl_flwr.federation import run as rounds_run
 from coprefl_flwr.federation.checkpoint import write_checkpoint
-from coprefl_flwr.files import LOCKS
+from coprefl_flwr.files import LOCKS, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.recipes import sweep
 from coprefl_flwr.recipes.sweep import (

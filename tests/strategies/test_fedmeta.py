@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from coprefl_flwr import seeds
-from coprefl_flwr.arrays import behind, from_record, to_record
+from coprefl_flwr.arrays import append_prefixed, from_record, to_record
 from coprefl_flwr.clients import FedMetaClient
 from coprefl_flwr.data import split_in_two
 from coprefl_flwr.grids import LocalGrid
@@ -260,5 +260,7 @@ def test_resumed_runs_end_with_identical_bytes(stochastic_federation, tmp_path):
             )
             keep = {"checkpoint": path, "resume": True} if len(stops) > 1 else {}
             result = strategy.start(LocalGrid(app), start, stop, **keep)
-        ends.append(behind(from_record(result.arrays), "rates", run_of(strategy).state["rates"]))
+        ends.append(
+            append_prefixed(from_record(result.arrays), "rates", run_of(strategy).state["rates"])
+        )
     assert all(array.tobytes() == ends[1][name].tobytes() for name, array in ends[0].items())

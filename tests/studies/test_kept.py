@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.federation.progress import Progress
-from coprefl_flwr.files import LOCK
+from coprefl_flwr.files import LOCK, SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.kept import (

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError, SettingsError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.learning import AdamTraining
+from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.report.results import read_rounds, read_rows
@@ -217,13 +217,13 @@ def test_the_papers_training_is_the_default(settings, tmp_path):
         )  # fmt: skip
         return build(chosen).client(None, 0, config).training
 
-    paper = AdamTraining(local_epochs=1)
+    paper = LocalTraining(algorithm="adam", local_epochs=1)
     assert training() == paper
     assert (paper.samples_per_step, paper.rate(1)) == (32, 1e-3)
     (group,) = paper.optimiser(build_model("lenet5", 2, (1, 28, 28)), 1).param_groups
     assert group["weight_decay"] == 1e-4
     own = {"weight_decay": 0.0, "local_steps": 3, "batch_size": 4, "learning_rate": 0.1}
-    assert training(**own, clip_norm=2) == AdamTraining(**own, clip_norm=2)
+    assert training(**own, clip_norm=2) == LocalTraining(algorithm="adam", **own, clip_norm=2)
 
 
 def test_the_kind_of_a_study_is_said(settings):

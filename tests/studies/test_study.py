@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
-from coprefl_flwr.checksums import SUMS
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
+from coprefl_flwr.files import SUMS
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.report.forms import markdown
 from coprefl_flwr.report.results import frame, read_rounds, read_rows

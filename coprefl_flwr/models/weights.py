@@ -1,0 +1,234 @@
+"""A model's weights on disk and from elsewhere: files, torchvision, a former run, a function.
+
+`save_model` writes weights for any PyTorch program, and a small JSON of how they were made.
+"""
+
+import difflib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from coprefl_flwr import plugins
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError, one_line, short, unknown
+from coprefl_flwr.files import (
+    SUMS,
+    damaged,
+    expanded,
+    parse_json,
+    read_text,
+    written_beside,
+)
+from coprefl_flwr.models.arrays import as_array, check_plain
+from coprefl_flwr.models.build import Network, own_model
+from coprefl_flwr.models.networks import seeded
+
+WEIGHTS = "model.safetensors"
+ABOUT = "model.json"
+
+
+def save_model(folder: Path, arrays: dict[str, np.ndarray], about: dict[str, Any]) -> None:
+    """Write the weights, in their order, and how they were made, which is anything JSON can hold.
+
+    The same input gives the same bytes. A model already in the folder is replaced; where
+    `model.safetensors` exists, both files are complete and belong together, whenever the program
+    was stopped.
+    """
+    # safetensors sorts by dtype and name, and writes a strided array's memory as it lies.
+    contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
+    weights = safetensors.numpy.save(contiguous, metadata={"order": json.dumps(list(arrays))})
+    text = json.dumps(about, indent=2, sort_keys=True) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUMS).unlink(missing_ok=True)  # Those of an older model.
+    with (
+        written_beside(folder / WEIGHTS, weights) as new_weights,
+        written_beside(folder / ABOUT, text.encode()) as new_about,
+    ):
+        # An older model's weights must never stand beside the new model's description.
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        os.replace(new_about, folder / ABOUT)
+        os.replace(new_weights, folder / WEIGHTS)
+
+
+def load_saved_model(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return what `save_model` was given: the arrays, in their order, and how they were made.
+
+    Raises a SettingsError if the folder holds no complete model, or a file cannot be read.
+    """
+    for name in (WEIGHTS, ABOUT):
+        if not (folder / name).is_file():
+            raise SettingsError(f"no saved model in {str(folder)!r}: it has no file {name}")
+    if wrong := damaged(folder, WEIGHTS, ABOUT):
+        told = f"{SUMS} says another content of {wrong[0]}"
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {told}")
+    try:
+        about: dict[str, Any] = parse_json(read_text(folder / ABOUT))
+        if not isinstance(about, dict):
+            raise ValueError(f"{ABOUT} holds no {{key: value}}")
+        with safetensors.safe_open(folder / WEIGHTS, framework="numpy") as weights:
+            order = parse_json((weights.metadata() or {}).get("order", "null"))
+            names = list(weights.keys())
+            if order is not None and (not isinstance(order, list) or not _same(order, names)):
+                raise ValueError(f"{WEIGHTS} says an order that is not that of its arrays")
+            arrays = {name: weights.get_tensor(name) for name in order or names}
+    # An AttributeError or a TypeError for numbers that NumPy has not, such as bfloat16.
+    except (ValueError, TypeError, AttributeError, safetensors.SafetensorError) as error:
+        why = one_line(error)
+        raise SettingsError(f"the saved model in {str(folder)!r} is damaged: {why}") from error
+    return arrays, about
+
+
+def _same(order: list[Any], names: list[str]) -> bool:
+    return all(isinstance(one, str) for one in order) and sorted(order) == sorted(names)
+
+
+FILE, TORCHVISION = "file:", "torchvision:"
+"""How a starting model that is a file, or torchvision's weights, begins."""
+
+WRAPPER = "module."
+"""How names begin in the state_dict of a model wrapped by DataParallel."""
+
+
+def comes_from_elsewhere(text: str) -> bool:
+    """Return whether a starting model's name says that its weights were made elsewhere."""
+    return text.startswith((FILE, TORCHVISION)) or (
+        plugins.is_place("start", text) and not isinstance(plugins.find("start", text), type)
+    )
+
+
+def path_of(text: str) -> Path | None:
+    """Return the file that holds the weights, None where there is none."""
+    if not text.startswith(FILE):
+        return None
+    path = expanded(text.removeprefix(FILE))
+    return path / WEIGHTS if path.is_dir() else path
+
+
+def arrays_from(text: str, network: Network, seed: int, *, needs_head: bool = False) -> Arrays:
+    """Return weights made elsewhere, in the names, shapes, dtypes and order of a network.
+
+    The last layer, which a task replaces, is the network's own where the weights have none of its
+    shape, unless it is needed.
+
+    Parameters
+    ----------
+    text : str
+        `file:PATH` (.safetensors, a state_dict that `torch.load` reads with weights only, or the
+        folder of a model that this package saved), `torchvision:WEIGHTS` such as
+        `torchvision:ResNet18_Weights.IMAGENET1K_V1`, or the place of a function that returns a
+        module; the function is called as that of a model is.
+    seed : int
+        What a function's random weights depend on.
+
+    Raises a SettingsError with the names of the tensors that are missing, unknown or of another
+    shape, or if there are no weights.
+    """
+    try:
+        if text.startswith(TORCHVISION):
+            tensors = _of_torchvision(text.removeprefix(TORCHVISION))
+        elif (path := path_of(text)) is not None:
+            if not path.is_file():
+                raise SettingsError(f"there is no such file, and no folder with {WEIGHTS}")
+            tensors = read_tensors(path)
+        else:
+            with seeded((seed, "start", plugins.portable(text))):
+                made = own_model(text, network.num_classes, network.input_shape, "start")
+            tensors = made.state_dict()
+        if all(name.startswith(WRAPPER) for name in tensors):
+            tensors = {name.removeprefix(WRAPPER): one for name, one in tensors.items()}
+        return _fitted(network, tensors, needs_head)
+    except SettingsError as error:
+        raise SettingsError(f"method, {text}: {error}", *error.keys) from error
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file of weights by name; nothing in the file is executed.
+
+    Raises a SettingsError if the file is damaged or holds no state_dict of plain tensors.
+    """
+    if damaged(path.parent, path.name):
+        raise SettingsError(f"damaged: {SUMS} beside it says another content")
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = safetensors.torch.load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # Whatever the file holds, the user gets one line.
+        why = one_line(error).partition(". ")[0]
+        raise SettingsError(f"the weights cannot be read: {why}") from error
+    if isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = content["state_dict"]
+    if not isinstance(content, dict):
+        raise SettingsError(f"the file holds no state_dict, but a {type(content).__name__}")
+    for name, tensor in content.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            wrong, kind = ("the value of", tensor) if isinstance(name, str) else ("the key", name)
+            why = f"{wrong} {short(repr(name))} is of the type {type(kind).__name__}"
+            raise SettingsError(f"the file holds no state_dict: {why}")
+        check_plain(tensor, name)
+    return content
+
+
+def _of_torchvision(name: str) -> Mapping[str, Tensor]:
+    from torchvision import models
+
+    family, _, member = name.partition(".")
+    families = {one for one in vars(models) if one.endswith("_Weights")}
+    if family not in families:
+        raise SettingsError(unknown("weights", family, sorted(families)))
+    members = [one.name for one in getattr(models, family)]
+    if member not in members:
+        raise SettingsError(unknown(f"weights of {family}", member, members))
+    try:
+        weights: Mapping[str, Tensor] = getattr(models, family)[member].get_state_dict(
+            progress=False, check_hash=True, weights_only=True
+        )
+    except (OSError, RuntimeError) as error:
+        raise SettingsError(
+            "the weights are neither in torch's cache nor could they be downloaded "
+            f"({one_line(error)})"
+        ) from error
+    return weights
+
+
+def _fitted(network: Network, found: Mapping[str, Tensor], needs_head: bool) -> Arrays:
+    wanted = network.arrays
+    body = [name for name in wanted if needs_head or name not in network.head]
+    shapes = {name: tuple(one.shape) for name, one in found.items()}
+    absent = [name for name in body if name not in shapes]
+    extra = [_with_nearest(name, absent) for name in shapes if name not in wanted]
+    misshapen = [
+        f"{name!r} is {shapes[name]} for {wanted[name].shape}"
+        for name in body
+        if name in shapes and shapes[name] != wanted[name].shape
+    ]
+    wrong = {"missing": list(map(repr, absent)), "unknown": extra, "of another shape": misshapen}
+    if any(wrong.values()):
+        why = "; ".join(f"{what}: {_some(names)}" for what, names in wrong.items() if names)
+        raise SettingsError(f"these are no weights of {network.name}: {why}")
+    arrays = dict(wanted)
+    for name, own in wanted.items():
+        if shapes.get(name) == own.shape:
+            arrays[name] = as_array(found[name], name).astype(own.dtype, order="C")
+        if own.dtype.kind == "f" and not np.isfinite(arrays[name]).all():
+            raise SettingsError(f"{name!r} holds a NaN or an infinity")
+    return arrays
+
+
+def _with_nearest(name: str, wanted: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, wanted, n=1, cutoff=0.8)
+    return f"{name!r} (nearest: {near[0]!r})" if near else repr(name)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
