@@ -21,7 +21,7 @@ from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models import load_arrays, load_saved_model
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import checked_options, declared
-from coprefl_flwr.report import results
+from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.app_pretraining import AppPretraining
@@ -280,7 +280,7 @@ def pretrain(
     grid = {"nodes": nodes, "workers": workers}
     with finished(Study([stage]), checkpoint, Layout.SINGLE, quiet, app, **grid) as store:
         arrays, _ = load_saved_model(store.root)
-        metrics = results.frame(store.result(stage)["rounds"])
+        metrics = frames.frame(store.result(stage)["rounds"])
     made = copy.deepcopy(model)
     load_arrays(made, arrays)
     return (made, metrics) if history else made
@@ -374,7 +374,7 @@ def evaluate_starts(
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
         rows, of_rounds = gather(study, store)
-    return StartsResult(results.accuracies(rows), of_rounds)
+    return StartsResult(frames.accuracies(rows), of_rounds, {"seed": tasks.seed})
 
 
 def _pretraining(

@@ -31,8 +31,8 @@ from coprefl_flwr.recipes.halving import PART
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, choose, contests
-from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.table import NONE, Column, Number, Table
+from coprefl_flwr.report.formats import text
+from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import (
     Computing,
@@ -215,8 +215,8 @@ def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
     """Return a plan as text."""
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
     shown = [figures(row, paces) for row in rows]
-    cells = [Column(title, {"here": [Number(one[title]) for one in shown]}) for title in shown[0]]
-    table = Table(["Method"], [[row.label] for row in rows], cells, marks=False)
+    cells = {title: [one[title] for one in shown] for title in shown[0]}
+    table = simple("", "Method", cells, [row.label for row in rows])
     hours = plan.together.seconds(paces) / 3600
     wall = f", {_hours(hours / workers)} with {workers} workers on as many cores"
     notes = [
@@ -232,7 +232,7 @@ def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
         *(f"- {name}: {g:.2g} s a gradient, {o:.2g} s an output" for name, (g, o) in paces.items()),
     ]
     first, *more = [textwrap.fill(note, WIDTH) for note in notes if note]
-    return "\n".join([first, "", plain(table, WIDTH), "", *more])
+    return "\n".join([first, "", text(table, WIDTH), "", *more])
 
 
 def figures(row: Row, paces: Paces) -> dict[str, str]:

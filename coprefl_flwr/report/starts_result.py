@@ -1,17 +1,17 @@
 """Results of the Python interface: tables that print themselves, and their figures."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, wrong_type
 from coprefl_flwr.federation.checkpoint import History
-from coprefl_flwr.report import figures, results
-from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.starts import summary_table
+from coprefl_flwr.files import expanded, own
+from coprefl_flwr.report import figures, frames, text_tables
+from coprefl_flwr.report.outcome import Outcome, report_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,10 +31,13 @@ class StartsResult:
         `accuracy` in percent, `correct` of `n` test samples, and `loss`, the mean cross-entropy.
     rounds : DataFrame
         A row per start, task and round, with the round's metrics and traffic.
+    about : Mapping[str, Any]
+        What the report adds: the seed of the tasks.
     """
 
     rows: pd.DataFrame
     rounds: pd.DataFrame
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     def summary(self) -> pd.DataFrame:
         """Return a row per start: the mean over tasks of each metric, and its sample deviation.
@@ -43,27 +46,36 @@ class StartsResult:
         part of it that the number of test samples does not explain, and the mean accuracy of the
         worst 10, 20 and 30 % of the clients.
         """
-        return results.summary(self._counted).set_index("start")
+        return frames.summary(self._outcome.rows).set_index("start")
 
     def plot(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of the clients' accuracies, a panel per start; also save it to `path`.
 
         The ending of `path` sets the format, such as .png.
         """
-        return _saved(figures.accuracy_figure(self._counted), path)
+        return _saved(figures.accuracy_figure(self._outcome.rows), path)
 
     def curves(self, path: str | Path | None = None) -> "Figure":
         """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
         return _saved(figures.learning_figure(self.rounds), path)
 
+    def report(self, folder: str | Path) -> Path:
+        """Write rows, rounds and a report into a folder; return its page, report/report.html.
+
+        `coprefl report FOLDER` makes the page again. Raises a SettingsError if the folder has files
+        of somebody else.
+        """
+        own(expanded(folder), f"folder = {folder}")
+        return self._outcome.write(expanded(folder))
+
     def __str__(self) -> str:
-        return plain(summary_table(self._counted))
+        return text_tables(report_of([self._outcome]).comparisons[0])
 
     __repr__ = __str__
 
     @property
-    def _counted(self) -> pd.DataFrame:
-        return self.rows.drop(columns="accuracy")
+    def _outcome(self) -> Outcome:
+        return Outcome(self.rows.drop(columns="accuracy"), self.rounds, self.about)
 
 
 def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None = None) -> "Figure":
@@ -95,8 +107,8 @@ def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None =
     >>> figure = cp.plot_history(history)
     """
     histories = history if isinstance(history, Mapping) else {"": history}
-    frames = [_rows(name, one) for name, one in histories.items()]
-    return _saved(figures.learning_figure(pd.concat(frames, ignore_index=True)), path)
+    of_each = [_rows(name, one) for name, one in histories.items()]
+    return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
 
 
 def _rows(name: str, history: Curve) -> pd.DataFrame:

@@ -20,8 +20,9 @@ OTHERS = [tables.ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SEC
 OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
 """Pages outside docs/; both are checked."""
 
-COLUMNS = 80
-"""Characters of a line of code that the site shows without scrolling."""
+COLUMNS, PRINTED = 80, 100
+"""Characters of a line of code that the site shows without scrolling, and of a line of `text`,
+which a program printed and a page cannot break."""
 
 WORDS = {
     r"in (the )?place of": "old-fashioned: write 'instead of'",
@@ -44,7 +45,7 @@ WORDS = {
 }
 """Regular expressions of what strangers had to read twice: why, or what to write."""
 
-BLOCK = re.compile(r"^( *)(`{3,})[^\n]*\n(.*?)^\1\2$", re.M | re.S)
+BLOCK = re.compile(r"^( *)(`{3,})([^\n]*)\n(.*?)^\1\2$", re.M | re.S)
 CODE_OR_LINK = re.compile(r"`[^`]*`|\]\([^)]*\)|\{ ?#[^}]*\}|<!--.*?-->", re.S)
 SENTENCE = re.compile(r"[^.:;!?|]+(?:[.:;!?](?!\s)[^.:;!?|]*)*[.:;!?|]?")
 
@@ -85,9 +86,10 @@ def wide(text):
     """Return a line for each line of code that is too long, indentation of its block aside."""
     lines = []
     for block in BLOCK.finditer(text):
-        first = text.count("\n", 0, block.start(3)) + 1
-        for number, line in enumerate(textwrap.dedent(block[3]).splitlines(), first):
-            if len(line) > COLUMNS:
+        first = text.count("\n", 0, block.start(4)) + 1
+        most = PRINTED if block[3] == "text" else COLUMNS
+        for number, line in enumerate(textwrap.dedent(block[4]).splitlines(), first):
+            if len(line) > most:
                 lines.append(f"line {number}: {len(line)} characters: {line}")
     return lines
 

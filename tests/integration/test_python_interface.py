@@ -23,7 +23,7 @@ from coprefl_flwr.federation import Exchange, Mean
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build, run_study
 from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table

@@ -1,4 +1,4 @@
-"""Learning curves, and those of runs that switch from one method to another."""
+"""The histogram of accuracies, learning curves, and runs that switch to another method."""
 
 from pathlib import Path
 
@@ -8,23 +8,70 @@ import pytest
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import figures
-from coprefl_flwr.report.figures import colours, smoothing_window, switch_figure
-from coprefl_flwr.report.results import frame
-from tests.common.figures import STARTS, curve, curve_rows, has_colour, pixels
+from coprefl_flwr.report.figures.learning import smoothing_window, switch_figure
+from coprefl_flwr.report.figures.style import colours
+from coprefl_flwr.report.frames import frame
+from coprefl_flwr.seeds import generator
+from tests.common.comparisons import row
+from tests.common.figures import STARTS, client_rows, curve, curve_rows, has_colour, pixels
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "figures" / "accuracies.png"
+    figures.save(figures.accuracy_figure(client_rows(STARTS[:count])), path)
+    image = pixels(path)
+    assert image.shape[1] == 1600
+    assert 300 <= image.shape[0] <= 1600
+    assert 0.3 < (image == 255).all(axis=-1).mean() < 0.97
+    shown = colours(STARTS[:count])
+    assert all(has_colour(image, colour) for colour, _ in shown.values())
+    assert [file.name for file in path.parent.iterdir()] == ["accuracies.png"]
+
+
+def bins(values: list[float]) -> tuple[list[float], float]:
+    """Return the edges of the histogram's bins, and how many percent of the clients they hold."""
+    clients = [row("a", 0, c, round(v * 10**4), n=10**6) for c, v in enumerate(values)]
+    bars = figures.accuracy_figure(pd.DataFrame(clients)).axes[0].patches
+    ends = [bars[0].get_x(), *(bar.get_x() + bar.get_width() for bar in bars)]
+    return ends, sum(bar.get_height() for bar in bars)
+
+
+@pytest.mark.parametrize(
+    ("values", "edges"),
+    [
+        ([90, 99], [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]),
+        ([100], [96, 97, 98, 99, 100]),
+        ([0], [0, 1, 2, 3, 4]),
+        ([0, 100], list(range(0, 101, 5))),
+    ],
+)
+def test_bin_edges(values: list[float], edges: list[float]) -> None:
+    assert bins(values)[0] == pytest.approx(edges)
+
+
+def test_every_client_is_in_a_bin() -> None:
+    draws = generator("bins")
+    for _ in range(20):
+        low, high = sorted(draws.uniform(0, 100, size=2))
+        edges, held = bins(draws.uniform(low, high, size=20).tolist())
+        assert held == pytest.approx(100)
+        assert edges[-1] <= 100 + 1e-9
+        assert len(edges) <= 22
 
 
 def test_curves_show_every_start(tmp_path: Path) -> None:
     path = tmp_path / "curves.png"
     rows = curve_rows(STARTS)
-    for row in rows:
+    for one in rows:
         # Equal curves would hide one another.
-        row["loss"] += STARTS.index(row["start"])
-        if row["accuracy"] is not None:
-            row["accuracy"] -= 5 * STARTS.index(row["start"])
+        one["loss"] += STARTS.index(one["start"])
+        if one["accuracy"] is not None:
+            one["accuracy"] -= 5 * STARTS.index(one["start"])
     figures.save(figures.learning_figure(frame(rows)), path)
     image = pixels(path)
     assert image.shape == (780 + 40, 1600, 3)  # The legend has two lines.
-    for colour, _ in figures.colours(STARTS).values():
+    for colour, _ in colours(STARTS).values():
         # In both halves: one line in each panel (the legend is cut off).
         assert has_colour(image[:580, :800], colour)
         assert has_colour(image[:580, 800:], colour)
@@ -36,7 +83,7 @@ def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
     path = tmp_path / "curves.png"
     rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
     figures.save(figures.learning_figure(frame(rows)), path)
-    colour, _ = figures.colours(["coprefl"])["coprefl"]
+    colour, _ = colours(["coprefl"])["coprefl"]
     assert has_colour(pixels(path)[:580, 720:880], colour)
 
 
@@ -72,8 +119,8 @@ def test_spreads_of_many_starts_are_bars_beside_each_other() -> None:
 
 def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
     rows = curve_rows(["fedavg", "cyclic"])
-    for row in rows:
-        row["chained"] = row["phase"] == "pretraining" and row["start"] == "cyclic"
+    for one in rows:
+        one["chained"] = one["phase"] == "pretraining" and one["start"] == "cyclic"
     averaged, chain, tasks = figures.learning_figure(frame(rows)).axes
     assert [panel.get_title(loc="left") for panel in (averaged, chain, tasks)] == [
         "Pre-training, averaged", "Pre-training in a chain", "Downstream tasks",
@@ -83,8 +130,8 @@ def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
 
 def test_one_that_diverged_does_not_hide_the_others() -> None:
     rows = curve_rows(["fedavg", "burst"])
-    for row in rows:
-        row["loss"] *= 1e30 if row["start"] == "burst" else 1
+    for one in rows:
+        one["loss"] *= 1e30 if one["start"] == "burst" else 1
     before, _ = figures.learning_figure(frame(rows)).axes
     assert before.get_yscale() == "log"
     alone, _ = figures.learning_figure(frame(curve_rows(["fedavg"]))).axes

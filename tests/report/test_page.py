@@ -1,5 +1,5 @@
-import base64
 import math
+import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,8 +11,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.report import Measured, Report, write_report
 from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
-from coprefl_flwr.report.figures import Landscape, Similarity
-from coprefl_flwr.report.searching import Tried
+from coprefl_flwr.report.comparison import Tried
 from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
 
 VOID = {"meta", "img", "link", "br"}
@@ -61,8 +60,9 @@ def rounds(label: str) -> pd.DataFrame:
 
 
 def with_everything() -> Report:
-    heat = Similarity(np.array([[0.75, 0.5], [0.25, 0.5]]), ["birds", "planes"], ["a", NASTY])
-    grid = Landscape(np.array([-1.0, 0.0, 1.0]), np.arange(1.0, 10.0).reshape(3, 3))
+    heat = pd.DataFrame([[0.75, 0.5], [0.25, 0.5]], ["birds", "planes"], ["a", NASTY])
+    steps = [-1.0, 0.0, 1.0]
+    grid = pd.DataFrame(np.arange(1.0, 10.0).reshape(3, 3), steps, steps)
     rows = [
         Measured(
             "cyclic+fedavg",
@@ -97,21 +97,38 @@ def test_the_folder(index: Path) -> None:
     names = {str(path.relative_to(index.parent)) for path in index.parent.rglob("*.*")}
     figures = {f"figures/participants-20-{kind}.{s}" for kind in FIGURES for s in ("png", "pdf")}
     tables = {f"tables/participants-20.{suffix}" for suffix in ("md", "tex")}
-    files = {"index.html", "provenance.md", "results.csv", "units.csv"}
+    files = {"report.html", "provenance.md", "results.csv", "units.csv"}
     assert names - {".coprefl"} == files | figures | tables
 
 
 def test_the_page_needs_no_other_file(index: Path) -> None:
     page = Page(index.read_text(encoding="utf-8"))
-    images = page.all("img")
+    assert len(page.all("figure")) == len(page.all("svg")) == len(FIGURES)
+    images = [one for one in page.all("div") if one.get("role") == "img"]
+    for image in images:
+        assert "cyclic+fedavg:gamma=0, cyclic+fedavg:gamma=1" in str(image["aria-label"])
     assert len(images) == len(FIGURES)
-    for kind, image in zip(FIGURES, images, strict=True):
-        head, _, data = str(image["src"]).partition(",")
-        assert head == "data:image/png;base64"
-        written = (index.parent / "figures" / f"participants-20-{kind}.png").read_bytes()
-        assert base64.b64decode(data) == written
-        assert "cyclic+fedavg:gamma=0, cyclic+fedavg:gamma=1" in str(image["alt"])
-    assert not page.all("script") + page.all("link")
+    assert not page.all("script") + page.all("link") + page.all("img")
+    sources = [str(one["xlink:href"]) for one in page.all("image") + page.all("use")]
+    assert all(source.startswith(("#", "data:")) for source in sources)
+
+
+def test_figures_have_the_colours_of_the_page_and_ids_of_their_own(index: Path) -> None:
+    """They were white boxes on a dark page."""
+    text = index.read_text(encoding="utf-8")
+    assert "fill: Canvas" in text
+    assert not re.findall("#ffffff|#222222|#d9d9d9", text)
+    ids = [one["id"] for _, one in Page(text).tags if "id" in one]
+    assert len(set(ids)) == len(ids) > 10
+
+
+def test_a_report_without_a_source_has_no_empty_paragraph(tmp_path: Path) -> None:
+    text = write_report(Report("t", "", [], [comparison()]), tmp_path).read_text(encoding="utf-8")
+    assert not re.findall(r"<p[^>]*>\s*</p>", text)
+
+
+def test_links_of_the_page_stay_on_it(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
     assert all(str(link["href"]).startswith("#") for link in page.all("a"))
 
 

@@ -2,6 +2,7 @@
 import csv
 import io
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,22 @@ import pytest
 from markdown_it import MarkdownIt
 
 from coprefl_flwr.report import Measured, Report, text_tables, write_report
-from coprefl_flwr.report.comparing import numbers, overviews, table, units
-from coprefl_flwr.report.comparison import Comparison
-from coprefl_flwr.report.forms import latex, markdown
-from coprefl_flwr.report.searching import Tried, search_table
-from coprefl_flwr.report.table import NONE, Number, Part
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.comparison import Comparison, Tried
+from coprefl_flwr.report.formats import latex, markdown
+from coprefl_flwr.report.formats import text as plain_text
+from coprefl_flwr.report.tables import (
+    NONE,
+    Table,
+    numbers,
+    overviews,
+    search_table,
+    table,
+    tables,
+    units,
+)
 from tests.common.comparisons import NASTY, UNITS, comparison, measured, one_unit
+from tests.common.simulation import ROOT
 
 METRICS = ["accuracy", "variance"]  # those of the made-up comparison
 # fedavg less coprefl: -5, -3 of seed 0 and -6, -6 of seed 1. Means of seeds -4 and -6: mean -5, std
@@ -30,8 +41,18 @@ def entry(of: Comparison, row: str, metric: str) -> Any:
     return one
 
 
-def cell(of: Comparison, line: int, metric: str, part: Part = "here") -> Number:
-    return table(of).columns[METRICS.index(metric)].parts[part][line]
+def cell(of: Comparison, line: int, metric: str, part: str = "here") -> str:
+    """The text of a cell."""
+    text = table(of).cells[column(metric).title, part].iloc[line]
+    assert isinstance(text, str)
+    return text
+
+
+def best(of: Comparison, metric: str) -> list[bool]:
+    """Which lines are marked."""
+    marks = table(of).best
+    assert marks is not None
+    return [bool(mark) for mark in marks[column(metric).title, "here"]]
 
 
 def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
@@ -46,38 +67,36 @@ def test_numbers_of_a_row() -> None:
     and 9, mean 12, std √18, t = 12 / 3 = 4 with 1 degree of freedom.
     """
     fedavg, coprefl, fedmeta = 0, 1, 3
-    assert [line[0] for line in table(comparison()).lines] == [
+    assert [names[0] for names in table(comparison()).names] == [
         "fedavg",
         "coprefl",
         NASTY,
         "fedmeta",
     ]
     of_fedavg = entry(comparison(), "fedavg", "accuracy")
-    assert cell(comparison(), fedavg, "accuracy").text == "73.00 ± 2.58"
+    assert cell(comparison(), fedavg, "accuracy") == "73.00 ± 2.58"
     assert of_fedavg["p"] == pytest.approx(P_ACCURACY)
     failed = entry(comparison(), NASTY, "accuracy")
     assert (failed["difference"], failed["pairs"]) == (12, 2)
     assert failed["p"] == pytest.approx(1 - 2 / math.pi * math.atan(4))
     assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
-    assert cell(comparison(), fedavg, "accuracy", "paper").text == "78.90 ± 2.98"
-    assert cell(comparison(), fedavg, "variance", "paper").text == "64.80"
-    assert cell(comparison(), coprefl, "accuracy", "p").text == NONE
-    assert cell(comparison(), fedmeta, "accuracy").text == NONE
-    assert cell(comparison(), fedmeta, "accuracy", "paper").text == "82.45 ± 2.61"
+    assert cell(comparison(), fedavg, "accuracy", "paper") == "78.90 ± 2.98"
+    assert cell(comparison(), fedavg, "variance", "paper") == "64.80"
+    assert cell(comparison(), coprefl, "accuracy", "p") == NONE
+    assert cell(comparison(), fedmeta, "accuracy") == NONE
+    assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
 
 
 def test_a_row_that_lacks_units_is_not_best() -> None:
-    coprefl, failed = 1, 2
     for metric in METRICS:
-        assert cell(comparison(), coprefl, metric).best
-        assert not cell(comparison(), failed, metric).best
+        assert best(comparison(), metric) == [False, True, False, False]
         assert entry(comparison(), NASTY, metric)["n"] == 3
 
 
 def test_where_all_are_equal_none_is_best() -> None:
     rows = [measured(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
     found = comparison(measured=rows)
-    assert not any(cell(found, line, metric).best for line in (0, 1) for metric in METRICS)
+    assert not any(mark for metric in METRICS for mark in best(found, metric))
 
 
 def test_costs_are_not_tested_and_never_is_a_word() -> None:
@@ -90,10 +109,9 @@ def test_costs_are_not_tested_and_never_is_a_word() -> None:
             metrics=["models", "catches-up"], units=["seed 0", "seed 1"], measured=rows, paper={}
         )
     )
-    models, catches_up = found.columns
-    assert models.parts["here"][0] == Number("15,000", "7,071", best=True)
-    assert catches_up.parts["here"][1].text == "never"
-    assert [list(one.parts) for one in found.columns] == [["here"], ["here"]]
+    assert found.lines()[0][0] == ("here", "15,000 ± 7,071", True)
+    assert found.lines()[1][1] == ("here", "never", False)
+    assert [part for _, part in found.cells] == ["here", "here"]
 
 
 def test_markdown_shows_every_character() -> None:
@@ -128,12 +146,12 @@ def test_the_note_counts_what_is_of_the_pretraining() -> None:
         Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
     ]
     text = markdown(table(comparison(metrics=["accuracy", "final"], measured=rows, paper={})))
-    assert "Final %: 2 values a row." in text
+    assert "Final %: 2 values per row." in text
     assert "not marked best" not in text
     assert "| coprefl | **5.00 ± 2.58** | – | 51.00 ± 1.41 |" in text
     # A cell without a number says why.
     assert "– random: the start was not trained, or test-every is not set (Final %)." in text
-    assert "– below p: the row that the others are tested against" in text
+    assert "– below p: no p-value (reference row, too few seeds, or identical" in text
 
 
 def test_one_unit_has_no_deviation_and_no_test() -> None:
@@ -142,7 +160,7 @@ def test_one_unit_has_no_deviation_and_no_test() -> None:
     assert "| Method | Accuracy % | Variance %² |" in text
     assert "| fedavg | 70.00 | 40.00 |" in text
     assert "Values of 1 task of 1 seed" in text
-    assert "One unit: no standard deviation and no test." in text
+    assert "Only one seed: no standard deviation and no significance test." in text
     assert "Holm" not in text
     assert numbers(one_unit())["p-holm"].isna().all()
 
@@ -153,7 +171,7 @@ def test_tasks_of_one_seed_are_no_test() -> None:
     found = comparison(units=of_one_seed)
     assert numbers(found)["p"].isna().all()
     text = markdown(table(found))
-    assert "One seed, and its tasks share a pre-trained model: no test." in text
+    assert "Only one seed, and its tasks share a pre-trained model: no significance test." in text
     assert "t-test" not in text
 
 
@@ -200,6 +218,61 @@ def test_text_says_nothing_of_what_it_does_not_show() -> None:
     assert "Table 1(a)" not in text
 
 
+def test_costs_are_a_table_of_their_own() -> None:
+    """Once a seed, they are not said to be of tasks; what was not pre-trained has none."""
+    nan = math.nan
+    rows = [
+        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
+        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}),
+    ]
+    found = comparison(metrics=["models", "accuracy"], measured=rows, paper={}, title="T")
+    accuracy, costs = tables(found)
+    assert (accuracy.title, accuracy.label) == ("T", "participants-20")
+    assert (costs.title, costs.label) == ("T: training and costs", "participants-20-costs")
+    assert [heading for heading, _ in costs.cells] == ["Models sent"]
+    assert [text for ((_, text, _),) in costs.lines()] == [NONE, "7 ± 1"]
+    told = " ".join(costs.told("*"))
+    assert told.startswith("Mean ± sample standard deviation over 2 seeds.")
+    assert "random: nothing was trained (Models sent)." in told
+    assert costs.failed == ()
+    assert len(numbers(found)) == 4
+    assert [one.label for one in tables(comparison())] == ["participants-20"]
+
+
+def test_every_character_of_the_text() -> None:
+    """Signs and stars are below each other; the note is about what is shown."""
+    assert text_tables(comparison(measured=comparison().measured[:2])) == (
+        "participants = 20\n"
+        "\n"
+        "Method               Accuracy %     Variance %²\n"
+        "────────────────────────────────────────────────\n"
+        "fedavg             73.00 ± 2.58   55.00 ± 12.91\n"
+        "coprefl:gamma=0.5  78.00 ± 3.56*  35.00 ±  5.77*\n"
+        "\n"
+        "Mean ± sample standard deviation over 4 tasks of 2 seeds; accuracies in %; variance over "
+        "the clients\nof a task, in %²; *: best."
+    )
+
+
+def test_the_table_of_the_readme() -> None:
+    """Its cells, from left to right, give its very characters."""
+    (shown,) = re.findall(
+        r"```text\n(Method .*?)\n```", (ROOT / "README.md").read_text(), flags=re.DOTALL
+    )
+    table, notes = shown.split("\n\n")
+    head, _, *lines = table.splitlines()
+    rows = [re.split("  +", line.replace("±  ", "± ")) for line in lines]
+    headings = [(heading, "here") for heading in re.split("  +", head)[1:]]
+    marked = pd.DataFrame([row[1:] for row in rows], columns=pd.MultiIndex.from_tuples(headings))
+    marked.index = pd.Index([row[0] for row in rows], name="Method")
+    found = Table(
+        marked.map(lambda cell: cell.removesuffix("*")),
+        marked.map(lambda cell: cell.endswith("*")),
+        [(notes.replace("\n", " "), "here")],
+    )
+    assert plain_text(found) == shown
+
+
 def test_results_csv() -> None:
     lines = as_lines(numbers(comparison()))
     assert len(lines) == 8
@@ -235,19 +308,15 @@ def test_overview_has_a_column_a_comparison() -> None:
     other = comparison(
         name="b", title="participants = 30", measured=comparison().measured[:2], paper={}
     )
-    both = [comparison(), other]
-    accuracy, variance = overviews(both, [table(one) for one in both])
+    accuracy, variance = overviews([comparison(), other])
     assert accuracy.title == "Accuracy %, all tables"
     assert variance.title == "Variance %², all tables"
-    assert [one.title for one in accuracy.columns] == ["participants = 20", "participants = 30"]
-    texts = [[number.text for number in one.parts["here"]] for one in accuracy.columns]
-    lines = dict(
-        zip((name for (name,) in accuracy.lines), map(list, zip(*texts, strict=True)), strict=True)
-    )
+    assert [title for title, _ in accuracy.cells] == ["participants = 20", "participants = 30"]
+    lines = {name: list(texts) for name, texts in accuracy.cells.iterrows()}
     assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
     assert lines[NASTY] == ["90.00 ± 0.00", NONE]
     assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown(accuracy)
-    assert overviews([other], [table(other)]) == []
+    assert overviews([other]) == []
 
 
 def troubled() -> Comparison:
@@ -263,8 +332,7 @@ def troubled() -> Comparison:
 
 def test_what_diverged_or_did_not_learn_is_never_best() -> None:
     """A loss of 1.96e31 took the bold "best variance" of four equal nothings."""
-    best = [[cell(troubled(), line, metric).best for line in range(4)] for metric in METRICS]
-    assert best == [[False, True, False, False]] * 2
+    assert [best(troubled(), metric) for metric in METRICS] == [[False, True, False, False]] * 2
     for text in (markdown(table(troubled())), text_tables(troubled())):
         assert "burst †" in text
         assert "idle †" in text
@@ -275,20 +343,15 @@ def test_what_diverged_or_did_not_learn_is_never_best() -> None:
 
 
 def test_an_overview_marks_them_too() -> None:
-    both = [troubled(), comparison(name="b", title="B")]
-    accuracy, _ = overviews(both, [table(one) for one in both])
-    first = accuracy.columns[0].parts["here"]
-    assert [number.text[-1] for number in first[:4]] == ["0", "0", "†", "†"]
+    accuracy, _ = overviews([troubled(), comparison(name="b", title="B")])
+    assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["0", "0", "†", "†"]
     assert "† diverged or did not learn" in markdown(accuracy)
 
 
 def test_no_cell_is_empty() -> None:
     """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
     for found in (comparison(), troubled(), one_unit()):
-        numbers_of = [
-            n for one in table(found).columns for part in one.parts.values() for n in part
-        ]
-        assert all(number.text for number in numbers_of)
+        assert (table(found).cells != "").all(axis=None)
         assert "| |" not in markdown(table(found)).replace("  ", " ")
     note = markdown(table(comparison()))
     for why in (
@@ -311,7 +374,7 @@ def test_the_table_of_a_search() -> None:
     assert "| qffl | q=1 | – | no |" in text
     assert "on 2 validation tasks (seed 100)" in text
     assert "– qffl with q=1: no memory." in text
-    assert "† coprefl with gamma=0.0 seed 100: diverged" in text
+    assert "† coprefl with gamma=0.0: seed 100: diverged" in text
 
 
 def test_a_cell_that_a_spreadsheet_would_take_for_a_formula_is_a_text(tmp_path: Path) -> None:

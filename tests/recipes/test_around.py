@@ -1,12 +1,11 @@
-import math
+"""The data of figures: losses around a model, and how much each backbone is in features."""
 
 import numpy as np
 import pytest
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.report.figures import Landscape, landscape, landscape_figure
-from coprefl_flwr.report.figures.landscapes import direction, filter_normalised
+from coprefl_flwr.recipes.around import direction, filter_normalised, landscape, similarities
 
 
 def model() -> Arrays:
@@ -66,12 +65,12 @@ def test_a_quadratic() -> None:
         span=0.5,
         points=5,
     )
-    np.testing.assert_allclose(found.steps, [-0.5, -0.25, 0, 0.25, 0.5])
-    a, b = found.steps[:, None], found.steps[None, :]
+    np.testing.assert_allclose(found.index, [-0.5, -0.25, 0, 0.25, 0.5])
+    a, b = found.index.to_numpy()[:, None], found.columns.to_numpy()[None, :]
     cross = np.sum(first * second)
     expected = a**2 * np.sum(first**2) + 2 * a * b * cross + b**2 * np.sum(second**2)
-    np.testing.assert_allclose(found.losses, expected, atol=1e-9)
-    assert found.losses[2, 2] == 0
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert found.iloc[2, 2] == 0
     # Filter by filter as long as the model itself, and not one direction twice.
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), np.linalg.norm(minimum["w"], axis=1))
     assert abs(cross) < 0.9 * np.sum(first**2)
@@ -95,36 +94,16 @@ def test_bad_grids_are_refused(name: str, value: float) -> None:
         landscape(lambda _: 0.0, model(), **{name: value})  # type: ignore[arg-type]
 
 
-def test_one_colour_scale_for_all() -> None:
-    steps = np.array([-1.0, 0.0, 1.0])
-    flat = Landscape(steps, np.full((3, 3), 2.0))
-    steep = Landscape(steps, np.array([[9.0, 5.0, math.inf], [4.0, 1.0, 4.0], [9.0, 5.0, 9.0]]))
-    *panels, bar = landscape_figure({"flat": flat, "steep": steep}).axes
-    contours = [panel.collections[0] for panel in panels]
-    assert [contour.get_clim() for contour in contours] == [(1, 9), (1, 9)]
-    assert [panel.get_title(loc="left") for panel in panels] == ["flat", "steep"]
-    assert panels[1].texts[0].get_text() == "loss 1 at the cross"
-    assert bar.get_ylabel() == "Loss"
+def test_scores_by_hand():
+    """Client 0 is as near to both; client 10, a column later than 2, is near to the first."""
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    fused = {"10": np.array([x, y]), "0": np.array([x, x]), "2": np.array([y, y])}
+    first = {"10": np.array([x, y]), "0": np.array([x, y]), "2": np.array([y, x])}
+    other = {"10": np.array([y, y]), "0": np.array([y, x]), "2": np.array([y, y])}
+    found = similarities([first, other], fused)
+    assert found == pytest.approx(np.array([[1 / 2, 1 / 3, 2 / 3], [1 / 2, 2 / 3, 1 / 3]]))
 
 
-def test_the_first_direction_runs_to_the_right() -> None:
-    """The loss grows with the first step only: filled below it, on the left, at every height."""
-    steps = np.array([-1.0, 0.0, 1.0])
-    rising = Landscape(steps, np.repeat(np.array([[1.0], [2.0], [3.0]]), 3, axis=1))
-    panel, _ = landscape_figure({"a": rising}).axes
-    lowest = panel.collections[0].get_paths()[0].get_extents()
-    assert lowest.x0 == -1
-    assert lowest.x1 < -0.8
-    assert (lowest.y0, lowest.y1) == (-1, 1)
-
-
-def test_steep_landscapes_have_steps_of_equal_ratio() -> None:
-    losses = np.array([[1.0, 10.0, 100.0]] * 3)
-    panel, _ = landscape_figure({"a": Landscape(np.array([-1.0, 0, 1]), losses)}).axes
-    levels = panel.collections[0].levels
-    np.testing.assert_allclose(levels[1:] / levels[:-1], levels[1] / levels[0])
-
-
-def test_nothing_finite_is_refused() -> None:
-    with pytest.raises(SettingsError, match="finite losses"):
-        landscape_figure({"a": Landscape(np.zeros(3), np.full((3, 3), math.nan))})
+def test_other_clients_are_refused():
+    with pytest.raises(SettingsError, match="not of the same clients and classes"):
+        similarities([{"0": np.ones((2, 2))}], {"1": np.ones((2, 2))})

@@ -1,4 +1,4 @@
-"""How the pre-training and the downstream tasks went, round by round."""
+"""How clients' accuracies are spread, and how trainings went round by round."""
 
 import math
 from collections.abc import Mapping
@@ -7,18 +7,57 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.figures import style
+from coprefl_flwr.report.frames import accuracies, summary
 from coprefl_flwr.report.learnt import CHAINED
 
-PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
-_KEY = ["phase", "start", "task", "round"]
 # CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
 # of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
 WINDOW, ORDER, _LAST = 41, 3, 50
 _WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
+_BELOW = 6  # panels that can stand one below the other
 _BANDS = 2  # lines that can have bands over each other
+
+
+def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
+    """Draw the client accuracies of each start, pooled over tasks.
+
+    Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
+    then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
+    """
+    found = accuracies(rows)
+    shown = style.colours(rows["start"])
+    edges = _edges(found["accuracy"].to_numpy())
+    entries = summary(rows)
+    # One below the other, shifts along the shared axis are seen best.
+    columns = 1 if len(entries) <= _BELOW else 2
+    labels = ("Client accuracy (%)", "Clients (%)")
+    height = 1.55 if len(entries) <= 3 or columns > 1 else 1.25
+    figure, panels = style.grid(len(entries), columns, (0.5, height), *labels)
+    least = min(entries["accuracy"])
+    for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
+        values = found["accuracy"][found["start"] == entry["start"]]
+        weights = np.full(len(values), 100 / len(values))
+        colour, _ = shown[entry["start"]]
+        panel.hist(values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6)
+        # White below, or the line is lost in dark bars.
+        panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
+        panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
+        panel.axvline(least, color=style.INK, linewidth=0.8, linestyle=":")
+        numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
+        style.plain(panel, entry["start"], numbers)
+    panels[0].set_xlim(edges[0], edges[-1])
+    return figure
+
+
+def _edges(values: npt.NDArray[np.float64]) -> list[float]:
+    """Return equal bins with edges at round percentages, at most 21 of them, around all values."""
+    span = float(np.ptp(values))
+    width = next((width for width in (1.0, 2.0, 2.5) if span <= 14 * width), 5.0)
+    low = math.floor(values.min() / width) * width
+    bins = max(4, math.ceil((values.max() - low) / width))
+    low = min(low, 100 - bins * width)
+    return [low + width * index for index in range(bins + 1)]
 
 
 def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
@@ -36,9 +75,10 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     standard deviation either side is a band where there are at most two lines, else a bar beside
     the last round: bands over each other tell nothing apart. A panel without data is left out.
 
-    Raises `NothingToDrawError` where both are, and `SettingsError` for rows that cannot be right.
+    Raises `NothingToDrawError` where all are.
     """
-    _check(rounds)
+    if rounds.empty:
+        raise style.NothingToDrawError("at least one row")
     before, label = _by_round(rounds, "pretraining", "server-accuracy"), "Test accuracy (%)"
     chains, averaged = before.iloc[:0], "Pre-training"
     if before.empty:
@@ -63,7 +103,7 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
     shown = style.colours(rounds["start"])
     lines = {start for values, *_ in drawn for start in values.index.unique("start")}
     starts = [start for start in rounds["start"].unique() if start in lines]
-    figure, panels = style.row_of_panels(len(drawn), 3.9 + style.legend_height(starts))
+    figure, panels = style.row_of_panels(len(drawn))
     for panel, (values, *texts) in zip(panels, drawn, strict=True):
         style.by_round(panel, *texts)
         _draw(panel, values, shown)
@@ -75,30 +115,6 @@ def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
             panel.set_ylim(max(low, 0), min(high, 101))
     style.legend(figure, starts, shown)
     return figure
-
-
-def _check(rounds: pd.DataFrame) -> None:
-    if rounds.empty:
-        raise style.NothingToDrawError("at least one row")
-    for missing in [key for key in _KEY if key not in rounds]:
-        have = ", ".join(map(str, rounds))
-        raise SettingsError(f"rows of rounds have no {missing!r}; they have {have}")
-    for phase in rounds["phase"].unique():
-        if phase not in PHASES:
-            raise SettingsError(unknown("phase", str(phase), PHASES))
-    starts = rounds[rounds["phase"] != "personalised"]
-    before = starts["phase"].isin(["pretraining", START_LOSS])
-    for _, row in starts[starts["task"].isna() != before].iterrows():
-        raise SettingsError(
-            f"task of a {row['phase']} row is {row['task']!r}; "
-            "allowed: none for pretraining, a number for downstream"
-        )
-    key = [*_KEY, "seed"] if "seed" in rounds else _KEY
-    for _, row in rounds[rounds.duplicated(key)].iterrows():
-        raise SettingsError(
-            f"{row['phase']} of start {row['start']!r}, task {row['task']}, has two rows for round "
-            f"{row['round']}; allowed: one each"
-        )
 
 
 def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
@@ -169,8 +185,7 @@ def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style
     shown = style.colours(accuracy.columns)
     last = int(accuracy.index.max())
     widths = [2, 1] if last >= 4 * _LAST else [2]
-    height = 4.2 + style.legend_height(list(accuracy.columns))
-    figure, (first, *zoomed) = style.row_of_panels(len(widths), height, widths)
+    figure, (first, *zoomed) = style.row_of_panels(len(widths), 4.2, widths)
     below = "smoothed; faint: as measured; dotted: the switch"
     style.by_round(first, "Pre-training", below, "Test accuracy (%)")
     for panel in (first, *zoomed):

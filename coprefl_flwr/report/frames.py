@@ -1,4 +1,4 @@
-"""Results as data: a row per client and a row per round, on disk as JSON Lines.
+"""Results as data: a DataFrame of clients and one of rounds, on disk as JSON Lines.
 
 Every number of a table is computed from these rows, so that a table can always be made again. The
 rows of clients hold what a task's final model is worth to one client, on its own test samples. The
@@ -14,11 +14,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
+from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS, TO_REACH
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,
@@ -29,6 +31,9 @@ from coprefl_flwr.report.statistics import (
 
 TASK_METRICS = (*METRICS, BEYOND)
 """What `one_task` returns, by name."""
+
+PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
+"""What `pretraining_summary` returns of a start, by name."""
 
 _KINDS: dict[str, tuple[type, ...]] = {
     "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
@@ -57,7 +62,7 @@ def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
 
     Raises `SettingsError` for a row that `read_rows` would refuse.
     """
-    _write_lines(path, [_checked(record) for record in _records(rows, keep="loss")])
+    _write_lines(path, [_checked(record) for record in records(rows, keep="loss")])
 
 
 def read_rows(path: str | Path) -> pd.DataFrame:
@@ -71,12 +76,12 @@ def read_rows(path: str | Path) -> pd.DataFrame:
 
 def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
     """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
-    _write_lines(path, _records(rounds, keep="task"))
+    _write_lines(path, records(rounds, keep="task"))
 
 
 def read_rounds(path: str | Path) -> pd.DataFrame:
     """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
-    return frame(_read(Path(path), "rounds", dict))
+    return frame(_read(Path(path), "rounds", checked_round))
 
 
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
@@ -87,7 +92,7 @@ def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     """
     if rows.empty:
         raise SettingsError("there are 0 result rows; allowed: at least one")
-    for record in _records(rows, keep="loss"):
+    for record in records(rows, keep="loss"):
         _checked(record)
     key = ["start", "task", "client"]
     for _, row in rows[rows.duplicated(key)].iterrows():
@@ -106,6 +111,26 @@ def one_task(rows: pd.DataFrame) -> dict[str, float]:
     beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
     own = {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
     return {**summarise_task(rows["accuracy"]), BEYOND: beyond, **own}
+
+
+def values_of_task(
+    rows: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], metrics: Iterable[str]
+) -> dict[str, float]:
+    """Return what one task of a start, or one personalised method, came to: a number by column.
+
+    `rows` are those of its clients, `rounds` its own in order; `metrics` says to which accuracies
+    (`columns.TO_REACH`) the cost is computed.
+    """
+    rows = accuracies(rows)
+    found = one_task(rows)
+    found[STD_CLIENTS] = math.sqrt(found["variance"])
+    if "domain" in rows:
+        for name, of_domain in rows.groupby("domain")["accuracy"]:
+            found[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+    for metric in metrics:
+        if reached := TO_REACH.fullmatch(metric):
+            found[metric] = _cost_to_reach(rounds, reached[1], float(reached[2]))
+    return found | {key: rounds[-1][key] for key in SENT if rounds and key in rounds[-1]}
 
 
 def own_metrics(rows: pd.DataFrame) -> list[str]:
@@ -137,17 +162,66 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
     return found
 
 
-def csv(found: pd.DataFrame) -> str:
-    """Return a DataFrame as CSV; what is missing is left empty.
+def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per pre-trained start, in order of first appearance, from rows of rounds.
 
-    A text that a spreadsheet would take for a formula has a ' before it.
+    Its columns are "start" and those of `PRETRAINING`: "models" and "megabytes" are what a
+    deployment sends down and up; "final" and "best" are test accuracies in percent, "best-round"
+    the round of the best one. "catches-up", of a start such as "cyclic+fedavg", is the first round
+    that is as good as the best of "fedavg" alone, infinite for never. Missing numbers are nan.
+    """
+    models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
+    numbers = ["server-accuracy", *models, *sent]
+    rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
+    rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
+    by_start = list(rounds.set_index("round").groupby("start", sort=False))
+    tested = {str(start): rows["server-accuracy"].dropna() for start, rows in by_start}
+    entries = []
+    for (start, accuracy), (_, rows) in zip(tested.items(), by_start, strict=True):
+        entry = {
+            "start": start, "rounds": len(rows),
+            "models": math.fsum(rows[models].sum(axis=1)),
+            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
+            "catches-up": _catches_up(start, tested),
+        }  # fmt: skip
+        if len(accuracy):
+            final = accuracy[accuracy.index.max()]
+            entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
+        entries.append(entry)
+    return pd.DataFrame(entries, columns=["start", *PRETRAINING]).astype({"catches-up": float})
+
+
+def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
+    """Return the first round as good as the best of the start's last phase alone; nan for none."""
+    _, plus, last = start.rpartition("+")
+    method = last.partition(":")[0]
+    alike = [name for name in tested if "+" not in name and name.partition(":")[0] == method]
+    plain = [last] if last in alike else alike
+    if not plus or len(plain) != 1 or tested[plain[0]].empty:
+        return math.nan
+    good = tested[start] >= tested[plain[0]].max()
+    return float(min(good.index[good], default=math.inf))
+
+
+def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
+    """Return the "rounds" or "megabytes" sent until clients have this mean accuracy in percent.
+
+    It is infinite if they never have.
+    """
+    sent = 0.0
+    for row in rounds:
+        sent += row.get("client-bytes-down", math.nan) + row.get("client-bytes-up", math.nan)
+        if (row.get("accuracy") or -math.inf) >= accuracy:
+            return float(row["round"]) if what == "rounds" else sent / 1e6
+    return math.inf
+
+
+def csv(found: pd.DataFrame) -> str:
+    """Return a DataFrame as CSV; missing values are left empty.
+
+    A text that a spreadsheet would read as a formula gets a ' in front.
     """
     return found.map(_no_formula).to_csv(index=False, lineterminator="\n")
-
-
-def write_csv(path: str | Path, found: pd.DataFrame) -> None:
-    """Write a DataFrame as CSV, atomically."""
-    write_atomically(path, csv(found).encode())
 
 
 def _no_formula(cell: Any) -> Any:
@@ -160,10 +234,10 @@ def _no_formula(cell: Any) -> Any:
     return cell
 
 
-def _records(found: pd.DataFrame, keep: str) -> list[dict[str, Any]]:
-    """Return rows in Python's own types; what is missing only in the column `keep`, as None.
+def records(found: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
+    """Return rows in Python's own types, without missing values: only `keep` has None for them.
 
-    What is infinite is None too.
+    An infinite value is None.
     """
     rows = [
         {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
@@ -201,13 +275,14 @@ def _read(
     return rows
 
 
-def checked_round(row: Mapping[str, Any]) -> None:
-    """Raise a SettingsError for a row of a round that cannot be right."""
+def checked_round(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a round, or raise a SettingsError if it cannot be right."""
     for key, value in row.items():
         kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
         kinds = (int,) if key == "round" else kinds
         if not isinstance(value, kinds):
             raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
+    return row
 
 
 def _checked(row: dict[str, Any]) -> dict[str, Any]:
