@@ -67,8 +67,8 @@ class StartMeasurement(Measurement):
         """Return what the result depends on: the model, and the text of a user's own class."""
         kind, text = type(self), ""
         if kind.__module__ != __name__:
-            file = inspect.getmodule(kind)
-            text = inspect.getsource(file if getattr(file, "__file__", None) else kind)
+            module = inspect.getmodule(kind)  # A notebook's has no file.
+            text = inspect.getsource(module if module and module.__file__ else kind)
         return {"start": hash_of(self.made.identity()), "text": hash_of({"text": text})}
 
     @property

@@ -62,7 +62,7 @@ class Start:
     phases : Sequence[Phase]
         None of them where nothing is trained.
     given : str or nn.Module, optional
-        Weights: a module's, or a place that `models.origin` reads.
+        Weights: a module's, or a place that `models.weights` reads.
     strategy : RoundStrategy, optional
         Runs all phases; not set: each phase's own, one after the other.
     """
