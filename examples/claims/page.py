@@ -1,10 +1,10 @@
-"""The two pages of what was measured: docs/claims.md and docs/which-start.md.
+"""The two pages of results: docs/claims.md and docs/which-start.md.
 
     python examples/claims/page.py [--outputs outputs] [--examples examples] [--docs docs] [--check]
 
-What the runs of recipes in OUTPUTS measured is stored in docs/tables first (see tables.py), and the
-pages are made of these tables alone: the claims here, the starts in starts.py. With --check nothing
-is written, and the exit status is 1 if a page is not the one that the tables give.
+First the results of the recipes' runs in OUTPUTS are stored in docs/tables (see tables.py). Then
+both pages are computed from these tables only: the claims here, the starts in starts.py. With
+--check nothing is written, and the exit status is 1 if a page differs from the computed one.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Which start: what the tables of startbench's settings say, in sentences and in numbers."""
+"""Which start: the tables of startbench's settings, in sentences and in numbers."""
 
 import functools
 import math

@@ -1,7 +1,8 @@
-"""The tables that the pages are made of: what runs measured, a line per row, seed, task and metric.
+"""The tables of the pages' numbers: results of runs, a line per row, seed, task and metric.
 
-docs/tables/NAME.csv.gz has what the run in the folder NAME of the outputs measured, and about.json
-how each was made. Of runs from before there were such tables docs/claims.csv has a mean a seed.
+docs/tables/NAME.csv.gz has the results of the run in the folder NAME of the outputs, and about.json
+its versions, machine, date and commit. For runs from before these tables existed, docs/claims.csv
+has one mean per seed.
 """
 
 import gzip
