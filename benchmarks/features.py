@@ -22,7 +22,7 @@ from torch import Tensor
 from benchmarks.measure import machine
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.clients import FedPCLClient, TorchClient, client_app
-from coprefl_flwr.data import Dataset, ImageDataset, Samples
+from coprefl_flwr.data import Dataset, ImageDataset, Samples, make_dataset
 from coprefl_flwr.data.features import features_of
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.grids import LocalGrid
@@ -39,25 +39,16 @@ PAGE = Path(__file__).parent.parent / "docs" / "features.md"
 
 
 @dataclass(frozen=True, eq=False)
-class Encoded:
+class Encoded(Dataset):
     """A `Dataset` that runs the backbones again whenever a batch is asked for: no cache."""
 
     images: ImageDataset
     backbones: Sequence[Backbone]
-    groups: None = None
-    test: None = None
-    domains: None = None
-    domain_names: tuple[str, ...] = ()
 
-    @property
-    def labels(self) -> npt.NDArray[np.int64]:
-        """Labels (N,)."""
-        return self.images.labels
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self.images.classes
+    @classmethod
+    def of(cls, images: ImageDataset, backbones: Sequence[Backbone]) -> "Encoded":
+        """Return images under their labels."""
+        return cls(images, backbones, labels=images.labels, classes=images.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -84,7 +75,9 @@ def random_images() -> ImageDataset:
     rng = np.random.default_rng(0)
     n = CLIENTS * SAMPLES
     pixels = torch.from_numpy(rng.integers(0, 256, (n, *SHAPE), dtype=np.uint8))
-    return ImageDataset.of("random", pixels, np.arange(n) % CLASSES, None)
+    made = make_dataset("random", pixels, np.arange(n) % CLASSES)
+    assert isinstance(made, ImageDataset)
+    return made
 
 
 def random_backbones(model: str, number: int) -> list[Backbone]:
@@ -137,7 +130,7 @@ def measure(
 def compare(model: str, number: int, rounds: int) -> dict[str, Measured]:
     """Measure FedPCL with and without the cache, and FedAvg with it, on `number` backbones."""
     images, backbones = random_images(), random_backbones(model, number)
-    encoded = Encoded(images, backbones)
+    encoded = Encoded.of(images, backbones)
     uncached = [held(encoded, client) for client in range(CLIENTS)]
     encoders = [backbone.features for backbone in backbones]
     cached = [features_of(held(images, client), encoders, CPU) for client in range(CLIENTS)]

@@ -15,8 +15,7 @@ from benchmarks.processes import Stopwatch, child_of
 from benchmarks.workloads import MEAN, POPULATION, SEED, STD, WIDTH, WORKLOADS, Workload, data
 from coprefl_flwr.arrays import Arrays, to_record
 from coprefl_flwr.clients import CoPreFLClient, FedPCLClient, TorchClient, client_app
-from coprefl_flwr.data import ImageDataset, Samples
-from coprefl_flwr.data.features import FeatureDataset
+from coprefl_flwr.data import Dataset, ImageDataset, Samples, TensorDataset
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.run import Hook, RoundReport
 from coprefl_flwr.federation.strategy import RoundStrategy
@@ -60,15 +59,15 @@ def initial(workload: Workload, method: str) -> Arrays:
 
 
 @functools.cache
-def dataset(workload: Workload) -> ImageDataset | FeatureDataset:
+def dataset(workload: Workload) -> Dataset:
     """Return the data of all clients."""
     inputs, labels = data(workload)
     names = tuple(map(str, range(workload.num_classes)))
     if workload.heads:
-        return FeatureDataset(inputs.numpy(), labels.numpy(), names)
+        return TensorDataset(inputs, labels=labels.numpy(), classes=names)
     channels = workload.shape[0]
     mean, std = (torch.full((channels,), value) for value in (MEAN, STD))
-    return ImageDataset(inputs, labels.numpy(), names, mean, std)
+    return ImageDataset(inputs, mean, std, labels=labels.numpy(), classes=names)
 
 
 def samples(workload: Workload, client: int) -> Samples:

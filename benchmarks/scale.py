@@ -48,7 +48,7 @@ from benchmarks.report import stored_results, write_page
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.client_app import app as study_app
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
-from coprefl_flwr.data.of_torch import as_samples
+from coprefl_flwr.data import as_samples
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays

@@ -9,40 +9,42 @@ tasks = cp.tasks(test_set, number=10, classes=5, clients=10)
 result = cp.evaluate_starts({"random": Net(), "coprefl": start}, tasks, rounds=50)
 ```
 
-The names of `FOUND` are loaded on first use: importing the package takes no time.
+Every name is loaded at its first use, so that importing the package takes no time.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
-from coprefl_flwr.plugins import register as register
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
+    from coprefl_flwr.api import evaluate_starts as evaluate_starts
+    from coprefl_flwr.api import partition as partition
+    from coprefl_flwr.api import pretrain as pretrain
+    from coprefl_flwr.api import tasks as tasks
     from coprefl_flwr.clients import query_reply as query_reply
     from coprefl_flwr.data import load_dataset as load_dataset
+    from coprefl_flwr.errors import RunFailedError as RunFailedError
+    from coprefl_flwr.errors import SettingsError as SettingsError
     from coprefl_flwr.federation import of_flower as of_flower
-    from coprefl_flwr.front import Clients as Clients
-    from coprefl_flwr.front import StartsResult as StartsResult
-    from coprefl_flwr.front import Tasks as Tasks
-    from coprefl_flwr.front import evaluate_starts as evaluate_starts
-    from coprefl_flwr.front import partition as partition
-    from coprefl_flwr.front import plot_history as plot_history
-    from coprefl_flwr.front import pretrain as pretrain
-    from coprefl_flwr.front import tasks as tasks
     from coprefl_flwr.learning import ServerData as ServerData
+    from coprefl_flwr.plugins import register as register
+    from coprefl_flwr.report.starts_result import StartsResult as StartsResult
+    from coprefl_flwr.report.starts_result import plot_history as plot_history
     from coprefl_flwr.strategies import *  # noqa: F403
+    from coprefl_flwr.studies.populations import Clients as Clients
+    from coprefl_flwr.studies.populations import Tasks as Tasks
 
 __version__ = "0.2.0"
 
-FOUND = {
-    "front": (
-        *("partition", "pretrain", "tasks", "evaluate_starts", "plot_history"),
-        *("Clients", "Tasks", "StartsResult"),
-    ),
+_NAMES = {
+    "api": ("partition", "pretrain", "tasks", "evaluate_starts"),
+    "studies.populations": ("Clients", "Tasks"),
+    "report.starts_result": ("StartsResult", "plot_history"),
     "data": ("load_dataset",),
     "learning": ("ServerData",),
     "federation": ("of_flower",),
     "clients": ("query_reply",),
+    "plugins": ("register",),
+    "errors": ("SettingsError", "RunFailedError"),
     "strategies": (
         *("CoPreFL", "CoPreFLStd", "HybridCoPreFL", "Cyclic", "Schedule", "ServerRefined"),
         *("Centralised", "CentralisedHybrid", "FedAdam", "FedAvg", "FedAvgM", "FedDyn", "FedMeta"),
@@ -50,15 +52,15 @@ FOUND = {
         *("QFFL", "SCAFFOLD", "Solo", "RoundStrategy"),
     ),
 }
-"""By room, the names that the package has besides `register`."""
+"""By module, the public names of the package."""
 
 
-def __getattr__(name: str) -> Any:
-    for room, names in FOUND.items():
+def __getattr__(name: str) -> _typing.Any:
+    for module, names in _NAMES.items():
         if name in names:
-            return getattr(importlib.import_module(f"{__name__}.{room}"), name)
+            return getattr(_importlib.import_module(f"{__name__}.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *(name for names in FOUND.values() for name in names)])
+    return sorted(["__version__", *(name for names in _NAMES.values() for name in names)])

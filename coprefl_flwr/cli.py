@@ -23,6 +23,7 @@ from typing import Any
 from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
 
 INTERRUPTED = 130
+REPORT_HELP = "the folder of a recipe, of a run of `flwr run`, or of `result.report()`"
 WORKERS_HELP = (
     "processes of one thread each, on Ray or, of 1, this one (default: COPREFL_WORKERS, or one per "
     "GPU, or per core; then little work is done in this one too); RAY_ADDRESS names a cluster"
@@ -72,7 +73,11 @@ def parser() -> argparse.ArgumentParser:
     new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
     new.set_defaults(command="new")
     report = commands.add_parser("report", help="write tables, figures and a page from results")
-    report.add_argument("out", type=Path, help="a recipe's folder")
+    report.add_argument(
+        "out",
+        type=Path,
+        help="the folder of a recipe, of a run of `flwr run`, or of `result.report()`",
+    )
     report.set_defaults(command="report")
     listed = commands.add_parser("list", help="what there is")
     listed.add_argument(

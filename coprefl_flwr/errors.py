@@ -130,6 +130,19 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     return f"unknown {what} '{short(name, 200)}': {hint}"
 
 
+def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsError:
+    """Return the error for an argument of a wrong type, such as a class instead of an object.
+
+    It says what the argument `name` is, what is `needed` (such as "a network"), and an `example`.
+    """
+    what = f"an object of type {type(value).__name__}"
+    if isinstance(value, type):
+        what = f"the class {value.__name__}"
+    elif value is None or isinstance(value, str | int | float):
+        what = short(repr(value))
+    return SettingsError(f"{name}: got {what}; pass {needed}, as in {example}")
+
+
 def os_error_line(error: OSError) -> str:
     """Return what the operating system refused, and for which file."""
     # Of two it is the second: the first is what was to be renamed, which nobody knows of.

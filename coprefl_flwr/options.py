@@ -216,6 +216,18 @@ def _option(owner: type[Any], name: str, made: "dataclasses.Field[Any]") -> Opti
     return Option(**{**made.metadata, "key": key}, name=name, default=made.default, kinds=kinds)
 
 
+def checked_options(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
+    """Return keyword arguments by their Python names, each checked as it is declared in `known`.
+
+    Raises a SettingsError, which names the argument, for an unknown one or a wrong value.
+    """
+    by_name = {one.name: one for one in known.values()}
+    for name in given:
+        if name not in by_name:
+            raise SettingsError(unknown("option", name, by_name))
+    return {name: by_name[name].checked(value, name) for name, value in given.items()}
+
+
 def check_declared(owner: Any) -> None:
     """Raise a SettingsError if an option of an instance is out of its limits.
 

@@ -29,7 +29,7 @@ SMALL_PERSONAL = {"rounds": "2", "figures": "[]", "seeds": "[0]"}
 def commands(page: Path) -> list[list[str]]:
     """Return the `coprefl` commands of a page's blocks, in their order."""
     found, inside = [], False
-    for line in page.read_text().splitlines():
+    for line in page.read_text().replace("\\\n", "").splitlines():
         if line.startswith("```"):
             inside = line == "```sh"
         elif inside and line.startswith("coprefl "):

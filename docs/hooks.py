@@ -1,8 +1,9 @@
-"""What MkDocs does besides for this site: formulas, drawings, and the repository's files as pages.
+"""Extends MkDocs for this site: formulas, drawings, search words, and pages that show source files.
 
-A link of a page to a file of the repository, such as ../examples/ten_lines.py, becomes one to a
-page of the site that shows the file, so that the site needs neither network nor repository.
-Formulas are MathML, which browsers draw without a script.
+A link from a page to a file of the repository, such as ../examples/ten_lines.py, becomes a link to
+a page of the site that shows this file, so that the site needs neither network nor repository.
+Formulas are MathML, which browsers draw without a script. `extra` in mkdocs.yml lists, for each
+page, how much its search results count and which further words lead to it.
 """
 
 import posixpath
@@ -15,6 +16,7 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 from pymdownx.superfences import SuperFencesException
 
@@ -28,6 +30,8 @@ FENCE = re.compile(r"^( *)(```+).*?^\1\2$", re.S | re.M)
 MATH = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".diff": "diff"}
 KEPT = (".md", ".png", ".svg")
+BOOST, WORDS = "search_boost", "other_words"
+"""The two search settings in mkdocs.yml under `extra`, each a mapping by page."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -54,12 +58,40 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Refuse search settings of pages that do not exist."""
+    for setting in (BOOST, WORDS):
+        for name in config.extra[setting]:
+            if not files.get_file_from_path(name):
+                raise PluginError(f"mkdocs.yml: extra: {setting}: there is no page {name}")
+    return nav
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: Any) -> str:
-    """Let links out of docs/ lead to the pages that show the files."""
+    """Point links that leave docs/ to the pages that show the files; apply the search settings."""
     here = page.file.src_uri
     if here.startswith(f"{SHOWN}/"):
         return markdown
+    if here in config.extra[BOOST]:
+        page.meta["search"] = {"boost": config.extra[BOOST][here]}
+    if here in config.extra[WORDS]:
+        markdown = _with_words(markdown, config.extra[WORDS][here])
     return _linked(markdown, Path(config.docs_dir) / here, here)
+
+
+def _with_words(text: str, words: str) -> str:
+    """Return a page with a line of further search words above its first heading of the second rank.
+
+    There it belongs to the whole page, which the search then finds at its top.
+    """
+    line = f"Related terms: {words}.\n{{ .words }}\n"
+    at = 0
+    for part, prose in _prose(text):
+        if prose and (heading := re.search(r"^## ", part, re.M)):
+            at += heading.start()
+            break
+        at += len(part)
+    return f"{text[:at].rstrip()}\n\n{line}\n{text[at:]}"
 
 
 def on_page_content(html: str, **_: Any) -> str:

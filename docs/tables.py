@@ -14,10 +14,8 @@ from pathlib import Path
 
 from coprefl_flwr.cli import parser
 from coprefl_flwr.clients import StatefulClient
-from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.robust import AGGREGATION
-from coprefl_flwr.federation.validation import Bounds
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import (
     HEAD,
@@ -32,6 +30,7 @@ from coprefl_flwr.options import Option, Value, declared
 from coprefl_flwr.report.columns import COLUMNS
 from coprefl_flwr.strategies import ServerRefined
 from coprefl_flwr.studies.settings import GROUPS, Settings
+from docs import interface
 
 ROOT = Path(__file__).parent.parent
 PAGES = ROOT / "docs"
@@ -40,8 +39,22 @@ PART = re.compile(
 )
 FRAME = "frame of "
 
-KINDS = {PRETRAINING: "a pre-training", TASK: "the algorithm of a task"}
-KINDS |= {PERSONALISED: "a personalised method", HEAD: "the head of a task"}
+SUBJECTS = {
+    "study": "Study and output",
+    "seed": "Seed, failures and checkpoints",
+    "dataset": "Dataset, classes and domains",
+    "clients": "Clients and their samples",
+    "model": "Network",
+    "local-steps": "Local training",
+    "rounds": "Rounds and participants",
+    "tasks": "Downstream tasks",
+    "task-clients": "Clients and training of the tasks",
+    "personal-datasets": "Personalised studies",
+}
+"""By the first of some settings in a row: the heading above them."""
+
+KINDS = {PRETRAINING: "pre-training", TASK: "training of tasks"}
+KINDS |= {PERSONALISED: "personalised studies", HEAD: "last layer of tasks"}
 
 PARTICIPANTS, CLIENTS, SAMPLES, AT_SERVER = 20, 100, 200, 1000
 TRAINING = LocalTraining(local_steps=5, batch_size=32, learning_rate=0.05)
@@ -61,10 +74,13 @@ ONLY_SUMS = {"ncm", "qffl", "ridge", "solo"}
 
 PERSONALISED_STUDIES = {
     "fedavg": ("the whole model", "the global model"),
-    "fedpcl": ("prototypes: up one's own, down all", "its head, its own prototypes"),
-    "fedproto": ("prototypes: up one's own, down the global", "its model, the global prototypes"),
-    "fedrep": ("all but the last layer", "that under its own last layer"),
-    "per-fedavg": ("the whole model", "the global model after a step on its own samples"),
+    "fedpcl": ("prototypes: each client sends its own and gets all", "its head and prototypes"),
+    "fedproto": (
+        "prototypes: each client sends its own and gets the global ones",
+        "its model and the global prototypes",
+    ),
+    "fedrep": ("all except the last layer", "the shared layers and its own last layer"),
+    "per-fedavg": ("the whole model", "the global model after one step on its samples"),
     "pfedme": ("the whole model", "its own model theta"),
     "solo": ("nothing", "its own model"),
 }
@@ -73,7 +89,7 @@ PERSONALISED_STUDIES = {
 
 def methods_table() -> str:
     """Return the methods of starting models and tasks, without refined forms called so."""
-    lines = _heads("`method`", "its own settings", "scenario", "in tasks", "only sums")
+    lines = _heads("`method`", "options and defaults", "scenario", "for tasks", "only sums")
     for name, method in METHODS.items():
         if not {PRETRAINING, TASK} & set(method.roles) or name.endswith("-refined"):
             continue
@@ -86,7 +102,9 @@ def methods_table() -> str:
 
 def personal_table() -> str:
     """Return the methods of personalised studies."""
-    lines = _heads("`method`", "its own settings", "what travels", "evaluated with", "only sums")
+    lines = _heads(
+        "`method`", "options and defaults", "sent in a round", "tested with", "only sums"
+    )
     for name, method in METHODS.items():
         if PERSONALISED in method.roles:
             own = _own(method, PERSONALISED)
@@ -133,26 +151,40 @@ def _own(method: Algorithm, role: str) -> str:
     return ", ".join(shown) or "none"
 
 
-def settings_table() -> str:
-    """Return the settings of a study, in their order."""
-    lines = _heads("key", "default", "limits", "meaning")
-    for group in GROUPS:
-        lines += [_line(key, one) for key, one in declared(group).items()]
-    return "\n".join(lines) + "\n"
+def settings_tables() -> str:
+    """Return the settings of a study in their order: a heading and a table for each subject."""
+    keys = {key: one for group in GROUPS for key, one in declared(group).items()}
+    unknown = SUBJECTS.keys() - keys.keys()
+    if unknown:
+        raise KeyError(f"no settings: {', '.join(sorted(unknown))}")
+    parts, lines = [], list[str]()
+    for key, one in keys.items():
+        if key in SUBJECTS:
+            lines = _heads("key", "default", "limits", "meaning")
+            parts.append((SUBJECTS[key], lines))
+        lines.append(_line(f"[`{key}`](#{key}){{ #{key} }}", one))
+    return "\n".join(f"## {title}\n\n{_options(lines)}" for title, lines in parts)
+
+
+def _options(lines: list[str], kind: str = "options") -> str:
+    """Return a table of options, whose rows become cards on a narrow screen."""
+    table = "\n".join(lines)
+    return f'<div class="{kind}" markdown>\n\n{table}\n\n</div>\n'
 
 
 def _line(key: str, one: Option) -> str:
-    """Return the line of an option."""
+    """Return the line of an option, whose name is given in Markdown."""
     unit = f" ({one.unit})" if one.unit else ""
     default = f"`{_text(one.default)}`" if one.default not in (None, "") else "not set"
     meaning = one.meaning.replace("|", "\\|")
-    return f"| `{key}` | {default}{unit} | {one.limits} | {meaning} |"
+    return f"| {key} | {default}{unit} | {one.limits} | {meaning} |"
 
 
 def options_table() -> str:
     """Return the methods' own options, one line for each meaning that a key has."""
-    lines = _heads("key", "of", "limits", "meaning")
+    lines = _heads("key", "method", "limits", "meaning")
     methods = [one for one in METHODS.values() if HEAD not in one.roles]
+    averaging = {name.replace("_", "-") for name in AGGREGATION}
     # With those that have no short form, as it is a setting of another meaning.
     for key in dict.fromkeys(key for method in methods for key in method.options):
         found: dict[tuple[str, str], list[str]] = {}
@@ -164,25 +196,9 @@ def options_table() -> str:
         if not found and refined:
             found[(refined.limits, refined.meaning)] = ["the refined methods"]
         for (limits, meaning), names in found.items():
-            lines.append(f"| `{key}` | {', '.join(names)} | {limits} | {meaning} |")
-    return "\n".join(lines) + "\n"
-
-
-def of_every_strategy() -> str:
-    """Return the options that every strategy has, as arguments in Python."""
-    return _arguments(RoundStrategy)
-
-
-def bounds_table() -> str:
-    """Return the bounds of a strategy, as arguments in Python."""
-    return _arguments(Bounds)
-
-
-def _arguments(owner: type) -> str:
-    """Return the declared options of a class by their names in Python."""
-    lines = _heads("argument", "default", "limits", "meaning")
-    lines += [_line(one.name, one) for one in declared(owner).values()]
-    return "\n".join(lines) + "\n"
+            of = "all methods that average" if key in averaging else ", ".join(names)
+            lines.append(f"| `{key}` | {of} | {limits} | {meaning} |")
+    return _options(lines, "options by-method")
 
 
 def columns_table() -> str:
@@ -225,17 +241,17 @@ def frame(name: str) -> str:
     """Return what a method's page says by the code: what it is, its options, how to run it."""
     method = METHODS[name]
     strategy, client = method.strategy_class, method.client_class
-    roles = " or ".join(KINDS[role] for role in method.roles)
+    roles = "; ".join(KINDS[role] for role in method.roles)
     test = "tests/" + TESTED_IN.get(name, f"strategies/test_{_module(strategy)}.py")
     lines = _heads(f"`{name}`", "")
     lines += [
-        f"| can be | {roles} |",
-        f"| strategy | [`{strategy.__name__}`]({_source(strategy)}) |",
-        f"| client | {_client(client) if strategy.actions else 'none is asked'} |",
-        f"| exchanges a round | {_exchanges(method)} |",
+        f"| used for | {roles} |",
+        f"| strategy | {_strategy(strategy)} |",
+        f"| client | {_client(client) if strategy.actions else 'none'} |",
+        f"| exchanges in a round | {_exchanges(method)} |",
         f"| the server needs | {_needs(method)} |",
         *([f"| cost of a round | {_cost(method)} |"] if HEAD not in method.roles else []),
-        f"| tested by hand in | [{test}](../../{test}) |",
+        f"| tests of the formulas | [{test}](../../{test}) |",
     ]
     role = method.roles[0]
     return "\n".join(lines) + "\n\n" + _options_of(method, role) + "\n" + _command(name, role)
@@ -250,15 +266,25 @@ def _source(one: type) -> str:
     return "../../" + str(Path(inspect.getfile(one)).relative_to(ROOT))
 
 
+def _strategy(strategy: type) -> str:
+    """Return a link to a strategy's arguments, and one to its file."""
+    name = strategy.__name__
+    for page in sorted((PAGES / "reference" / "api").glob("*.md")):
+        if found := re.search(rf"^::: (coprefl_flwr\.(?:\w+\.)?{name})$", page.read_text(), re.M):
+            arguments = f"[`{name}`](../reference/api/{page.name}#{found[1]})"
+            return f"{arguments} ([source]({_source(strategy)}))"
+    raise KeyError(f"no page of the Python reference describes {name}")
+
+
 def _client(client: type) -> str:
-    keeps = "; keeps a state from round to round" if issubclass(client, StatefulClient) else ""
+    keeps = "; stores a state between rounds" if issubclass(client, StatefulClient) else ""
     return f"[`{client.__name__}`]({_source(client)}){keeps}"
 
 
 def _exchanges(method: Algorithm) -> str:
     actions = ", then ".join(f"`{one}`" for one in method.strategy_class.actions)
     if method.strategy_class.name == "cyclic":
-        return "`train`, one after the other: as many as clients, fewer where a node hosts several"
+        return "`train`, one client after another; a node that hosts several gets one message"
     return actions or "none"
 
 
@@ -266,22 +292,20 @@ def _needs(method: Algorithm) -> str:
     """Return what the server must have and see."""
     sums = "sums of clients' arrays" if _sums(method) else "each client's own arrays"
     if not method.strategy_class.actions:
-        sums = "all the data"
+        sums = "all data"
     elif method.strategy_class.name == "cyclic":
         sums = "the model that each client, or node, passes on"
-    return f"{sums}, and data of its own" if method.uses_server_data else sums
+    return f"{sums}, and its own data" if method.uses_server_data else sums
 
 
 def _cost(method: Algorithm) -> str:
     """Return what a round costs, and FedAvg's."""
     budget = _budget(method)
     step = next(budget.step_sizes(TRAINING))
-    size = (
-        "no step size that can be compared" if math.isnan(step) else f"{step:.3g} summed step size"
-    )
+    size = "no comparable step size" if math.isnan(step) else f"{step:.3g} summed step size"
     if not budget.travel and not budget.at_server:
-        size = "no step of weights that are everybody's"
-    return f"{size}, {budget.gradients:,.0f} gradients ([of what](index.md#what-a-round-costs))"
+        size = "no steps of shared weights"
+    return f"{size}, {budget.gradients:,.0f} gradients ([explanation](index.md#what-a-round-costs))"
 
 
 @dataclass(frozen=True)
@@ -315,15 +339,15 @@ def _options_of(method: Algorithm, role: str) -> str:
     lines = _heads("option", "default", "limits", "meaning")
     for key, one in method.options.items():
         if one.name not in AGGREGATION:
-            lines.append(_line(key, one))
+            lines.append(_line(f"`{key}`", one))
     named = declared(Settings)
     for key, default in method.strategy_class.training_defaults.items():
         lines.append(f"| `{key}` | `{default}` | {named[key].limits} | {named[key].meaning} |")
     if len(lines) == 2:
-        return "It has no options of its own.\n"
+        return "This method has no options.\n"
     other = [key for key in method.options if defaults.get(key) != method.options[key].default]
     also = ", ".join(f"`{key}` is {defaults[key]}" for key in other if key in defaults)
-    return "\n".join(lines) + "\n" + (f"\nBy default {also} here.\n" if also else "")
+    return _options(lines) + (f"\nBy default {also} here.\n" if also else "")
 
 
 def _command(name: str, role: str) -> str:
@@ -331,7 +355,7 @@ def _command(name: str, role: str) -> str:
     if role == PERSONALISED:
         rows = ", ".join(dict.fromkeys(["fedavg", name, "fedpcl"]))  # The recipe's reference.
         recipe = "examples/recipes/fedpcl-table-2.yaml --scale small"
-        return f'```sh\ncoprefl run {recipe} --set "methods=[{rows}]"\n```\n'
+        return f'```sh\ncoprefl run {recipe} \\\n    --set "methods=[{rows}]"\n```\n'
     if role == HEAD:
         return (
             f'```sh\ncoprefl new first\ncoprefl run first.yaml --set "head=[fresh, {name}]"\n```\n'
@@ -359,13 +383,16 @@ def _text(value: Value | None) -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "methods": methods_table,
     "personalised methods": personal_table,
-    "settings": settings_table,
+    "settings": settings_tables,
     "options": options_table,
-    "options of every strategy": of_every_strategy,
-    "bounds": bounds_table,
+    "arguments of every strategy": interface.of_every_strategy,
     "columns": columns_table,
     "commands": commands,
 }
+
+
+PREFIXES = {FRAME: frame, **interface.PREFIXES}
+"""By the beginning of a part's name: the function that writes the part for the rest of it."""
 
 
 def parts(text: str) -> list[str]:
@@ -378,7 +405,12 @@ def page(text: str) -> str:
 
     def made(found: re.Match[str]) -> str:
         name = found["name"]
-        table = frame(name.removeprefix(FRAME)) if name.startswith(FRAME) else TABLES[name]()
+        for prefix, write in PREFIXES.items():
+            if name.startswith(prefix) and name not in TABLES:
+                table = write(name.removeprefix(prefix))
+                break
+        else:
+            table = TABLES[name]()
         return f"<!-- {name}, by `make tables` -->\n\n{table}\n<!-- end of {name} -->\n"
 
     return PART.sub(made, text)

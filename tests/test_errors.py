@@ -2,7 +2,7 @@
 
 import pytest
 
-from coprefl_flwr.errors import LONGEST, cut, one_line
+from coprefl_flwr.errors import LONGEST, cut, one_line, wrong_type
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,19 @@ def test_one_line():
     assert one_line(ValueError("a\n  b")) == "a b"
     assert one_line(KeyError("w")) == "KeyError: 'w'"
     assert one_line(ValueError()) == "ValueError: "
+
+
+@pytest.mark.parametrize(
+    ("value", "got"),
+    [
+        (int, "the class int"),
+        ([1], "an object of type list"),
+        ("x", "'x'"),
+        (2, "2"),
+        (None, "None"),
+        ("y" * 500, f"'{'y' * 56}..."),
+    ],
+)
+def test_the_error_for_a_wrong_type_names_what_was_passed_and_an_example(value, got):
+    line = str(wrong_type("starts", value, "a mapping", "{'a': 1}"))
+    assert line == f"starts: got {got}; pass a mapping, as in {{'a': 1}}"

@@ -8,7 +8,7 @@ import pytest
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.learning.noise import Noise
-from coprefl_flwr.options import declared, schema
+from coprefl_flwr.options import checked_options, declared, schema
 from coprefl_flwr.strategies import (
     MOON,
     QFFL,
@@ -105,3 +105,15 @@ def test_a_value_of_numpy_is_a_number_and_a_truth_value_is_none():
         steps.checked(True, "n")
     rate = declared(LocalTraining)["learning-rate"]
     assert type(rate.checked(np.float32(0.5), "n")) is float
+
+
+def test_keyword_arguments_are_checked_under_their_python_names():
+    known = declared(LocalTraining)
+    found = checked_options({"max_steps": 3, "learning_rate": 1}, known)
+    assert found == {"max_steps": 3, "learning_rate": 1.0}
+    for given, said in (
+        ({"max_local_steps": 3}, "unknown option 'max_local_steps': did you mean"),
+        ({"max_steps": 0}, "max_steps = 0: must be at least 1"),
+    ):
+        with pytest.raises(SettingsError, match=said):
+            checked_options(given, known)

@@ -11,7 +11,7 @@ TESTS = Path(__file__).parent
 
 ABOVE = {
     "cli": {"recipes", "studies"},
-    "front": {"studies", "report", "methods"},
+    "api": {"studies", "report", "methods"},
     "recipes": {"server_app", "client_app", "studies", "report", "methods", "testing"},
     "testing": {"studies", "methods", "simulation"},
     "server_app": {"studies"},
@@ -32,7 +32,7 @@ ABOVE = {
 LOWER = {"strategies", "clients", "grids", "federation", "learning", "data", "models"}
 UPPER = (
     "cli",
-    "front",
+    "api",
     "recipes",
     "testing",
     "server_app",

@@ -12,8 +12,7 @@ from torch import nn
 
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.data import Samples
-from coprefl_flwr.data.of_torch import as_samples
+from coprefl_flwr.data import Samples, as_samples
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.device import default_device, placed

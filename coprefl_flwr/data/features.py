@@ -2,7 +2,6 @@
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,41 +10,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coprefl_flwr.data.images import ImageDataset
-from coprefl_flwr.data.samples import Samples, batch_slices
+from coprefl_flwr.data.dataset import ImageDataset, Samples, TensorDataset, batch_slices
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
-from coprefl_flwr.transfer import on_device
 
 Encoder = Callable[[Tensor], Tensor]
 """Features (b, ...) of images from 0 to 1, (b, C, H, W)."""
 Change = Callable[[npt.NDArray[Any]], npt.NDArray[np.float32]]
 """A change of images from 0 to 1 before they are encoded, such as noise."""
-IN_MEMORY = 64 * 2**20
-"""Most bytes of one client's features to keep in memory; larger ones are mapped from their file."""
 ENCODING_BATCH = 64
-
-
-@dataclass(frozen=True, eq=False)
-class FeatureDataset:
-    """A `Dataset` of features, float32 (N, ...), in memory or a mapped file."""
-
-    values: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int64]
-    classes: tuple[str, ...]
-    groups: None = None
-    test: None = None
-    domains: None = None
-    domain_names: tuple[str, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample's features."""
-        return tuple(self.values.shape[1:])
-
-    def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
-        """Return the features of `rows`, float32 (b, ...), on `device`."""
-        return on_device(torch.from_numpy(np.array(self.values[rows])), device)
 
 
 def features_of(
@@ -65,29 +38,29 @@ def features_of(
         process need compute them again; None keeps them in memory only
     change : applied to the images, all at once
     """
-    values = _stored(file) if file is not None and file.is_file() else None
+    values = None if file is None else _stored(file)
     if values is None:
-        values = _computed(samples, encoders, device, change)
+        values = torch.from_numpy(_computed(samples, encoders, device, change))
         if file is not None:
             content = io.BytesIO()
-            np.save(content, values)
+            np.save(content, values.numpy())
             write_atomically(file, content.getvalue())
-            # Mapped where they are large.
-            values = values if (kept := _stored(file)) is None else kept
+            stored = _stored(file)
+            values = values if stored is None else stored
     if len(values) != len(samples):
         raise SettingsError(f"{file} holds features of {len(values)} samples, not {len(samples)}")
-    dataset = FeatureDataset(values, samples.labels, samples.dataset.classes)
+    dataset = TensorDataset(values, labels=samples.labels, classes=samples.dataset.classes)
     return Samples(dataset, np.arange(len(samples)), samples.labels)
 
 
-def _stored(file: Path) -> npt.NDArray[np.float32] | None:
-    """Return features that were kept, None where the file is damaged: they are made again."""
-    large = file.stat().st_size > IN_MEMORY
+def _stored(file: Path) -> Tensor | None:
+    """Return stored features, None without a file or of a damaged one: they are computed again."""
     try:
-        values: npt.NDArray[np.float32] = np.load(file, "r" if large else None, allow_pickle=False)
-    except (ValueError, EOFError, OSError):
+        # Mapped, so that features larger than the memory can be used. torch warns of a mapping that
+        # cannot be written to; "c" would copy the pages that are.
+        return torch.from_numpy(np.load(file, "c", allow_pickle=False))
+    except (ValueError, TypeError, EOFError, OSError):
         return None
-    return values
 
 
 def _images(samples: Samples) -> Tensor:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data.images import ImageDataset
+from coprefl_flwr.data.dataset import ImageDataset, make_dataset
 
 CLASSES = 100
 SAMPLES_PER_CLASS = 120
@@ -65,7 +65,7 @@ def _dataset(
     source: str, drawn: Sequence[npt.NDArray[np.uint8]], classes: int, **columns: Any
 ) -> ImageDataset:
     """Return the images of class 0, 1, ... `classes` - 1, and of class 0 again and so on."""
-    return ImageDataset.of(
+    made = make_dataset(
         source,
         torch.from_numpy(np.concatenate(drawn))[:, None],
         np.repeat(np.arange(len(drawn)) % classes, SAMPLES_PER_CLASS),
@@ -73,6 +73,8 @@ def _dataset(
         test=np.tile(np.arange(SAMPLES_PER_CLASS) >= SAMPLES_PER_CLASS - _TEST_SAMPLES, len(drawn)),
         **columns,
     )
+    assert isinstance(made, ImageDataset)
+    return made
 
 
 def _draw_class(label: int, *hands: str) -> npt.NDArray[np.uint8]:

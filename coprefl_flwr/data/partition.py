@@ -1,36 +1,65 @@
-"""Partitions of samples over clients, by the partitioners of Flower Datasets."""
+"""Partitions of samples over clients: by the partitioners of Flower Datasets, or a function."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import copy
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import plugins, seeds
-from coprefl_flwr.data.partitioners import MAX_DRAWS, NO_GROUPS, by_class, positions
+from coprefl_flwr.data.dataset import ImageDataset, Rows, Samples
 from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.named import parsed, split_options
 
 if TYPE_CHECKING:
     from flwr_datasets.partitioner import Partitioner
 
-SCHEMES = ("iid", "dirichlet", "pathological", "linear", "square", "exponential", "natural")
+Scheme = Union[str, Callable[..., Any], "Partitioner"]
+"""How samples are spread over clients: a text, a function, or a partitioner of flwr-datasets."""
 
-_Positions = npt.NDArray[np.int64]
-# Only these schemes draw the sizes of the clients at random: repeating the others cannot help.
-_RANDOM_SIZES = ("dirichlet", "pathological")
+NATURAL = "natural"
+_ALIASES = {
+    "iid": "IidPartitioner",
+    "dirichlet": "DirichletPartitioner:shuffle=false",
+    # Unlike "random", this mode leaves no class out where there are enough clients.
+    "pathological": (
+        "PathologicalPartitioner:shuffle=false,class_assignment_mode=first-deterministic"
+    ),
+    "linear": "LinearPartitioner",
+    "square": "SquarePartitioner",
+    "exponential": "ExponentialPartitioner",
+}
+SCHEMES = (*_ALIASES, NATURAL)
+
+MAX_DRAWS = 100
+# Only these draw the sizes of the clients at random: repeating the others cannot help.
+_RANDOM_SIZES = ("DirichletPartitioner", "PathologicalPartitioner")
+_OURS = {"num_partitions": "the number of clients", "seed": "the seed of the study"}
+_NO_GROUPS = (
+    "the dataset does not name groups; FEMNIST in LEAF's files, a .txt of what people say, QMNIST, "
+    "an .npz with groups, and hf:NAME:groups=COLUMN do"
+)
+_Key = tuple[str | int, ...]
+_Columns = dict[str, npt.NDArray[Any]]
+"""What a partitioner can partition by, each (n,)."""
 
 
 def partition(
     labels: npt.NDArray[Any],
-    clients: int,
-    scheme: str,
+    clients: int | None,
+    scheme: Scheme,
     *,
-    alpha: float,
-    classes_per_client: int,
-    seed_key: tuple[str | int, ...],
+    alpha: float = 0.5,
+    classes_per_client: int = 2,
+    seed_key: _Key = (),
     min_samples: int = 10,
-    groups: npt.NDArray[np.int64] | None = None,
-) -> list[_Positions]:
+    groups: Rows | None = None,
+) -> list[Rows]:
     """Spread the positions of `labels`, integers (n,), over `clients`.
 
     Raises a SettingsError if a setting is out of range, none of 100 draws gives each client
@@ -38,97 +67,111 @@ def partition(
 
     Parameters
     ----------
+    clients : how many; None where `scheme` is a partitioner, which has a number of its own
     scheme : "iid" (each class spread evenly: its counts differ by at most one between clients),
         "dirichlet" (each class spread by proportions drawn from Dirichlet(`alpha`)),
         "pathological" (`classes_per_client` classes a client), "linear", "square", "exponential"
         (sizes grow with the client's number, classes are random), or "natural" (a client is a
-        group, such as a writer), or a partitioner of flwr-datasets by its class, with arguments as
-        in "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1" (one size is that of all
-        clients; without an own, alpha and the classes per client are these), or the place of a
-        user's own function of (labels, clients, rng), which returns each client's positions
-    seed_key : key of the random numbers
+        group, such as a writer), or
+
+        - a partitioner of flwr-datasets by its class, with arguments as in
+          "InnerDirichletPartitioner:partition_sizes=50,20,30,alpha=0.1" (one size is that of all
+          clients; alpha and the classes per client are by default these)
+        - such a partitioner, which is copied: it has its own seed, and its column is the labels, or
+          the groups for a NaturalIdPartitioner
+        - a user's own function of (labels, clients, rng), or its place, that returns a list of
+          positions for each client
+    seed_key : key of the random numbers; of a partitioner, of the order in which it gets samples
     min_samples : fewest samples of a client; a partition that gives one fewer is drawn again, and
         "natural" leaves out groups with fewer
-    groups : integers (n,), the group of each position, for "natural"
+    groups : integers (n,), the group of each position
 
     Returns
     -------
     One sorted int64 array of positions per client. They are disjoint and together hold every
-    position, with two exceptions: "pathological" with fewer clients than classes leaves out the
-    classes that no client was given; "natural" leaves out groups that are too small and, if there
-    are more than `clients`, those that were not drawn. The clients of "natural" are in the order of
+    position, with these exceptions: "pathological" with fewer clients than classes leaves out the
+    classes that no client has; "natural" leaves out groups that are too small and, if there are
+    more than `clients`, those that were not drawn. The clients of "natural" are in the order of
     their groups' numbers.
     """
     labels, key = np.asarray(labels), (*seed_key, "partition")
-    if scheme not in SCHEMES:
-        if not plugins.is_place("partition", scheme):
-            known = [*SCHEMES, *plugins.brought("partition")]
-            raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
-        if hasattr(plugins.find("partition", scheme), "load_partition"):
-            what = f"partition '{scheme}' of {len(labels)} samples among {clients} clients"
-            columns = {"label": labels} | ({} if groups is None else {"groups": groups})
-            given = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
-            fewest = max(min_samples, 1)
-            return by_class(what, scheme, columns, clients, given=given, key=key, fewest=fewest)
-        found = plugins.find("partition", scheme)
-        return by_function(
-            scheme, found, labels, clients, seed_key=seed_key, min_samples=min_samples
-        )
+    name = scheme if isinstance(scheme, str) else getattr(scheme, "__name__", type(scheme).__name__)
     shape = {
         "dirichlet": f" with alpha {alpha:g}",
         "pathological": f" with {classes_per_client} classes per client",
-    }.get(scheme, "")
-    what = f"partition '{scheme}'{shape} of {len(labels)} samples among {clients} clients"
-    if clients < 1:
+    }.get(name, "")
+    among = "" if clients is None else f" among {clients} clients"
+    what = f"partition '{name}'{shape} of {len(labels)} samples{among}"
+    if clients is not None and clients < 1:
         raise SettingsError(f"{what}: at least 1 is needed")
-    if scheme == "natural":
-        numbers = _large_groups(what, len(labels), groups, clients, min_samples)
-        drawn = seeds.generator(*key, "groups").choice(numbers, clients, replace=False)
-        return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
-    if scheme == "dirichlet" and not 0 < alpha < np.inf:
-        raise SettingsError(f"{what}: alpha must be above 0")
-    classes, fewest = len(np.unique(labels)), max(min_samples, 1)
-    if scheme == "pathological" and not 1 <= classes_per_client <= classes:
-        raise SettingsError(f"{what}: 1 to {classes} are possible, the classes there are")
-    if len(labels) < clients * fewest:
+    if scheme == NATURAL:
+        return _by_groups(what, len(labels), groups, clients or 1, min_samples, key)
+    fewest = max(min_samples, 1)
+    if clients is not None and len(labels) < clients * fewest:
         needed = f"{clients * fewest} samples are needed, {fewest} each"
         raise SettingsError(f"{what}: at least {needed}")
-    draws = MAX_DRAWS if scheme in _RANDOM_SIZES else 1
-    cause: ValueError | None = None
+    found: Any = _found(scheme) if isinstance(scheme, str) else scheme
+    if not hasattr(found, "load_partition"):
+        given = plugins.call(name, found, (labels.copy(), clients, seeds.generator(*key)))
+        return _checked(what, given, len(labels), clients, fewest)
+    columns = {"label": labels} | ({} if groups is None else {"groups": groups})
+    defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
+    make = _maker(what, name, found, columns, clients, defaults)
+    is_class = isinstance(found, type)
+    draws = MAX_DRAWS if is_class and found.__name__ in _RANDOM_SIZES else 1
     for draw in range(draws):
-        order = seeds.generator(*key, draw, "order").permutation(len(labels))
-        if scheme == "iid":
+        key_of_draw = (*key, draw) if is_class else key
+        order = seeds.generator(*key_of_draw, "order").permutation(len(labels))
+        if scheme == "iid" and clients:
             order = _dealt(order, labels, clients)
-        seed = seeds.integer(*key, draw)
         try:
-            partitioner = _partitioner(scheme, clients, alpha, classes_per_client, seed)
-            return positions({"label": labels}, order, partitioner, clients, min_samples)
-        except ValueError as error:
-            # Raised by us, or by the library where a draw cannot be partitioned.
+            partitioner = make(seeds.integer(*key_of_draw))
+            return _positions(partitioner, columns, order, clients, min_samples)
+        except Exception as error:  # The library raises of every kind.
             cause = error
-    other = "a larger alpha" if scheme == "dirichlet" else "another partition"
-    raise SettingsError(
-        f"{what}: no draw out of {draws} left each client {fewest} or more; use fewer clients, a "
-        f"smaller min-samples or {other}"
-    ) from cause
+            if not isinstance(error, ValueError):
+                break
+    line = f"{what}: {one_line(cause)}"
+    if draws > 1 and isinstance(cause, _TooFewError):
+        line += f", and so in each of {draws} draws; use fewer clients, a smaller min-samples or "
+        line += "a larger alpha" if "irichlet" in name else "another partition"
+    raise SettingsError(line) from cause
 
 
-def by_function(
-    place: str,
-    function: Callable[..., Any],
-    labels: npt.NDArray[Any],
-    clients: int,
-    *,
-    seed_key: tuple[str | int, ...],
-    min_samples: int = 10,
-) -> list[_Positions]:
-    """Return what a user's own function of (labels, clients, rng) gives, checked.
+class _TooFewError(ValueError):
+    """A draw left a client with too few samples."""
 
-    `place` is where it was found, or its name. The rest is as in `partition`.
-    """
-    rng, fewest = seeds.generator(*seed_key, "partition"), max(min_samples, 1)
-    given = plugins.call(place, function, (labels.copy(), clients, rng))
-    what = f"partition '{place}' of {len(labels)} samples among {clients} clients"
+
+def _found(scheme: str) -> Any:
+    """Return the class of flwr-datasets, or the user's own function, that a text names."""
+    place = _ALIASES.get(scheme, scheme)
+    if not plugins.is_place("partition", place):
+        known = [*SCHEMES, *plugins.brought("partition")]
+        raise SettingsError(f"{unknown('partition', scheme, known)} (or module:NAME)")
+    return plugins.find("partition", place)
+
+
+def _by_groups(
+    what: str, n: int, groups: Rows | None, clients: int, min_samples: int, key: _Key
+) -> list[Rows]:
+    """Draw as many groups of n samples as there are clients, of those that are large enough."""
+    if groups is None:
+        raise SettingsError(f"{what}: {_NO_GROUPS}")
+    if len(groups) != n:
+        raise SettingsError(f"{what}: there are {len(groups)} groups; one per sample is needed")
+    numbers, sizes = np.unique(groups, return_counts=True)
+    large = numbers[sizes >= min_samples]
+    if len(large) < clients:
+        raise SettingsError(
+            f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
+            "more; use fewer clients or a smaller min-samples"
+        )
+    drawn = seeds.generator(*key, "groups").choice(large, clients, replace=False)
+    return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
+
+
+def _checked(what: str, given: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
+    """Return the positions that a user's own function gave, sorted."""
     try:
         parts = [np.asarray(part) for part in given]
     except Exception as error:  # Whatever the user's own code raises.
@@ -139,36 +182,97 @@ def by_function(
         raise SettingsError(f"{what}: returned {len(parts)} lists of positions, one per client")
     for client, part in enumerate(parts):
         if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
-            raise SettingsError(f"{what}: client {client} must have a list of whole numbers")
-        if len(part) < fewest:
-            raise SettingsError(f"{what}: client {client} has {len(part)}; {fewest} are needed")
-        if part.min() < 0 or part.max() >= len(labels):
-            raise SettingsError(f"{what}: client {client} has positions that do not exist")
+            problem = "must have a list of whole numbers"
+        elif len(part) < fewest:
+            problem = f"has {len(part)}; {fewest} are needed"
+        elif part.min() < 0 or part.max() >= n:
+            problem = "has positions that do not exist"
+        else:
+            continue
+        raise SettingsError(f"{what}: client {client} {problem}")
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
         raise SettingsError(f"{what}: some positions are given twice")
     return [np.sort(part).astype(np.int64) for part in parts]
 
 
-def _large_groups(
-    what: str, n: int, groups: npt.NDArray[np.int64] | None, clients: int, min_samples: int
-) -> _Positions:
-    """Return the numbers of the groups of n samples that are large enough to be a client."""
-    if groups is None:
-        raise SettingsError(f"{what}: {NO_GROUPS}")
-    if len(groups) != n:
-        raise SettingsError(f"{what}: there are {len(groups)} groups; one per sample is needed")
-    numbers, sizes = np.unique(groups, return_counts=True)
-    large: _Positions = numbers[sizes >= min_samples]
-    if len(large) < clients:
-        raise SettingsError(
-            f"{what}: only {len(large)} of {len(numbers)} groups hold {min_samples} samples or "
-            "more; use fewer clients or a smaller min-samples"
-        )
-    return large
+def _maker(
+    what: str, text: str, found: Any, columns: _Columns, clients: int | None, given: dict[str, Any]
+) -> Callable[[int], "Partitioner"]:
+    """Return what makes a partitioner by a seed: of a class, or a copy of one that is ready made.
+
+    `given` are options of a class that `text` may set otherwise.
+    """
+    is_class = isinstance(found, type)
+    kind = found.__name__ if is_class else type(found).__name__
+    if kind.startswith("Vertical"):
+        raise SettingsError(f"{what}: it divides columns; a client here has whole samples")
+    options = {"partition_by": "groups" if "NaturalId" in kind else "label", **given}
+    if is_class:
+        # The library's own search for a large enough partition gives up after ten draws.
+        options |= {"min_partition_size": 0, "num_partitions": clients}
+        options |= _options(what, _ALIASES.get(text, text), found, clients or 1)
+    column = options["partition_by"]
+    if column == "groups" and column not in columns:
+        raise SettingsError(f"{what}: {_NO_GROUPS}")
+    if column not in columns:
+        raise SettingsError(f"{what}: {unknown('column', column, columns)}")
+    if not is_class:
+        columns[str(getattr(found, "_partition_by", "label"))] = columns[column]
+        return lambda _: copy.deepcopy(found)
+    takes = inspect.signature(found).parameters
+    return lambda seed: found(
+        **{key: one for key, one in {**options, "seed": seed}.items() if key in takes}
+    )
 
 
-def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positions:
+def _options(what: str, text: str, kind: Any, clients: int) -> dict[str, Any]:
+    """Return the options behind a class, such as partition_sizes=50,20,30,alpha=0.1."""
+    takes, options = inspect.signature(kind).parameters, dict[str, Any]()
+    _, written = split_options(text)
+    for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
+        key, _, value = piece.partition("=")
+        name = key.replace("-", "_")
+        if name in _OURS:
+            raise SettingsError(f"{what}: {name} is {_OURS[name]}")
+        if name not in takes:
+            allowed = [one for one in takes if one not in _OURS]
+            raise SettingsError(f"{what}: {unknown('option', name, allowed)}")
+        values = [parsed(one) for one in value.split(",")]
+        one_size = name == "partition_sizes" and len(values) == 1
+        options[name] = values * clients if one_size else values if "," in value else values[0]
+    return options
+
+
+def _positions(
+    partitioner: "Partitioner",
+    columns: _Columns,
+    order: Rows,
+    clients: int | None,
+    fewest: int,
+) -> list[Rows]:
+    """Partition the positions in this order; _TooFewError if a client has too few samples."""
+    from datasets import Dataset  # Here: it takes seconds.
+
+    ordered = {name: column[order] for name, column in columns.items()}
+    parts: list[Rows] = []
+    with warnings.catch_warnings():
+        # The library warns of unused classes, which `partition` documents.
+        warnings.simplefilter("ignore")
+        partitioner.dataset = Dataset.from_dict({**ordered, "index": order})
+        made = int(partitioner.num_partitions)
+        if clients not in (None, made):
+            raise SettingsError(f"it makes {made} clients, and clients = {clients}; set {made}")
+        for client in range(made):
+            rows = partitioner.load_partition(client)["index"]
+            parts.append(np.sort(np.array(rows[:], dtype=np.int64)))
+            if len(parts[-1]) < fewest:
+                line = f"client {client} is left with {len(parts[-1])} samples; {fewest} are needed"
+                raise _TooFewError(line)
+    return parts
+
+
+def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:
     """Order the positions so that equal contiguous shards, one per client, are stratified.
 
     Samples are dealt to the clients in turn, class after class: every client gets the same number
@@ -178,22 +282,76 @@ def _dealt(order: _Positions, labels: npt.NDArray[Any], clients: int) -> _Positi
     return np.concatenate([by_class[client::clients] for client in range(clients)])
 
 
-def _partitioner(
-    scheme: str, clients: int, alpha: float, classes_per_client: int, seed: int
-) -> "Partitioner":
-    # Imported here: it takes seconds, which only programs that partition should wait for.
-    from flwr_datasets import partitioner as library
+# ---- samples of several sources ------------------------------------------------------------------
 
-    by_class = {"partition_by": "label", "shuffle": False, "seed": seed}
-    options: dict[str, dict[str, Any]] = {
-        # The library's own search for a large enough partition gives up after ten draws.
-        "dirichlet": {**by_class, "alpha": float(alpha), "min_partition_size": 0},
-        "pathological": {
-            **by_class,
-            "num_classes_per_partition": classes_per_client,
-            # Unlike "random", it leaves no class out where there are enough clients.
-            "class_assignment_mode": "first-deterministic",
-        },
-    }
-    kind: type[Partitioner] = getattr(library, f"{scheme.capitalize()}Partitioner")
-    return kind(num_partitions=clients, **options.get(scheme, {}))
+
+@dataclass(frozen=True, eq=False)
+class Domain:
+    """Samples from one source, a dataset of images."""
+
+    name: str
+    samples: Samples
+
+    @property
+    def images(self) -> ImageDataset:
+        """The dataset that they are samples of."""
+        return cast(ImageDataset, self.samples.dataset)
+
+
+def dirichlet_counts(
+    domains: Sequence[Domain], even: Rows, key: _Key, *, alpha: float, min_samples: int
+) -> Rows:
+    """Return how many samples of each class a client trains on, (clients, classes), by Dirichlet.
+
+    As many of each class in all as `even`, (clients, classes), has; drawn again where a source has
+    fewer samples of a class than its clients need (Office-10). Client i has source i modulo their
+    number.
+    """
+    classes = even.shape[1]
+    pool = np.repeat(np.arange(classes), even.sum(axis=0))
+    held = np.stack([np.bincount(one.samples.labels, minlength=classes) for one in domains])
+    for draw in range(MAX_DRAWS):
+        seed_key = (*key, "again", draw) if draw else key
+        parts = partition(
+            pool, len(even), "dirichlet", alpha=alpha, seed_key=seed_key, min_samples=min_samples
+        )
+        counts = np.stack([np.bincount(pool[part], minlength=classes) for part in parts])
+        wanted = [counts[number :: len(domains)].sum(axis=0) for number in range(len(domains))]
+        if (held >= np.stack(wanted)).all():
+            break
+    return counts
+
+
+def deal(
+    domains: Sequence[Domain], counts: Rows, ratio: float, key: _Key
+) -> list[tuple[Samples, Samples]]:
+    """Return each client's (training samples, test samples); no sample goes to two.
+
+    Clients train on `counts`, (clients, classes), and are tested on `ratio` times as many of each
+    class, or fewer, in proportion, where their source has not as many.
+    """
+    parts: list[list[list[Rows]]] = [[[], []] for _ in counts]
+    for number, domain in enumerate(domains):
+        clients = range(number, len(counts), len(domains))
+        for label, wanted in enumerate(counts[number :: len(domains)].T):
+            of_class = np.flatnonzero(domain.samples.labels == label)
+            order = seeds.generator(*key, number, label).permutation(of_class)
+            if wanted.sum() > len(order):
+                raise SettingsError(
+                    f"{domain.name} has {len(order)} samples of class {label}, its clients are to "
+                    f"train on {wanted.sum()}: use fewer clients or a smaller train-per-class",
+                    "train-per-class",
+                    "personal-clients",
+                    "personal-datasets",
+                )
+            left = (len(order) - wanted.sum()) / max(wanted.sum(), 1)
+            tested = np.floor(wanted * min(ratio, left) + 1e-9).astype(np.int64)
+            cuts = np.split(order, np.cumsum(np.concatenate([wanted, tested])))
+            for position, client in enumerate(clients):
+                for which in (0, 1):
+                    parts[client][which].append(cuts[position + which * len(clients)])
+    samples = [domains[client % len(domains)].samples for client in range(len(counts))]
+    return [
+        (one.take(np.sort(np.concatenate(train))), one.take(np.sort(np.concatenate(test))))
+        for one, (train, test) in zip(samples, parts, strict=True)
+    ]

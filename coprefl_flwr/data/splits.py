@@ -1,20 +1,271 @@
-"""Which classes and domains each phase uses, and random splits of samples into two parts."""
+"""The data of a pre-training and of its tasks: the classes, domains and samples of each."""
 
+import functools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples
+from coprefl_flwr.data.partition import SCHEMES
+from coprefl_flwr.data.sources import load_dataset
+from coprefl_flwr.data.text import TextDataset
+from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.options import COUNT, NUMBERS, WORDS, check_declared, option
 
-_Positions = npt.NDArray[np.int64]
 _Key = tuple[str | int, ...]
 _LIST = "a list such as list:3,7,80-99"
 _FORMS = f"a count such as 20, or {_LIST}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """The data of the pre-training, and which of it the tasks have."""
+
+    dataset: str = option(
+        "glyphs",
+        "`glyphs` (embedded), `glyphs:domains` (7 of them in 4 styles), a torchvision name, "
+        "`CIFAR100:coarse`, an .npz file (`FILE:NAME` for its labels NAME), a folder of images (by "
+        "class, or by domain and class), of Tiny-ImageNet or of LEAF's FEMNIST, a .txt of "
+        "speeches (windows 10 characters apart; `FILE:1`: as many as there are), `hf:NAME` or "
+        "`hf:FOLDER` of Hugging Face (`hf:cifar100:label=fine_label,image=img`), or module:NAME",
+    )
+    data_dir: str = option("", "where torchvision datasets are, or are downloaded to")
+    samples_per_class: int = option(
+        0, "most samples of a class of `dataset` that are used, drawn by seed; 0: all", minimum=0
+    )
+    relabel: bool = option(
+        False,
+        "number the labels of the datasets 0, 1, 2, ... in their order, without the classes that "
+        "have no sample; false: labels with gaps are refused",
+    )
+    image_size: int = option(
+        0,
+        "side of the images, resized once as they are loaded (shorter side, then the middle); "
+        "0: as they are, which folders of images of several sizes do not allow",
+        unit="pixels",
+        minimum=0,
+    )
+    task_dataset: str = option(
+        "",
+        "dataset of the downstream tasks, images of bytes normalised as the pre-training's; not "
+        "set: the same; grey images become colour where the other's are",
+    )
+    downstream_classes: str = option(
+        "20",
+        "classes of the downstream tasks: how many, drawn by seed, or `list:80-99`",
+        takes=(COUNT, NUMBERS),
+    )
+    pretraining_classes: str = option(
+        "", "classes of the pre-training; not set: all the others", takes=(COUNT, NUMBERS)
+    )
+    downstream_domains: str = option(
+        "",
+        "domains of the downstream tasks, such as `sketch`, or `list:3`; not set: all",
+        takes=(NUMBERS, WORDS),
+    )
+    pretraining_domains: str = option(
+        "",
+        "domains of the pre-training, such as `photo cartoon`, or `list:0-2`; not set: all. Pixels "
+        "are normalised by these alone",
+        takes=(NUMBERS, WORDS),
+    )
+    allow_class_overlap: bool = option(
+        False,
+        "let the two lists of classes overlap, as they always may where the phases share no domain "
+        "or no dataset; tasks then also test on samples that the pre-training saw, unless "
+        "task-reserve keeps some from it",
+    )
+    task_reserve: float = option(
+        0.0,
+        "part of the samples of each class of both phases that the tasks alone have, the "
+        "pre-training the rest; 0: the tasks have all, the pre-training too",
+        minimum=0,
+        maximum=0.9,
+    )
+    clients: int = option(100, "clients of the pre-training, |M|", minimum=1)
+    partition: str = option(
+        "dirichlet",
+        "how samples are spread over the clients; `natural`: one writer or speaker each; or a "
+        "partitioner of flwr-datasets by its class, as "
+        "`InnerDirichletPartitioner:partition_sizes=50,alpha=0.1`",
+        choices=SCHEMES,
+        own="partition",
+    )
+    alpha: float = option(0.5, "concentration of the Dirichlet partition", above=0)
+    classes_per_client: int = option(2, "classes a client has, `pathological` only", minimum=1)
+    min_samples: int = option(10, "fewest samples a client may hold", unit="samples", minimum=2)
+    server_reserve: float = option(
+        0.05,
+        "part of the pre-training samples that no client holds; 0 gives all to the clients",
+        minimum=0,
+        maximum=0.9,
+    )
+    server_share: float | None = option(
+        None,
+        "part of the pre-training samples that the server uses; not set: all of the reserve",
+        minimum=0,
+        maximum=0.9,
+    )
+    test_every: int = option(
+        0,
+        "rounds between tests of the pre-trained model on the dataset's own test part, which no "
+        "client holds then, in float32 whatever `precision` is; 0: no test, and the clients hold "
+        "all",
+        unit="rounds",
+        minimum=0,
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value, then what must hold between them."""
+        check_declared(self)
+        if self.server_share is not None and self.server_share > self.server_reserve:
+            raise SettingsError(
+                f"server-share = {self.server_share}: must be at most server-reserve = "
+                f"{self.server_reserve}, the samples that no client holds",
+                "server-share",
+            )
+
+    @property
+    def has_task_dataset(self) -> bool:
+        """Whether the tasks have a dataset of their own."""
+        return self.task_dataset not in ("", self.dataset)
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """The datasets of both phases, and their division into classes and domains, drawn by `seed`."""
+
+    settings: DataSettings
+    seed: int
+
+    @functools.cached_property
+    def loaded(self) -> tuple[Dataset, Dataset]:
+        """The datasets of the pre-training and of the tasks, of one shape."""
+        chosen = self.settings
+        with concerning("dataset"):
+            source = load_dataset(
+                chosen.dataset,
+                chosen.data_dir,
+                image_size=chosen.image_size,
+                samples_per_class=chosen.samples_per_class,
+                seed=self.seed,
+                relabel=chosen.relabel,
+            )
+        names = source.domain_names
+        domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
+        if isinstance(source, ImageDataset) and len(domains) < len(names):
+            # A held-out domain must not be known by its brightness.
+            rows = rows_of(source, range(len(source.classes)), domains)
+            source = source.measured_on(rows)
+        if not chosen.has_task_dataset:
+            return source, source
+        with concerning("task-dataset"):
+            other = load_dataset(
+                chosen.task_dataset,
+                chosen.data_dir,
+                image_size=chosen.image_size,
+                relabel=chosen.relabel,
+            )
+            return self._alike(source, other)
+
+    def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:
+        """Return two datasets with as many channels, the second normalised as the first.
+
+        The starting model's first layer was trained on inputs that were normalised so.
+        """
+        if isinstance(source, ImageDataset) and isinstance(other, ImageDataset):
+            if {source.shape[0], other.shape[0]} == {1, 3}:
+                source, other = source.in_colour(), other.in_colour()
+            other = other.normalised_as(source) if source.shape == other.shape else other
+        kinds = []
+        for one in (other, source):
+            values = getattr(one, "values", getattr(one, "images", one.labels))
+            kinds.append(f"{'x'.join(map(str, one.shape))} of {values.dtype}")
+        alike = type(source) is type(other) and kinds[0] == kinds[1]
+        if alike and not isinstance(source, TextDataset):
+            return source, other
+        raise SettingsError(
+            f"task-dataset = '{self.settings.task_dataset}' and dataset = "
+            f"'{self.settings.dataset}': inputs are {kinds[0]} and {kinds[1]}; both must be images "
+            "of bytes of one shape (channels, height, width: set image-size), or tensors of one "
+            "shape and dtype; texts have no tasks"
+        )
+
+    @functools.cached_property
+    def classes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The classes of both phases, ascending: numbers of each phase's own dataset.
+
+        They may be the same where datasets or domains differ.
+        """
+        chosen, key = self.settings, (self.seed, "class-split")
+        if chosen.has_task_dataset:
+            first, second = (len(source.classes) for source in self.loaded)
+            texts = chosen.pretraining_classes, chosen.downstream_classes
+            return (
+                choose_classes("pretraining-classes", texts[0], first, seed_key=key),
+                choose_classes("downstream-classes", texts[1], second, seed_key=key),
+            )
+        disjoint = bool(self.domains[0]) and not set(self.domains[0]) & set(self.domains[1])
+        return split_classes(
+            len(self.loaded[0].classes),
+            downstream=chosen.downstream_classes,
+            pretraining=chosen.pretraining_classes,
+            allow_overlap=chosen.allow_class_overlap or disjoint,
+            seed_key=key,
+        )
+
+    @functools.cached_property
+    def domains(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The domains of the pre-training and of the tasks; () where a dataset has none."""
+        chosen, (first, second) = self.settings, (source.domain_names for source in self.loaded)
+        return (
+            choose_domains("pretraining-domains", chosen.pretraining_domains, first),
+            choose_domains("downstream-domains", chosen.downstream_domains, second),
+        )
+
+    def samples(self, phase: int, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some classes of a phase (0, 1), labelled by their positions."""
+        source, others = self.loaded[phase], self._divided[1 - phase]
+        rows = rows_of(source, classes, self.domains[phase])
+        if len(others):  # Else this would only sort them.
+            rows = np.setdiff1d(rows, others)
+        return Samples(source, rows, relabel(source.labels[rows], classes))
+
+    @functools.cached_property
+    def _divided(self) -> tuple[Rows, Rows]:
+        """The samples of classes of both phases that only the pre-training, or only a task, has.
+
+        Both are empty where `task-reserve` is 0: then both phases use all samples of such a class.
+        """
+        none = np.empty(0, dtype=np.int64)
+        divided = [(none, none)]
+        domains = tuple(set.intersection(*map(set, self.domains)))
+        if self.settings.task_reserve and not self.settings.has_task_dataset:
+            for number in sorted(set(self.classes[0]) & set(self.classes[1])):
+                rows = rows_of(self.loaded[0], (number,), domains)
+                if len(rows):  # None where the phases have domains of their own.
+                    rng = seeds.generator(self.seed, "task-reserve", number)
+                    reserved, others = split_in_two(len(rows), self.settings.task_reserve, rng)
+                    divided.append((rows[others], rows[reserved]))
+        of_pretraining, of_tasks = map(np.concatenate, zip(*divided, strict=True))
+        return of_pretraining, of_tasks
+
+
+def rows_of(source: Dataset, classes: Sequence[int], domains: Sequence[int]) -> Rows:
+    """Return the positions of all samples of some classes, in some domains if there are any."""
+    chosen = np.isin(source.labels, classes)
+    if source.domains is not None:
+        chosen &= np.isin(source.domains, domains)
+    return np.flatnonzero(chosen)
+
+
+# ---- the texts of classes and domains ------------------------------------------------------------
 
 
 def split_classes(
@@ -23,24 +274,22 @@ def split_classes(
     """Return (pre-training classes, downstream classes), each sorted, out of 0..num_classes-1.
 
     In a text, "20" is that many classes, drawn by `seed_key` from those that the other phase does
-    not use; "list:3,7,80-99" names them; and "", for `pretraining` only, is all that are not
-    downstream. With `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
+    not use; "list:3,7,80-99" names them; and "" is all that the other phase does not use. With
+    `allow_overlap` two lists may share classes, for tasks of seen and unseen ones.
     Raises a SettingsError for text of another form, a class out of range, lists that overlap, or a
     phase without classes.
     """
-    what = "pretraining-classes"
-    everything = range(num_classes)
+    what, everything = "pretraining-classes", set(range(num_classes))
     reserved = _listed(what, pretraining, num_classes, _FORMS) or ()
-    left = sorted(set(everything) - set(reserved))
-    listed = _chosen("downstream-classes", downstream, num_classes, left, seed_key)
-    left = sorted(set(everything) - set(listed))
-    pretrained = tuple(left)
-    if pretraining.strip():
-        pretrained = _chosen(what, pretraining, num_classes, left, seed_key)
-    if not pretrained:
+    second = choose_classes(
+        "downstream-classes", downstream, num_classes, everything - set(reserved), seed_key=seed_key
+    )
+    left = everything - set(second)
+    first = choose_classes(what, pretraining, num_classes, left, seed_key=seed_key)
+    if not first:
         why = f"none are left, as downstream-classes takes all {num_classes}"
         raise _refused(what, pretraining, why)
-    shared = ", ".join(map(str, sorted(set(pretrained) & set(listed))))
+    shared = ", ".join(map(str, sorted(set(first) & set(second))))
     if shared and not allow_overlap:
         line = f"{what} = '{pretraining}' and downstream-classes = '{downstream}' share {shared}"
         raise SettingsError(
@@ -48,16 +297,29 @@ def split_classes(
             what,
             "downstream-classes",
         )
-    return pretrained, listed
+    return first, second
 
 
-def choose_classes(what: str, text: str, num_classes: int, *, seed_key: _Key) -> tuple[int, ...]:
-    """Return classes, sorted, for a dataset that one phase has alone.
+def choose_classes(
+    what: str, text: str, num_classes: int, pool: Iterable[int] | None = None, *, seed_key: _Key
+) -> tuple[int, ...]:
+    """Return classes out of 0..num_classes-1, sorted: those that the text of a setting names.
 
-    `what` is the setting, and `text` is as in `split_classes`, where "" is all; so are the errors.
+    A text "list:3,7,80-99" names them, "20" draws as many from `pool`, and "" is all of the pool,
+    by default all classes. Raises a SettingsError as `split_classes` does.
     """
-    everything = tuple(range(num_classes))
-    return _chosen(what, text, num_classes, everything, seed_key) if text.strip() else everything
+    listed = _listed(what, text, num_classes, _FORMS)
+    if listed is not None:
+        return listed
+    left = sorted(range(num_classes) if pool is None else pool)
+    if not text.strip():
+        return tuple(left)
+    if re.fullmatch(r"\s*\d+\s*", text) is None:
+        raise _refused(what, text, f"cannot be read; use {_FORMS}")
+    if not 1 <= int(text) <= len(left):
+        raise _refused(what, text, f"1 to {len(left)} can be drawn, the classes left")
+    rng = seeds.generator(*seed_key, what.removesuffix("-classes"), "classes")
+    return tuple(sorted(left[i] for i in rng.permutation(len(left))[: int(text)]))
 
 
 def choose_domains(what: str, text: str, names: Sequence[str]) -> tuple[int, ...]:
@@ -104,30 +366,13 @@ def _listed(what: str, text: str, count: int, forms: str) -> tuple[int, ...] | N
     return tuple(sorted(found))
 
 
-def _chosen(
-    what: str, text: str, num_classes: int, pool: Sequence[int], key: _Key
-) -> tuple[int, ...]:
-    """Return the classes that a list names, or draw as many from `pool` as `text` says."""
-    listed = _listed(what, text, num_classes, _FORMS)
-    if listed is not None:
-        return listed
-    if re.fullmatch(r"\s*\d+\s*", text) is None:
-        raise _refused(what, text, f"cannot be read; use {_FORMS}")
-    if not 1 <= int(text) <= len(pool):
-        raise _refused(what, text, f"1 to {len(pool)} can be drawn, the classes left")
-    rng = seeds.generator(*key, what.removesuffix("-classes"), "classes")
-    return tuple(sorted(pool[i] for i in rng.permutation(len(pool))[: int(text)]))
-
-
 def part_of(n: int, fraction: float) -> int:
     """Return how many of n samples a part is: floor(fraction * n)."""
     # 0.29 * 100 is 28.999...96 in floating point, and its floor must still be 29.
     return math.floor(fraction * n + 1e-9)
 
 
-def split_in_two(
-    n: int, fraction: float, rng: np.random.Generator
-) -> tuple[_Positions, _Positions]:
+def split_in_two(n: int, fraction: float, rng: np.random.Generator) -> tuple[Rows, Rows]:
     """Split positions 0..n-1 at random: floor(fraction * n) of them, and the rest.
 
     Both are int64, sorted and disjoint. Raises a SettingsError if one would be empty.

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from coprefl_flwr.data.dataset import Dataset, Rows
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.transfer import on_device
 
@@ -22,12 +23,11 @@ _LENGTH = 80
 # million that hardly differ from their neighbours.
 _STRIDE = 10
 _PARTS = 5  # The last one is for testing.
-_Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class TextDataset:
-    """A `Dataset` of windows on a text; the label of a window is the character that follows it.
+class TextDataset(Dataset):
+    """Windows on a text; the label of a window is the character that follows it.
 
     The text is uint8 (T,), as positions in CHARACTERS, which are the classes whichever of them
     occur. Windows begin at `starts`, int64 (N,). Groups are the speakers, numbered as they first
@@ -35,14 +35,8 @@ class TextDataset:
     """
 
     text: npt.NDArray[np.uint8]
-    starts: npt.NDArray[np.int64]
+    starts: Rows
     length: int
-    labels: npt.NDArray[np.int64]
-    classes: tuple[str, ...]
-    groups: npt.NDArray[np.int64]
-    test: npt.NDArray[np.bool_]
-    domains: npt.NDArray[np.int64] | None = None
-    domain_names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, source: str, text: str, *, length: int = _LENGTH, stride: int = 1) -> "TextDataset":
@@ -72,8 +66,8 @@ class TextDataset:
             joined,
             starts,
             length,
-            joined[starts + length].astype(np.int64),
-            CHARACTERS,
+            labels=joined[starts + length].astype(np.int64),
+            classes=CHARACTERS,
             groups=np.repeat(np.arange(len(speeches)), counts),
             test=np.concatenate([is_test for _, is_test in windows]),
         )
@@ -83,22 +77,25 @@ class TextDataset:
         """Shape of one window, (length,)."""
         return (self.length,)
 
-    def inputs(self, rows: npt.NDArray[np.int64], device: torch.device) -> Tensor:
+    def inputs(self, rows: Rows, device: torch.device) -> Tensor:
         """Return the windows of `rows`, int64 (b, length) positions in CHARACTERS, on `device`."""
         windows = np.lib.stride_tricks.sliding_window_view(self.text, self.length)
         return on_device(torch.from_numpy(windows[self.starts[rows]]), device).long()
 
 
-def load_text(path: Path, stride: int = _STRIDE) -> TextDataset:
-    """Read a text of several speakers, with windows of 80 characters, `stride` characters apart.
+def read_text(path: Path, apart: str | None = None) -> TextDataset:
+    """Read a text of several speakers, with windows of 80 characters, `apart` characters apart.
 
     Raises a SettingsError if it is not UTF-8, or not laid out as `TextDataset.of` says.
     """
+    if apart is not None and not (apart.isdecimal() and int(apart)):
+        line = "after the colon stands how many characters apart windows begin, 1 or more"
+        raise SettingsError(f"{path}:{apart}: {line}")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: not readable as UTF-8 text ({error})") from error
-    return TextDataset.of(str(path), text, stride=stride)
+    return TextDataset.of(str(path), text, stride=int(apart or _STRIDE))
 
 
 def _speeches(source: str, text: str) -> list[str]:
@@ -124,7 +121,7 @@ def _codes(text: str) -> npt.NDArray[np.uint8]:
     return codes
 
 
-def _windows(n: int, length: int, stride: int) -> tuple[_Rows, npt.NDArray[np.bool_]]:
+def _windows(n: int, length: int, stride: int) -> tuple[Rows, npt.NDArray[np.bool_]]:
     """Return where windows on `n` characters begin, and which of them are for testing."""
     starts = np.arange(0, n - length, stride)
     train = starts[: len(starts) - len(starts) // _PARTS]

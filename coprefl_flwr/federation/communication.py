@@ -23,7 +23,9 @@ class Traffic:
     to have the dtypes that were sent.
 
     `wire_bytes_down` and `wire_bytes_up` are those of the messages of this run, where a node that
-    hosts several clients is sent the arrays once and answers with one sum in float64.
+    hosts several clients is sent the arrays once and answers with one sum in float64. `wire_nodes`
+    is the largest number of nodes that shared an exchange: by how many partial sums its clients'
+    results were added up, on which the last digits of the round's numbers depend.
 
     Every attempt at a round counts: downwards each client that was sent something, upwards each
     that gave a good reply. A client that failed, or whose reply was refused, sends nothing back;
@@ -37,6 +39,7 @@ class Traffic:
     client_bytes_up: int = 0
     wire_bytes_down: int = 0
     wire_bytes_up: int = 0
+    wire_nodes: int = 0
     replies_asked: int = 0
     replies_left_out: int = 0
 
@@ -47,6 +50,7 @@ class Traffic:
         self.models_down += clients * self._models(sent)
         self.client_bytes_down += clients * each[0] if each else 0
         self.wire_bytes_down += sum(each)
+        self.wire_nodes = max(self.wire_nodes, len(messages))
 
     def count_wire_up(self, message: Message) -> None:
         """Count the bytes of a node's reply, good or bad."""

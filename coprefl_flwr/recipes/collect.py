@@ -9,42 +9,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes, provenance
-from coprefl_flwr.recipes.around import image_with_noise, loss_around
+from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.recipe import Candidate, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, Failures, mean_score
 from coprefl_flwr.report import Comparison, Measured, Report
-from coprefl_flwr.report.columns import (
-    ACCURACY_OF,
-    BUDGETS,
-    DIAGNOSTICS,
-    SECONDS,
-    SENT,
-    START_LOSS,
-    STD_CLIENTS,
-    STOPPED,
-    TO_REACH,
-)
-from coprefl_flwr.report.figures import Similarity
-from coprefl_flwr.report.figures.similarity import LOCAL, similarity
-from coprefl_flwr.report.learnt import CHAINED
-from coprefl_flwr.report.results import accuracies, frame, one_task
-from coprefl_flwr.report.searching import Tried
-from coprefl_flwr.report.starts import cost_to_reach, pretraining_summary
+from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
+from coprefl_flwr.report.comparison import Tried
+from coprefl_flwr.report.outcome import Outcome, measured
 from coprefl_flwr.studies.budgets import cost
-from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.personalised import LOCAL
 from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.results import frames_of
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.tasks import DIAGNOSIS
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -197,8 +182,8 @@ class _Table:
             f"{row.entrant.label}, seed {seed}: a loss of {wanted} was not reached in "
             f"{run.main.rounds} rounds; its figures are those after all of them."
             for row, one, runs in self._rows
-            for seed, run, starts in zip(self.recipe.seeds, runs, self._pretraining, strict=False)
-            if one and starts.get(one.start, {}).get(STOPPED) == math.inf
+            for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
+            if one and starts[str(one.start)][0].get(STOPPED) == math.inf
         ]
 
     def runs(self) -> list[Run]:
@@ -251,20 +236,17 @@ class _Table:
         return found
 
     def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
-        label = contest.entrant.label
+        start, label = str(chosen.start), contest.entrant.label
         asked = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
-        rounds = [
-            {**row, "seed": run.settings.seed, CHAINED: _chained(run.main, row.get("round", 0))}
-            for run in runs
-            for row in self.store.result(run.main)["rounds"]
-        ]
-        return Measured(
+        units = [unit for of_seed in self._values for unit in of_seed[start]]
+        found = measured(start, self._outcomes)
+        return replace(
+            found,
             label=label,
             chosen=chosen.chosen,
-            values=self._values(runs, chosen.start),
-            rows=self._of_tasks(runs, label, "rows"),
-            rounds=frame(rounds),
-            curves=self._of_tasks(runs, label, "rounds"),
+            values={m: [unit.get(m, math.nan) for unit in units] for m in self.recipe.metrics},
+            rows=found.rows.assign(start=label),
+            curves=found.curves.assign(start=label),
             switch=runs[0].main.switch,
             landscape=_figure("landscape", asked, loss_around, self.store, runs[0]),
             noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
@@ -279,64 +261,39 @@ class _Table:
         done, seeds = sum(self.store.done(run.study.stages) for run in runs), len(self.recipe.seeds)
         return f"{done} of {seeds} seed{'s' * (seeds != 1)}" if done < seeds else ""
 
-    def _of_tasks(self, runs: Sequence[Run], label: str, what: str) -> pd.DataFrame:
-        """Return the rows or the rounds of all tasks, which are numbered on from seed to seed."""
-        stages = [stage for run in runs for stage in run.measured]
-        return frame(
-            [
-                row | {"start": label, "task": number}
-                for number, stage in enumerate(stages)
-                for row in self.store.result(stage)[what]
-            ]
-        )
-
-    def _values(self, runs: Sequence[Run], start: Method) -> dict[str, list[float]]:
-        """Return metric -> a value per unit: per task of a seed, or per seed."""
-        units: list[dict[str, Any]] = []
-        for run, of_starts in zip(runs, self._pretraining, strict=True):
-            first, *others = [self._of_stage(run, stage) for stage in run.measured] or [{}]
-            # One figure a seed stands at its first task.
-            units += [{**first, **of_starts.get(start, {})}, *others]
-        return {one: [unit.get(one, math.nan) for unit in units] for one in self.recipe.metrics}
-
-    def _of_stage(self, run: Run, stage: Stage) -> dict[str, float]:
-        """Return the metrics of a task, or of a personalised method; none if it is not there."""
-        if not self.store.has(stage):
-            return {}
-        result = self.store.result(stage)
-        rows, last = accuracies(frame(result["rows"])), result["rounds"][-1]
-        found = one_task(rows)
-        found |= {STD_CLIENTS: math.sqrt(found["variance"]), SECONDS: self.store.seconds(stage)}
-        if "domain" in rows:
-            of_domains = rows.groupby("domain")["accuracy"]
-            found |= {f"{ACCURACY_OF}{name}": float(np.mean(part)) for name, part in of_domains}
-        for metric in self.recipe.metrics:
-            if reached := TO_REACH.fullmatch(metric):
-                found[metric] = cost_to_reach(result["rounds"], reached[1], float(reached[2]))
-        for other in run.study.stages:
-            if other.phase == DIAGNOSIS and other.task == stage.task and self.store.has(other):
-                measured = self.store.result(other)["rounds"][0]
-                found |= {k: v for k, v in measured.items() if k in DIAGNOSTICS and v is not None}
-        return found | {key: last[key] for key in SENT if key in last}
+    @functools.cached_property
+    def _outcomes(self) -> list[Outcome]:
+        """Per seed, what all starts came to; two rows may be the same start under two labels."""
+        return [self._outcome(position) for position, _ in enumerate(self.recipe.seeds)]
 
     @functools.cached_property
-    def _pretraining(self) -> list[dict[Any, Any]]:
-        """Per seed, {starting model: what its pre-training came to, by metric}."""
-        found = []
-        for position, _ in enumerate(self.recipe.seeds):
-            # Two rows may be the same start under two labels.
-            starts = {one.start: runs[position] for _, one, runs in self._rows if one}
-            rounds = [
-                {**row, "start": str(start)}
-                for start, run in starts.items()
-                for row in self.store.result(run.main)["rounds"]
-            ]
-            entries = pretraining_summary(frame(rounds)).set_index("start").astype(float)
-            summed = entries.to_dict("index")
-            found.append(
-                {s: summed.get(str(s), {}) | self._of_start(run) for s, run in starts.items()}
-            )
-        return found
+    def _values(self) -> list[dict[str, list[dict[str, float]]]]:
+        """Per seed, the numbers of every start and unit."""
+        return [one.values(self.recipe.metrics) for one in self._outcomes]
+
+    def _outcome(self, position: int) -> Outcome:
+        runs = {str(one.start): runs[position] for _, one, runs in self._rows if one}
+        rows, rounds = frames_of(
+            (start, self.store.result(stage))
+            for start, run in runs.items()
+            for stage in run.study.stages
+        )
+        of_mains = {start: self.store.result(run.main)["rounds"] for start, run in runs.items()}
+        about = {
+            "seed": self.recipe.seeds[position],
+            "tasks": max((len(run.measured) for run in runs.values()), default=0),
+            "starts": list(runs),
+            "costs": {start: self._of_start(run) for start, run in runs.items()},
+            "chained": {
+                start: [r["round"] for r in of if _chained(runs[start].main, r.get("round", 0))]
+                for start, of in of_mains.items()
+            },
+            "seconds": {
+                start: [self.store.seconds(stage) for stage in run.measured]
+                for start, run in runs.items()
+            },
+        }
+        return Outcome(rows, rounds, about)
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
@@ -355,13 +312,9 @@ class _Table:
             loss = rounds[-1][f"server-{START_LOSS}"]
             reached = loss is not None and made.reached(loss)
             found[STOPPED] = float(len(rounds)) if reached else math.inf
-        for stage in run.study.stages:
-            if stage.phase == START_LOSS and self.store.has(stage):
-                loss = self.store.result(stage)["rounds"][0][START_LOSS]
-                found[START_LOSS] = math.nan if loss is None else loss
         return found
 
-    def _similarity(self, contest: Contest, chosen: Candidate) -> Similarity | None:
+    def _similarity(self, contest: Contest, chosen: Candidate) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was run alone too."""
         names = str(self.combination.get("backbones", "")).split()
         if "similarity" not in self.recipe.figures or len(names) < 2:

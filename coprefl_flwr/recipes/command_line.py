@@ -46,8 +46,10 @@ from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
 from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.workers import wanted_workers, workshop
 from coprefl_flwr.recipes.yaml_file import read_yaml
-from coprefl_flwr.report import text_tables, write_report
-from coprefl_flwr.report.results import accuracies, frame
+from coprefl_flwr.report import Report, text_tables, write_report
+from coprefl_flwr.report.frames import accuracies, frame
+from coprefl_flwr.report.outcome import ROUNDS, Outcome, report_of
+from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.store import Store
@@ -56,7 +58,7 @@ from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
 
-TEXT, COLUMNS, REPORT = "recipe.sha256", "columns.json", "report"
+TEXT, COLUMNS = "recipe.sha256", "columns.json"
 
 
 def new(given: argparse.Namespace) -> int:
@@ -170,11 +172,15 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
 def report(given: argparse.Namespace) -> int:
     """Write tables, figures and a page from results."""
     out, failed = given.out, given.out / FAILED
-    if not (out / RECIPE).exists():
-        known = [str(path.parent) for path in out.parent.glob(f"*/{RECIPE}")]
-        raise SettingsError(unknown("recipe's folder", str(out), known))
+    kinds = [RECIPE, ROUNDS]
+    if not any((out / kind).exists() for kind in kinds):
+        known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
+        raise SettingsError(unknown("folder of a recipe or a study", str(out), known))
     check_links(out, out / REPORT)
     check_own(out / REPORT, "report")
+    if not (out / RECIPE).exists():
+        _report(report_of([Outcome.read(out)]), out)
+        return 0
     with without_code("coprefl report"):
         known_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
@@ -189,7 +195,10 @@ def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
     sha256 = read_text(kept).strip() if kept.exists() else ""
     if not re.fullmatch("([0-9a-f]{64})?", sha256):
         raise SettingsError(f"{kept} is damaged: it holds no SHA-256; remove it")
-    report = collect(recipe, store, failed, sha256)
+    _report(collect(recipe, store, failed, sha256), out)
+
+
+def _report(report: Report, out: Path) -> None:
     page = write_report(report, out / REPORT)
     for line in report.warnings:
         logger.warning("%s", line)

@@ -12,6 +12,7 @@ from coprefl_flwr.recipes.recipe import HALVING, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import contests
 from coprefl_flwr.recipes.yaml_file import read_yaml
+from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Methods
 from coprefl_flwr.studies.settings import STARTS
@@ -129,7 +130,7 @@ def _state(folder: Path) -> str:
     if not (folder / RUNS).exists():
         return "not begun"
     ended = (folder / FAILED).exists() and not read_json(folder / FAILED, dict)
-    if ended and (folder / "report" / "index.html").exists():
+    if ended and (folder / FOLDER / PAGE).exists():
         return "reported"
     store = store_of(folder).root
     made = [

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import torch
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import TorchClient, client_app
-from coprefl_flwr.data import Samples
-from coprefl_flwr.data.features import FeatureDataset
-from coprefl_flwr.data.sizes import SIZES
+from coprefl_flwr.data import Samples, TensorDataset
+from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.progress import quiet_flower
@@ -31,8 +31,8 @@ from coprefl_flwr.recipes.halving import PART
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, choose, contests
-from coprefl_flwr.report.forms import plain
-from coprefl_flwr.report.table import NONE, Column, Number, Table
+from coprefl_flwr.report.formats import text
+from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import (
     Computing,
@@ -178,7 +178,8 @@ def pace(of: Computing) -> tuple[float, float]:
     def client(n: int) -> TorchClient:
         values = np.random.default_rng(0).standard_normal((n, *of.shape), dtype=np.float32)
         labels = np.arange(n) % 2
-        inputs = of.text or FeatureDataset(values, labels, ("0", "1"))
+        made = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
+        inputs = of.text or made
         held = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
         training = of.training or LocalTraining()
         training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
@@ -214,8 +215,8 @@ def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
     """Return a plan as text."""
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
     shown = [figures(row, paces) for row in rows]
-    cells = [Column(title, {"here": [Number(one[title]) for one in shown]}) for title in shown[0]]
-    table = Table(["Method"], [[row.label] for row in rows], cells, marks=False)
+    cells = {title: [one[title] for one in shown] for title in shown[0]}
+    table = simple("", "Method", cells, [row.label for row in rows])
     hours = plan.together.seconds(paces) / 3600
     wall = f", {_hours(hours / workers)} with {workers} workers on as many cores"
     notes = [
@@ -231,7 +232,7 @@ def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
         *(f"- {name}: {g:.2g} s a gradient, {o:.2g} s an output" for name, (g, o) in paces.items()),
     ]
     first, *more = [textwrap.fill(note, WIDTH) for note in notes if note]
-    return "\n".join([first, "", plain(table, WIDTH), "", *more])
+    return "\n".join([first, "", text(table, WIDTH), "", *more])
 
 
 def figures(row: Row, paces: Paces) -> dict[str, str]:

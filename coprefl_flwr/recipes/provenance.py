@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.named import Named

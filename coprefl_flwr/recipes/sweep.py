@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coprefl_flwr import client_app, plugins, seeds
-from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.federation.machine import one_thread
 from coprefl_flwr.federation.progress import Progress, quiet_flower
@@ -36,7 +36,7 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sampling import asked
 from coprefl_flwr.recipes.trackers import followed
 from coprefl_flwr.report.columns import STEP_SIZE
-from coprefl_flwr.report.results import frame, task_metrics
+from coprefl_flwr.report.frames import frame, task_metrics
 from coprefl_flwr.studies.method import START
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.study import Track

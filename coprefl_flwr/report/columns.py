@@ -41,9 +41,9 @@ DIAGNOSTICS = {
 
 _UNTRAINED = "nothing was trained"
 _UNTESTED = "the start was not trained, or test-every is not set"
-_NOT_PHASED = "of a start A+B alone, beside B, where test-every is set"
-_NOT_TIMED = "of personalised methods of two rounds or more alone"
-_UNKNOWN_LOSS = "set start-loss to measure it, and it is not finite of what diverged"
+_NOT_PHASED = "only for schedules A+B, when B is also a row and test-every is set"
+_NOT_TIMED = "only for personalised methods of two rounds or more"
+_UNKNOWN_LOSS = "set start-loss to measure it; it is not finite where training diverged"
 _NOT_STOPPED = "stop-at-loss is not set, or the start was not trained"
 _UNKNOWN_COST = "the method does not say its cost"
 
@@ -57,7 +57,7 @@ COLUMNS = {
     "final": Heading("Final %", missing=_UNTESTED),
     "best": Heading("Best %", missing=_UNTESTED),
     "best-round": Heading("Best at round", None, 1, tested=False, missing=_UNTESTED),
-    "catches-up": Heading("Plain's best by", "lower", 1, tested=False, missing=_NOT_PHASED),
+    "catches-up": Heading("Round of B's best", "lower", 1, tested=False, missing=_NOT_PHASED),
     "models": Heading("Models sent", "lower", 0, tested=False, missing=_UNTRAINED),
     "megabytes": Heading("MB sent", "lower", 1, tested=False, missing=_UNTRAINED),
     "weights-sent": Heading("Weights sent", "lower", 0, tested=False),

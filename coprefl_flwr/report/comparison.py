@@ -1,24 +1,36 @@
 """What a report is made of, as whoever measured hands it over."""
 
-import itertools
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
-from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.report.columns import COLUMNS, is_column
-from coprefl_flwr.report.figures import Landscape, Noised, Similarity
-from coprefl_flwr.report.searching import Tried
+from coprefl_flwr.errors import SettingsError
 
 FIGURES = (
     *("accuracies", "curves", "switch", "p1-rounds", "landscape", "gamma", "similarity"),
     *("diagnostics", "objective", "noise"),
 )
+Floats = npt.NDArray[np.float64]
 Printed = Mapping[str, tuple[float, float | None]]  # metric -> (mean, std), as a paper has them
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One combination of the searched values of a row."""
+
+    label: str  # the row's
+    values: str  # "gamma=0.5,learning-rate=0.1"
+    score: float  # mean accuracy in percent; nan where it was not run to the end
+    chosen: bool
+    why: str = ""  # why it has no score
+    trouble: str = ""  # whether it diverged or did not learn
+    trial: float | None = None  # its score after a quarter of the rounds; None without halving
+    dropped: bool = False  # whether it was not run to the end, as that was not among the best
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +49,10 @@ class Measured:
     rounds: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its pre-training, with a seed
     curves: pd.DataFrame = field(default_factory=pd.DataFrame)  # of its downstream tasks' rounds
     switch: int = 0  # the last round of the first of several phases; 0 for one phase
-    landscape: Landscape | None = None  # the loss around its model
-    similarity: Similarity | None = None  # how much each backbone is in what it fuses
+    landscape: pd.DataFrame | None = None  # loss around its model, by steps in two directions
+    similarity: pd.DataFrame | None = None  # how much each backbone (row) is in a client's features
     gamma: float = math.nan  # the weight of the first term of its meta objective, if it has one
-    noised: Noised | None = None  # an image that it is trained on, without and with noise
+    noised: tuple[Floats, Floats] | None = None  # an image (C, H, W) without and with noise
     unfinished: str = ""  # how many of its seeds are there, e.g. "1 of 3 seeds"; "": all
     troubles: Sequence[str] = ()  # what diverged or did not learn, e.g. "seed 0: diverged: ..."
 
@@ -58,10 +70,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One table: lines, each with a value of every metric for every unit.
+    """Rows, each with a value of every metric for every unit.
 
-    `paper` is by label, or by name where lines share a label. Raises `SettingsError` if a part does
-    not fit the others.
+    `paper` is by label, or by name where rows share a label.
     """
 
     name: str  # part of file names, unique in the report: letters, digits and any of ".=+-_"
@@ -75,28 +86,6 @@ class Comparison:
     failed: Sequence[str] = ()  # a line per run that failed
     tried: Sequence[Tried] = ()  # what was searched, value by value
     scored: str = ""  # what the score of a value is, e.g. "on 2 validation tasks"
-
-    def __post_init__(self) -> None:
-        where = f"comparison {self.name!r}"
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9.=+_-]*", self.name):
-            raise SettingsError(f"{where}: allowed in its name: letters, digits and any of .=+-_")
-        for metric in self.metrics:
-            if not is_column(metric):
-                raise SettingsError(f"{where}: {unknown('metric', metric, list(COLUMNS))}")
-        if not (self.metrics and self.units and self.measured):
-            raise SettingsError(f"{where} needs at least one metric, one unit and one row")
-        names = [row.name for row in self.measured]
-        for name in names:
-            if names.count(name) > 1:
-                raise SettingsError(f"{where} has two rows {name!r}; allowed: one each")
-        for row, metric in itertools.product(self.measured, self.metrics):
-            found, units = len(row.values.get(metric, ())), len(self.units)
-            if found != units:
-                has = f"{where}, row {row.name!r} has {found} values of {metric}"
-                raise SettingsError(f"{has}; allowed: one for each of the {units} units")
-        known = dict.fromkeys([*names, *(row.label for row in self.measured)])
-        if self.reference not in known:
-            raise SettingsError(f"{where}: {unknown('reference', self.reference, known)}")
 
     @property
     def tested_against(self) -> Measured:
@@ -136,13 +125,9 @@ class Report:
     warnings: Sequence[str] = ()  # notes that are not to be missed: what did not learn, and so on
 
     def __post_init__(self) -> None:
-        for kind in self.figures:
-            if kind not in FIGURES:
-                raise SettingsError(unknown("figure", kind, list(FIGURES)))
-        # File systems that do not tell capitals apart would write one over the other.
+        """Raise a SettingsError where the files of one comparison would replace another's."""
+        # Also on file systems that do not tell capitals apart.
         names = [comparison.name.lower() for comparison in self.comparisons]
         for name in names:
             if names.count(name) > 1:
                 raise SettingsError(f"two comparisons are named {name!r}; allowed: one each")
-        if not names:
-            raise SettingsError("a report needs at least one comparison")

@@ -1,21 +1,33 @@
 """The network of a study of starting models, for any number of classes."""
 
+import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
-from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.arrays import Arrays, checksum_of
+from coprefl_flwr.data import Samples
+from coprefl_flwr.errors import SettingsError, one_line, wrong_type
 from coprefl_flwr.federation import HeadLayer
-from coprefl_flwr.models import build_model, head_names, with_fresh_head
+from coprefl_flwr.models import (
+    build_model,
+    check_weights,
+    computing,
+    head_names,
+    model_arrays,
+    with_fresh_head,
+)
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
+from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.identity import contents, texts_of
+from coprefl_flwr.studies.populations import Tasks
 from coprefl_flwr.studies.sources import Source
 
 CPU = torch.device("cpu")
@@ -116,3 +128,195 @@ def _head_names(
 ) -> frozenset[str]:
     """Return `head_names`, for which networks are built, once for all runs of a comparison."""
     return head_names(model, num_classes, shape, norm)
+
+
+# ---- of a program --------------------------------------------------------------------------------
+
+Factory = Callable[[int], nn.Module]
+"""Makes a network for a number of classes."""
+
+
+class OwnArchitecture(Architecture):
+    """A network of the caller's own.
+
+    Parameters
+    ----------
+    name : str
+        What errors of methods call the network.
+    factory : Factory
+        Makes the network; weights that it draws depend on the seed.
+    source : Source
+        The samples.
+    seed : int
+        What the weights depend on.
+    classes : int, optional
+        Classes of the network; not set: those of the source.
+    """
+
+    def __init__(
+        self, name: str, factory: Factory, source: Source, seed: int, classes: int | None = None
+    ) -> None:
+        super().__init__(name, source, seed)
+        self.factory, self.classes = factory, classes
+
+    @property
+    def num_classes(self) -> int:
+        """Classes of the network."""
+        return self.classes or super().num_classes
+
+    def make(self, num_classes: int | None = None, *key: str | int) -> nn.Module:
+        """Return a network for a number of classes; `key` draws its weights."""
+        with seeded((self.seed, *(key or ("model",)))):
+            return self.factory(num_classes or self.num_classes)
+
+    @functools.cached_property
+    def head(self) -> frozenset[str]:
+        """Names of the arrays that have another shape for one class more, if there are any."""
+        shapes, others = (
+            {name: one.shape for name, one in self.make(number).state_dict().items()}
+            for number in (self.num_classes, self.num_classes + 1)
+        )
+        return frozenset(name for name in shapes if shapes[name] != others.get(name))
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return a hash of the head's weights, or of all where there is no head.
+
+        All other weights of a network with a head are those of a starting model.
+        """
+        return {"weights": self._hash}
+
+    @functools.cached_property
+    def _hash(self) -> str:
+        arrays = model_arrays(self.make())
+        counted = self.head or arrays.keys()
+        return checksum_of({n: arrays[n] for n in arrays if n in counted})
+
+    def check(self, what: str, samples: Samples, *, needs_head: bool = False) -> None:
+        """Raise a SettingsError, which calls the network `what`, if it does not fit the samples."""
+        network, classes = self.make(), self.num_classes
+        if not any(one.requires_grad for one in network.parameters()):
+            raise SettingsError(f"{what} has no parameters that are trained (requires_grad)")
+        outputs = _outputs(network, what, samples).shape[1]
+        if outputs < classes:
+            line = f"{what} gives {outputs} numbers for a sample, and there are {classes} classes"
+            raise SettingsError(f"{line}: its last layer needs at least {classes} outputs")
+        if needs_head and not self.head:
+            problem = f"{what} has the same shapes for {classes} and {classes + 1} classes"
+            raise SettingsError(
+                f"{problem}: give its last layer as many outputs as there are classes, or set "
+                "head='keep', which leaves the network as it is"
+            )
+
+
+def check_network(what: str, given: Any, example: str) -> None:
+    """Raise a SettingsError, which calls it `what`, unless something is a network with weights."""
+    if not isinstance(given, nn.Module):
+        if isinstance(given, type) and issubclass(given, nn.Module):
+            example = f"{given.__name__}()"
+        raise wrong_type(what, given, "a network, an nn.Module", example)
+    if any(isinstance(one, UninitializedParameter) for one in given.parameters()):
+        problem = f"{what} has layers that do not know their size yet"
+        raise SettingsError(f"{problem}: call it once with a batch of samples")
+    check_weights(given, what)
+
+
+def unchanged(network: nn.Module) -> Factory:
+    """Return what makes copies of a network on the CPU, whatever the number of classes."""
+    kept = copy.deepcopy(network).cpu()
+    return lambda _: copy.deepcopy(kept)
+
+
+def _with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
+    """Return what makes copies of a network with a new `nn.Linear` in place of the one called last.
+
+    Raises a SettingsError if its outputs for the samples do not come from such a layer.
+    """
+    kept = copy.deepcopy(network).cpu()
+    outputs = _outputs(kept, "a start", samples)
+    name = last_linear(kept, samples.batch(slice(0, 2), CPU)[0])
+    last = kept.get_submodule(name)
+    assert isinstance(last, nn.Linear)
+    if last.out_features != outputs.shape[1]:
+        line = f"its outputs do not come from {name}, the nn.Linear that it calls last"
+        raise SettingsError(f"a start: {line}; pass network=, which makes it for a task")
+
+    def make(classes: int) -> nn.Module:
+        made, bias = copy.deepcopy(kept), last.bias is not None
+        new = nn.Linear(last.in_features, classes, bias, dtype=last.weight.dtype)
+        made.set_submodule(name, new)
+        return made
+
+    return make
+
+
+def _checked_factory(network: Any, classes: int) -> Factory:
+    """Return a function that makes a network, if it does so for a number of classes.
+
+    Raises a SettingsError otherwise.
+    """
+    if isinstance(network, nn.Module) or not callable(network):
+        needed = "a function of the number of classes that returns a network"
+        raise wrong_type("network", network, needed, "lambda classes: Net(classes)")
+    try:
+        made = network(classes)
+    except Exception as error:  # Whatever the caller's own code raises.
+        problem = f"network({classes}) failed: {one_line(error)}"
+        raise SettingsError(f"{problem}; it is called with the number of classes") from error
+    check_network(f"network({classes})", made, "Net(classes)")
+    factory: Factory = network
+    return factory
+
+
+def architecture_of_tasks(
+    starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
+) -> OwnArchitecture:
+    """Return the network of tasks from starts, which are networks or files of weights.
+
+    Parameters
+    ----------
+    starts : networks and files
+        The first network is the architecture, if the caller gives no function.
+    network : Factory, optional
+        The caller's function, which makes the network of a task.
+    tasks : Tasks
+        The tasks.
+    keeps_head : bool
+        Whether tasks begin with the starts' own last layer.
+
+    Raises a SettingsError if the network does not fit the tasks.
+    """
+    sample, classes = tasks[0].clients[0].train, tasks.classes
+    if network is not None:
+        factory = _checked_factory(network, classes)
+        made = OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
+        made.check(f"network({classes})", sample, needs_head=not keeps_head)
+        return made
+    first = next((one for one in starts if isinstance(one, nn.Module)), None)
+    if first is None:
+        raise SettingsError("starts are only files: pass network=, which makes the network")
+    factory = _with_new_last_layer(first, sample)
+    return OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
+
+
+@torch.no_grad()
+def _outputs(network: nn.Module, what: str, samples: Samples) -> Tensor:
+    """Return what a network gives for two samples, (2, classes), in eval mode.
+
+    Raises a SettingsError, which calls the network `what`, if it does not take them.
+    """
+    inputs, _ = samples.batch(np.zeros(2, np.int64), CPU)
+    was_training = network.training
+    try:
+        with computing(network):
+            outputs = network.eval()(inputs)
+    except Exception as error:  # Whatever the caller's own code raises.
+        shown = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
+        line = f"{what} does not take the samples, a batch of which is {shown}"
+        raise SettingsError(f"{line}: {one_line(error)}") from error
+    finally:
+        network.train(was_training)
+    if not isinstance(outputs, Tensor) or outputs.ndim != 2 or len(outputs) != 2:
+        tensor = isinstance(outputs, Tensor)
+        shown = str(tuple(outputs.shape)) if tensor else type(outputs).__name__
+        raise SettingsError(f"{what} gives {shown} for a batch of 2; (2, classes) is needed")
+    return outputs

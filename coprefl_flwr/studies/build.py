@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from flwr.serverapp import Grid
 
-from coprefl_flwr.data.division import Datasets, DataSettings
+from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded, remove_named, write_atomically
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
@@ -154,9 +154,9 @@ def _populations(
     )
     made = Tasks(
         DividedSource(datasets, 1),
+        spread_of_tasks,
         of_tasks["tasks"],
         of_tasks["task-classes"],
-        spread_of_tasks,
         of_tasks["task-train-fraction"],
         seed,
         {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data.hugging_face import files_of
+from coprefl_flwr.data.user_data import files_of
 from coprefl_flwr.files import sha256_of
 from coprefl_flwr.named import Named, split_options
 from coprefl_flwr.options import declared

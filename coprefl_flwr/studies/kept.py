@@ -12,7 +12,7 @@ from typing import Any
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import remove_checkpoint
 from coprefl_flwr.files import SUMS, damaged, read_json, write_atomically, write_sums
-from coprefl_flwr.report.results import checked_round
+from coprefl_flwr.report.frames import checked_round
 
 logger = logging.getLogger("flwr.coprefl")
 

@@ -10,12 +10,10 @@ import numpy.typing as npt
 from torch import Tensor
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import ImageDataset, Samples, load_dataset
-from coprefl_flwr.data.dealing import Domain, deal, dirichlet_counts
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data import DataSettings, ImageDataset, Samples, load_dataset
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
-from coprefl_flwr.data.labels import check_numbers
-from coprefl_flwr.data.sizes import SIZES
+from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
+from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import SettingsError, concerning, unknown
 from coprefl_flwr.learning import default_device
 from coprefl_flwr.learning.noise import Noise
@@ -141,7 +139,6 @@ class PersonalData:
             image_size=own.image_size,
             relabel=own.relabel,
         )
-        check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
         if not at:

@@ -21,7 +21,6 @@ from coprefl_flwr.learning.training import ADAM
 from coprefl_flwr.models import build_model, head_names
 from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.networks import lightweight_model, projection_head
-from coprefl_flwr.report.figures.similarity import LOCAL
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
@@ -34,6 +33,8 @@ from coprefl_flwr.studies.stage import ClientFolders, RunSettings, Store, Traini
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""
+LOCAL = "local.safetensors"
+"""Every client's padded prototypes, by client, of a FedPCL run."""
 
 
 class PersonalStage(TrainingStage):

@@ -3,26 +3,20 @@
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data import (
-    Samples,
-    TextDataset,
-    split_in_two,
-)
-from coprefl_flwr.data.division import rows_of
+from coprefl_flwr.data import Samples, TextDataset, as_samples, split_in_two
+from coprefl_flwr.data.splits import rows_of
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.models import as_array
-from coprefl_flwr.studies.sources import Source, Spread
-
-if TYPE_CHECKING:
-    pass
+from coprefl_flwr.options import check_declared, option
+from coprefl_flwr.studies.sources import LoadedSource, Source, Spread
 
 _FINGERPRINT = 64
 """Samples of a dataset that its hash takes, evenly spaced, besides all labels."""
@@ -65,6 +59,7 @@ class Population:
         return f"<{self.name}: {len(sizes)} clients, {each}, {len(self.classes)} classes>"
 
 
+@dataclass(eq=False, repr=False)
 class Clients:
     """The clients of a pre-training: `len` is their number, `[i]` a client's samples.
 
@@ -84,25 +79,31 @@ class Clients:
         Whether the dataset's own test part is kept from the clients.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        spread: Spread,
-        seed: int = 0,
-        *,
-        server_reserve: float = 0.0,
-        server_share: float | None = None,
-        tested: bool = False,
-    ) -> None:
-        self.source, self.spread, self.seed = source, spread, seed
-        self.server_reserve, self.server_share, self.tested = server_reserve, server_share, tested
+    source: Source
+    spread: Spread
+    seed: int = option(0, "what the draws depend on", minimum=0)
+    _: KW_ONLY
+    server_reserve: float = option(
+        0.0, "part of the samples that no client holds", minimum=0, maximum=0.9
+    )
+    server_share: float | None = None
+    tested: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the seed and the reserve."""
+        check_declared(self)
 
     @classmethod
-    def holding(cls, source: Source, held: Sequence[Samples]) -> "Clients":
-        """Return clients that hold these samples; the server holds none."""
-        made = cls(source, Spread(clients=len(held)))
-        everyone = tuple(map(ClientData, held))
-        made.population = Population(PRETRAINING, source.classes, everyone)
+    def of_datasets(cls, datasets: Sequence[Any]) -> "Clients":
+        """Return clients that have a dataset each; the server has no samples.
+
+        Raises a SettingsError for something that is not a dataset.
+        """
+        held = [as_samples(f"clients[{number}]", one) for number, one in enumerate(datasets)]
+        # No client need have all classes, so these have the names of their labels.
+        classes = tuple(range(1 + max(int(one.labels.max()) for one in held)))
+        made = cls(LoadedSource(held[0].dataset, classes), Spread(clients=len(held)))
+        made.population = Population(PRETRAINING, classes, tuple(map(ClientData, held)))
         return made
 
     @functools.cached_property
@@ -200,6 +201,7 @@ class Clients:
         return f"<{len(self)} clients, {each}, {len(self.classes)} classes>"
 
 
+@dataclass(eq=False, repr=False)
 class Tasks:
     """Downstream tasks: each draws classes, and spreads their samples over its clients.
 
@@ -210,12 +212,12 @@ class Tasks:
     ----------
     source : Source
         The samples of all tasks.
+    spread : Spread
+        How a task's samples are spread over its clients.
     number : int
         How many tasks there are.
     classes : int
         How many classes a task draws.
-    spread : Spread
-        How its samples are spread over its clients.
     train_fraction : float
         Part of a client's samples to train on; it is tested on the others.
     seed : int
@@ -224,18 +226,19 @@ class Tasks:
         What errors call the parameters, if not by their names.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        number: int,
-        classes: int,
-        spread: Spread,
-        train_fraction: float = 0.8,
-        seed: int = 0,
-        names: Mapping[str, str] | None = None,
-    ) -> None:
-        self.source, self.number, self.classes, self.spread = source, number, classes, spread
-        self.train_fraction, self.seed, self._names = train_fraction, seed, names or {}
+    source: Source
+    spread: Spread
+    number: int = option(3, "downstream tasks", minimum=0)
+    classes: int = option(5, "classes a task draws", minimum=2)
+    train_fraction: float = option(
+        0.8, "part of a client's samples to train on", above=0, maximum=0.99
+    )
+    seed: int = option(0, "what the draws depend on", minimum=0)
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check each value; no task is drawn yet."""
+        check_declared(self)
         self._made: dict[int, Population] = {}
 
     def __len__(self) -> int:
@@ -300,7 +303,7 @@ class Tasks:
             )
 
     def _named(self, parameter: str) -> str:
-        return self._names.get(parameter, parameter)
+        return self.names.get(parameter, parameter)
 
     def identity(self) -> dict[str, Any]:
         """Return what the samples of the tasks' clients depend on; each task's number besides."""

@@ -32,7 +32,12 @@ from coprefl_flwr.studies.identity import hash_of, hash_of_file
 from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
-from coprefl_flwr.studies.populations import PRETRAINING, Clients, Population
+from coprefl_flwr.studies.populations import (
+    PRETRAINING,
+    Clients,
+    Population,
+    hash_of_samples,
+)
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import (
     STATES,
@@ -57,7 +62,7 @@ class Start:
     phases : Sequence[Phase]
         None of them where nothing is trained.
     given : str or nn.Module, optional
-        Weights: a module's, or a place that `models.origin` reads.
+        Weights: a module's, or a place that `models.weights` reads.
     strategy : RoundStrategy, optional
         Runs all phases; not set: each phase's own, one after the other.
     """
@@ -214,7 +219,8 @@ class Pretraining(TrainingStage):
     def check(self) -> None:
         """Raise a SettingsError if its data, weights or clients cannot be had as set."""
         _ = self.architecture.head
-        fewest = min(len(client.train) for client in self.population.clients)
+        held = self.population.clients if self.has_clients else ()
+        fewest = min((len(client.train) for client in held), default=0)
         self.check_weights()
         first = 1
         for phase in self.phases:
@@ -353,6 +359,8 @@ class Pretraining(TrainingStage):
             "seed": self.run.seed,
             "min-replies": self.run.min_replies,
         }
+        if self.how.strategy is not None:
+            found |= _identity_of(self.how.strategy)
         if self._clients is not None:
             found |= {"clients": self.clients.identity(), "test-every": self.test_every}
         if self.run.stop_at_loss is not None and self.phases:
@@ -371,6 +379,21 @@ class Pretraining(TrainingStage):
             module = isinstance(self.how.given, nn.Module)
             name = folder_of(self.name if module else Path(self.start).name)
         return f"{name}-{hash_of(self.identity())}"
+
+
+def parts_of(strategy: RoundStrategy, rounds: int) -> list[tuple[RoundStrategy, int]]:
+    """Return the strategies that run one after another, each with its rounds.
+
+    Those of a Schedule have rounds of their own; any other strategy runs for `rounds`.
+    """
+    return list(strategy.phases) if isinstance(strategy, Schedule) else [(strategy, rounds)]
+
+
+def _identity_of(strategy: RoundStrategy) -> dict[str, Any]:
+    """Return what a strategy object depends on: all its options, and its data at the server."""
+    servers = [getattr(one, "server", None) for one, _ in parts_of(strategy, 1)]
+    samples = [one.samples for one in servers if isinstance(one, ServerData)]
+    return {"strategy": strategy.options(), "server": hash_of_samples(samples)}
 
 
 def _origin(name: str) -> dict[str, str]:

@@ -1,107 +1,115 @@
-"""What a study came to: the rows and rounds of its stages, as files, tables and figures.
+"""What a study came to: the rows and rounds of its stages, and their report.
 
-`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints the comparison of several
-runs of a personalised study, of other seeds.
+`python -m coprefl_flwr.studies.results FOLDER FOLDER ...` prints the comparison of several runs
+that differ in their seed.
 """
 
 import logging
+import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import write_atomically
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.report import figures, results
-from coprefl_flwr.report.columns import SENT, STEP_SIZE
-from coprefl_flwr.report.forms import markdown, plain
-from coprefl_flwr.report.learnt import CHAINED
-from coprefl_flwr.report.personal import PersonalRun, personal_tables
-from coprefl_flwr.report.starts import pretraining_summary, pretraining_table, summary_table
-from coprefl_flwr.report.table import Table
+from coprefl_flwr.report import text_tables
+from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.formats import markdown
+from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.outcome import Outcome, report_of
+from coprefl_flwr.report.tables import tables
 from coprefl_flwr.studies.budgets import cost
 from coprefl_flwr.studies.pretraining import Pretraining
+from coprefl_flwr.studies.provenance import made_by
+from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import Store, read_result
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.told import told
+from coprefl_flwr.studies.told import left_out, told
 
 logger = logging.getLogger("flwr.coprefl")
+
+Result = Mapping[str, Sequence[Mapping[str, Any]]]
+"""{"rows", "rounds"} of a stage."""
+
+TITLES = {True: "Personalised methods", False: "Starting models"}
+OF_NO_RESULT = {
+    *("output-dir", "run-name", "data-dir", "timeout", "checkpoint-every", "min-available-nodes")
+}
+"""Settings on which no number depends."""
 
 
 def gather(study: Study, store: Store) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return (a row per client, a row per round) of all stages, those of a start together."""
     starts = list(dict.fromkeys(stage.start for stage in study.stages))
     stages = sorted(study.stages, key=lambda stage: starts.index(stage.start))
-    found = [read_result(store.folder(stage)) for stage in stages]
-    rows = [row for result in found for row in result["rows"]]
-    rounds = [row for result in found for row in result["rounds"]]
-    return results.frame(rows), results.frame(rounds)
+    return frames_of((stage.start, read_result(store.folder(stage))) for stage in stages)
+
+
+def frames_of(results: Iterable[tuple[str, Result]]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return (a row per client, a row per round) of results, each of the start of that name."""
+    found = list(results)
+    rows, rounds = (
+        frame([{**row, "start": start} for start, result in found for row in result[kind]])
+        for kind in ("rows", "rounds")
+    )
+    return rows, rounds
 
 
 def write_results(study: Study, store: Store, folder: Path) -> None:
-    """Write rows, rounds, tables and figures of a finished study; log the tables."""
+    """Write rows, rounds and the report of a finished study; log the tables."""
     rows, rounds = gather(study, store)
-    results.write_rounds(folder / "rounds.jsonl", rounds)
-    if not rows.empty:
-        results.write_rows(folder / "rows.jsonl", rows)
-    troubles = told(study, store)
-    if study.config["study"] == PERSONALISED:
-        _write(folder / "summary.md", personal_tables([read_personal(folder)]))
-    else:
-        _write_starts(study, folder, rows, rounds, troubles)
+    outcome = Outcome(rows, rounds, _about(study, store))
+    page = outcome.write(folder)
+    for line in text_tables(report_of([outcome]).comparisons[0]).splitlines():
+        logger.info("%s", line)
     logger.info("")
-    logger.info("models, rows, tables and figures are in %s", folder)
+    logger.info("models, rows, tables and figures are in %s; open %s", folder, page)
 
 
-def _write_starts(
-    study: Study,
-    folder: Path,
-    rows: pd.DataFrame,
-    rounds: pd.DataFrame,
-    troubles: Mapping[str, str],
-) -> None:
+def _about(study: Study, store: Store) -> dict[str, Any]:
+    """Return what a report says besides the rows (see `Outcome`)."""
     made = {stage.start: stage for stage in study.stages if isinstance(stage, Pretraining)}
-    if not rounds.empty:
-        of = zip(rounds["phase"], rounds["start"], rounds["round"], strict=True)
-        chained = [phase == "pretraining" and made[start].chained(at) for phase, start, at in of]
-        drawn = figures.learning_figure(rounds.assign(**{CHAINED: chained}))
-        figures.save(drawn, folder / "learning_curves.png")
-    entries = pretraining_summary(rounds)
-    if not entries.empty:
-        run = zip(entries["start"], entries["rounds"], strict=True)
-        found = [cost(made[str(start)], int(rounds)) for start, rounds in run]
-        entries[STEP_SIZE] = [one.step_size for one in found]
-        entries["gradients"] = [one.gradients / 1e6 for one in found]
-        _write(folder / "pretraining.md", [pretraining_table(entries, troubles)])
-    if not rows.empty:
-        results.write_csv(folder / "summary.csv", results.summary(rows))
-        figures.save(figures.accuracy_figure(rows), folder / "client_accuracies.png")
-        _write(folder / "summary.md", [summary_table(rows, troubles)])
-
-
-def _write(path: Path, tables: Sequence[Table]) -> None:
-    """Write tables in Markdown, and log them as text after an empty line."""
-    write_atomically(path, markdown(*tables).encode())
-    for table in tables:
-        for line in ["", *plain(table).splitlines()]:
-            logger.info("%s", line)
-
-
-def read_personal(folder: Path) -> PersonalRun:
-    """Return what the methods of a finished run came to; SettingsError where it is none."""
-    if not (folder / "rows.jsonl").is_file():
-        raise SettingsError(f"{folder} holds no finished run: it has no rows.jsonl")
-    rounds = results.read_rounds(folder / "rounds.jsonl")
-    last = rounds.groupby("start", sort=False)[list(SENT)].last()
-    sent = {str(start): {key: int(row[key]) for key in SENT} for start, row in last.iterrows()}
-    return results.read_rows(folder / "rows.jsonl"), sent
+    chained, costs, lost = {}, {}, []
+    for start, stage in made.items():
+        rounds = read_result(store.folder(stage))["rounds"]
+        chained[start] = [row["round"] for row in rounds if stage.chained(row["round"])]
+        if not stage.from_elsewhere:
+            step_size, gradients = cost(stage, len(rounds))
+            of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
+            costs[start] = {key: one for key, one in of_start.items() if math.isfinite(one)}
+    for stage in study.stages:
+        line = left_out(read_result(store.folder(stage))["rounds"])
+        lost += [f"{stage.title}: {line}."] * bool(line)
+    troubles, how = told(study, store), made_by()
+    defaults = Settings().to_config()
+    known = {key: how[key] for key in ("commit", "machine") if key in how}
+    versions = ", ".join(f"{name} {version}" for name, version in how["versions"].items())
+    return {
+        "title": TITLES[study.config["study"] == PERSONALISED],
+        "seed": study.config["seed"],
+        "starts": list(dict.fromkeys(stage.start for stage in study.stages)),
+        "chained": chained,
+        "costs": costs,
+        "troubles": troubles,
+        "warnings": [*(f"{start}: {line}." for start, line in troubles.items()), *lost],
+        "made": {"versions": versions, **known, "seed": study.config["seed"]},
+        "settings": {
+            key: re.sub(r"[^\s+]+", lambda word: plugins.portable(word[0]), str(value))
+            for key, value in study.config.items()
+            if key not in OF_NO_RESULT and value != defaults[key]
+        },
+    }
 
 
 def main(folders: Sequence[str]) -> None:
     """Print the comparison over several runs."""
-    print(markdown(*personal_tables([read_personal(Path(folder)) for folder in folders])))
+    report = report_of([Outcome.read(Path(folder)) for folder in folders])
+    print(markdown(*tables(report.comparisons[0])))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import Option, Value, check_declared, declared, option

@@ -12,8 +12,8 @@ Its folder, OUTPUT-DIR/RUN-NAME:
     .../result.json                    a stage's rows and rounds (see `stage`)
     .../made-of.json                   what the stage was made of (see `store`)
     features/                          of a personalised study, while it runs
-    rows.jsonl, rounds.jsonl           those of all stages
-    summary.md and others              the comparison (see `coprefl_flwr.report`)
+    rows.jsonl, rounds.jsonl           those of all stages; about.json: what a report says besides
+    report/report.html                 the comparison (see `coprefl_flwr.report`)
 
 A study that was interrupted goes on with the first stage whose result is not there.
 """

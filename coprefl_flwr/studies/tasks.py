@@ -12,6 +12,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.learning.diagnostics import ClientSamples, diagnose
 from coprefl_flwr.models import load_saved_model
+from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of, values_of
@@ -50,13 +51,20 @@ class Downstream:
     """
 
     trained: Phase
-    rounds: int
+    rounds: int = option(50, "rounds R of a task", unit="rounds", minimum=0)
     head: Phase | None = None
     keeps_head: bool = False
     head_layer: str = ""
-    evaluate_every: int = 1
-    diagnostics: bool = False
+    evaluate_every: int = option(1, "rounds between evaluations", unit="rounds", minimum=0)
+    diagnostics: bool = option(False, "whether each task is diagnosed too")
     metrics: ClientMetrics = field(default_factory=lambda: ClientMetrics(()))
+
+    def __post_init__(self) -> None:
+        """Check each value; without rounds there must be a computed head."""
+        check_declared(self)
+        if not self.rounds and self.head is None:
+            needed = "a last layer that is computed without rounds, such as head = ncm or ridge"
+            raise SettingsError(f"rounds = 0: needs {needed}", "task-rounds", "head")
 
     def identity(self) -> dict[str, Any]:
         """Return what results of a task depend on besides its data and its start."""

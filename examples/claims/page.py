@@ -32,9 +32,9 @@ from coprefl_flwr.recipes.recipe import ALL, Recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import column
 from coprefl_flwr.report.figures import save
-from coprefl_flwr.report.forms import escaped
+from coprefl_flwr.report.formats import escaped
 from coprefl_flwr.report.statistics import summarise
-from coprefl_flwr.report.table import shown
+from coprefl_flwr.report.tables import shown
 
 HERE = Path(__file__).parent
 HIGHER, LOG = "higher", "log"
@@ -250,7 +250,7 @@ def explored(claim: Claim, pairs: pd.DataFrame) -> str:
     heading, means = column(claim.metric), []
     same = claim.sides[0][0] == claim.sides[1][0]
     for (table, row), side in zip(claim.sides, pairs, strict=True):
-        mean = shown(pairs[side].mean(), f",.{heading.decimals}f")
+        mean = shown(pairs[side].mean(), spec=heading.decimals)
         means.append(f"{row} {mean}" if same else f"{row} ({table}) {mean}")
     differences = claim.differences(pairs)
     found = summarise(differences)

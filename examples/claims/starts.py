@@ -14,9 +14,9 @@ from verdicts import MIN_SEEDS, holm, interval
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import TO_REACH
-from coprefl_flwr.report.forms import escaped
+from coprefl_flwr.report.formats import escaped
 from coprefl_flwr.report.statistics import paired
-from coprefl_flwr.report.table import NONE
+from coprefl_flwr.report.tables import NONE
 
 RANDOM, SEES_ALL = "random", "centralised"
 BENCH, FRESH, HEADS, TUNE = "startbench", "fresh", ("ncm", "ridge"), "tune"

@@ -11,7 +11,7 @@ from coprefl_flwr.data.features import features_of
 
 def test_without_the_cache_the_same_features_come():
     images, backbones = random_images(), random_backbones("lenet5", 2)
-    encoded = held(Encoded(images, backbones), 3)
+    encoded = held(Encoded.of(images, backbones), 3)
     cached = features_of(held(images, 3), [b.features for b in backbones], torch.device("cpu"))
     rows = np.array([5, 0, 99])
     now, then = (part.batch(rows, torch.device("cpu")) for part in (encoded, cached))

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from coprefl_flwr import cli, plugins
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.data.npz import load_npz
+from coprefl_flwr.data.readers import read_npz
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import (
     Checkpoint,
@@ -284,7 +284,7 @@ def test_model_json(given):
 def test_npz(given):
     file = GIVEN / "a.npz"
     file.write_bytes(given)
-    load_npz(file)
+    read_npz(file)
 
 
 # ---- places -------------------------------------------------------------------------------------

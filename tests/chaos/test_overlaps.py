@@ -17,13 +17,13 @@ from tests.chaos.length import counted, draws
 from tests.common.networks import network
 
 NAMES = [
-    "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "index.html",
+    "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "report.html",
     "results.csv", "units.csv", "provenance.md", "run.json", "settings.yaml", "texts.json",
-    "rows.jsonl", "rounds.jsonl", "summary.md", "summary.csv", "pretraining.md",
-    "learning_curves.png", "client_accuracies.png", "model.json", "model.safetensors",
+    "rows.jsonl", "rounds.jsonl", "about.json", "report.html", "model.json", "model.safetensors",
     "result.json", "seconds.json", "SHA256SUMS", "landscape.npz", "checkpoint.safetensors",
     "checkpoint.safetensors.rounds.jsonl",
-    "result.json.damaged", "report/index.html", "report/figures/mine.png", "report/tables/table.md",
+    "result.json.damaged", "report/report.html",
+    "report/figures/mine.png", "report/tables/table.md",
     "figures/mine.png", "tables/mine.md", "features/0-train.npy", "features/mine/0-train.npy",
     "tasks/0/random/result.json", "starts/random/model.safetensors", "methods/fedpcl/result.json",
     "client-state/a/b/0/1-0.safetensors", "llama.partial", "sub/big.gguf.partial", ".part",

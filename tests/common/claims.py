@@ -9,7 +9,7 @@ import pandas as pd
 
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.report.columns import TO_REACH
-from coprefl_flwr.report.table import NONE
+from coprefl_flwr.report.tables import NONE
 from tests.common.simulation import ROOT
 
 FOLDER = ROOT / "examples" / "claims"

@@ -81,7 +81,11 @@ class Federation:
         images = torch.from_numpy(rng.integers(0, 256, (n, 1, 4, 4), dtype=np.uint8))
         labels = rng.integers(0, CLASSES, n)
         dataset = ImageDataset(
-            images, labels, ("a", "b", "c"), mean=torch.tensor([0.5]), std=torch.tensor([0.3])
+            images,
+            mean=torch.tensor([0.5]),
+            std=torch.tensor([0.3]),
+            labels=labels,
+            classes=("a", "b", "c"),
         )
         ends = np.cumsum(SIZES)
         self.samples = [

@@ -97,7 +97,7 @@ def test_overlap_is_refused_unless_allowed():
 @pytest.mark.parametrize(
     ("downstream", "pretraining", "message"),
     [
-        ("", "", "downstream-classes = '': cannot be read"),
+        ("", "", "pretraining-classes = '': none are left"),
         ("0", "", "1 to 10 can be drawn"),
         ("11", "", "1 to 10 can be drawn"),
         ("10", "", "none are left"),

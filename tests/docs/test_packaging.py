@@ -7,6 +7,7 @@ import tomllib
 import zipfile
 
 import pytest
+import yaml
 
 import coprefl_flwr
 from tests.common.simulation import ROOT
@@ -128,3 +129,14 @@ def test_fewer_jobs_of_tests_run_at_once_where_memory_is_short(kilobytes, jobs, 
         timeout=60,
     )
     assert f"--jobs={jobs} " in shown.stdout
+
+
+def test_the_page_on_citing_has_the_entries_of_the_citation_file():
+    page = " ".join((ROOT / "docs" / "cite.md").read_text().split())
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert f"version = {{{cited['version']}}}" in page
+    assert len(cited["references"]) == 3
+    for paper in cited["references"]:
+        people = [f"{one['family-names']}, {one['given-names']}" for one in paper["authors"]]
+        assert f"author = {{{' and '.join(people)}}}" in page
+        assert f"title = {{{paper['title']}}}" in page

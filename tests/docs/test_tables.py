@@ -1,18 +1,26 @@
 """The documentation and pyproject.toml say what the code declares, and links lead somewhere."""
 
+import inspect
 import itertools
 import re
 import textwrap
 
 import pytest
 
+import coprefl_flwr as cp
 from coprefl_flwr.methods import METHODS
+from coprefl_flwr.options import declared
 from coprefl_flwr.recipes import reading
 from coprefl_flwr.report.comparison import FIGURES
-from docs import examples, tables
+from coprefl_flwr.studies.settings import Settings
+from docs import examples, interface, tables
 
 SHARED = {"centralised-hybrid", "coprefl-std-sgd", *(n for n in METHODS if n.endswith("-refined"))}
 """Methods that are told of on the page of another."""
+FUNCTIONS = (
+    *("partition", "tasks", "pretrain", "evaluate_starts", "plot_history"),
+    *("load_dataset", "of_flower", "register"),
+)
 METHOD_PAGES = sorted((tables.PAGES / "methods").glob("*.md"))
 WRITTEN = [tables.ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 LINK = re.compile(r"\]\((?P<path>[^)\s#:]+)(?P<anchor>#[^)\s]*)?\)")
@@ -31,12 +39,71 @@ def test_every_table_and_every_method_has_one_place():
     pages = [path.read_text() for path in tables.PAGES.rglob("*.md")]
     shown = sorted(name for text in pages for name in tables.parts(text))
     frames = {f"{tables.FRAME}{name}" for name in METHODS if name not in SHARED}
-    assert shown == sorted({*tables.TABLES, *frames})
+    functions = {f"parameters of {name}" for name in FUNCTIONS}
+    classes = {f"arguments of {name}" for name in strategies()}
+    assert shown == sorted({*tables.TABLES, *frames, *functions, *classes})
+
+
+def strategies():
+    """Return the names of the strategies as pages name them: those of a head by their room."""
+    found = {name for name in dir(cp) if isinstance(getattr(cp, name), type)}
+    methods = {name for name in found if issubclass(getattr(cp, name), cp.RoundStrategy)}
+    return methods - {"RoundStrategy"} | {"strategies.NCM", "strategies.Ridge"}
+
+
+def test_every_public_name_has_an_entry_in_the_reference():
+    """CoPreFL and all other built-in strategies had none."""
+    pages = "".join(path.read_text() for path in (tables.PAGES / "reference" / "api").glob("*.md"))
+    documented = set(re.findall(r"^::: coprefl_flwr\.(?:\w+\.)?(\w+)$", pages, flags=re.MULTILINE))
+    public = {name for name in dir(cp) if not name.startswith("_")}
+    ours = {name for name in public if callable(getattr(cp, name)) and _is_ours(getattr(cp, name))}
+    assert "CoPreFL" in ours
+    assert ours <= documented
+
+
+def _is_ours(one):
+    return one.__module__.startswith("coprefl_flwr.")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_parameter_of_a_function_has_a_line(name):
+    text = interface.parameters(name)
+    for parameter, one in inspect.signature(getattr(cp, name)).parameters.items():
+        stars = "**" if one.kind is one.VAR_KEYWORD else ""
+        (line,) = re.findall(rf"^`{re.escape(stars + parameter)}`.*\n:   (.+)", text, re.MULTILINE)
+        assert len(line) > 10
+
+
+def test_a_parameter_that_no_text_describes_is_refused(monkeypatch):
+    def pretrain(undescribed):
+        """Return nothing."""
+
+    monkeypatch.setattr(cp, "pretrain", pretrain, raising=False)
+    with pytest.raises(KeyError, match="undescribed"):
+        interface.parameters("pretrain")
+
+
+def test_types_of_arguments_are_those_of_the_signature():
+    """`quiet` had the type and the default of the parameter next to it."""
+    text = interface.parameters("evaluate_starts")
+    assert "`quiet`{ #evaluate_starts.quiet } `bool`, default `False`\n" in text
+    assert "`gamma`{ #coprefl.gamma } `float`, default `0.5`, between 0 and 1\n" in (
+        interface.arguments("CoPreFL")
+    )
+
+
+def test_the_settings_have_an_anchor_each_that_no_heading_has():
+    page = (tables.PAGES / "reference" / "settings.md").read_text()
+    anchors = re.findall(r"\{ #([\w-]+) \}", page)
+    assert sorted(anchors) == sorted(declared(Settings))
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    assert not {heading.lower().replace(" ", "-") for heading in headings} & set(anchors)
 
 
 def test_a_changed_table_is_seen():
     text = (tables.PAGES / "reference" / "settings.md").read_text()
-    assert tables.page(text.replace("| `seed` | `0` |", "| `seed` | `1` |")) == text
+    assert "{ #seed } | `0` |" in text
+    assert tables.page(text.replace("{ #seed } | `0` |", "{ #seed } | `1` |")) == text
 
 
 @pytest.mark.parametrize("page", [one for one in METHOD_PAGES if one.stem != "index"], ids=str)

@@ -41,7 +41,7 @@ def test_one_recipe_names_all_five_beside_built_in_methods(parts, tmp_path):
     measured = {(row["label"], row["metric"]): float(row["mean"]) for row in rows}
     for label in ("random", "fedavg", "coprefl", "mine"):
         assert 0 <= measured[label, "metric:worst_class"] <= measured[label, "accuracy"]
-    page = (out / "report" / "index.html").read_text()
+    page = (out / "report" / "report.html").read_text()
     assert "Worst class %" in page
     moved = shutil.move(parts, tmp_path / "elsewhere")
     assert run(Path(moved), out) == 0

@@ -6,7 +6,7 @@ from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import Contest, attempt, contests
-from coprefl_flwr.report.table import NONE
+from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.store import Store
 from docs import costs
 

@@ -231,6 +231,7 @@ def test_bytes_on_the_wire_are_those_of_the_messages(hosting, down, up):
         "client-bytes-up": 3 * 4 * (HEADER + 400),
         "wire-bytes-down": 3 * down,
         "wire-bytes-up": 3 * up,
+        "wire-nodes": 3 * HOSTINGS[hosting][0],
     }
 
 

@@ -11,9 +11,9 @@ import torch
 
 from coprefl_flwr.client_app import app
 from coprefl_flwr.clients import CoPreFLClient, TorchClient
-from coprefl_flwr.data import residence
-from coprefl_flwr.data.images import ImageDataset
-from coprefl_flwr.data.residence import nearest
+from coprefl_flwr.data import dataset as datasets
+from coprefl_flwr.data import make_dataset
+from coprefl_flwr.data.dataset import on_same_device
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.grids import LocalGrid
@@ -264,18 +264,18 @@ def test_a_model_goes_there_and_back():
 @pytest.mark.parametrize("room", [True, False])
 def test_images_are_brought_to_the_device_once_where_there_is_room(room, monkeypatch):
     images = torch.arange(96, dtype=torch.uint8).reshape(6, 1, 4, 4)
-    whole = ImageDataset.of("x", images, np.arange(6) % 2, None)
+    whole = make_dataset("x", images, np.arange(6) % 2)
     rows = np.array([4, 1])
     expected = whole.inputs(rows, CPU)
-    free = images.nbytes / residence.SHARE - (0 if room else 1)
-    monkeypatch.setattr(residence, "_free", lambda _: free)
+    free = images.nbytes / datasets.GPU_SHARE - (0 if room else 1)
+    monkeypatch.setattr(datasets, "_free_bytes", lambda _: free)
     with accelerator():
         for dataset in (whole, replace(whole)):  # Of another population, the same images.
             found = dataset.inputs(rows, DEVICE)
             assert found.device.type == DEVICE.type
             assert torch.equal(found.cpu(), expected)
-        lying = nearest(images, DEVICE)
-        assert lying is nearest(images, DEVICE)
+        lying = on_same_device(images, DEVICE)
+        assert lying is on_same_device(images, DEVICE)
     assert isinstance(lying, Remote) == room
     assert (lying is images) == (not room)
     known = weakref.ref(images)

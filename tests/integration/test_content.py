@@ -26,7 +26,7 @@ from torch import nn
 import coprefl_flwr as cp
 from coprefl_flwr.arrays import write_sealed
 from coprefl_flwr.cli import main
-from coprefl_flwr.data.load import load_dataset
+from coprefl_flwr.data import load_dataset
 from coprefl_flwr.errors import RunFailedError, SettingsError, short
 from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.files import write_sums

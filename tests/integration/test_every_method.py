@@ -12,7 +12,7 @@ from coprefl_flwr.client_app import app, client_fn
 from coprefl_flwr.clients import MOONClient, SCAFFOLDClient, TorchClient
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING, TASK, with_role
-from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.phases import TrainingSettings
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from coprefl_flwr.arrays import to_record
 from coprefl_flwr.clients import CoPreFLClient, TorchClient, client_app
-from coprefl_flwr.data import ImageDataset, Samples
+from coprefl_flwr.data import Samples, make_dataset
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.models import model_arrays
@@ -34,7 +34,7 @@ def test_a_round_holds_few_copies_of_the_model(strategy, client, most):
     model = network()
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (20, 1, SIDE, SIDE), dtype=np.uint8))
-    data = ImageDataset.of("made", images, np.arange(20) % 4, None)
+    data = make_dataset("made", images, np.arange(20) % 4)
     training = LocalTraining(local_steps=1, batch_size=2)
     samples = Samples(data, np.arange(10), data.labels[:10])
     app = client_app(

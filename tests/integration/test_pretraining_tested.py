@@ -37,15 +37,17 @@ def test_tests_are_in_the_rounds_and_in_the_table(cyclic_study):
     assert ["server-accuracy" in line for line in text.splitlines()] == [
         False, True, False, True, True,
     ]  # fmt: skip
-    assert "| Final % | Best % | at round |" in (folder / "pretraining.md").read_text()
-    assert (folder / "learning_curves.png").stat().st_size > 10_000
+    tables = (folder / "report" / "tables" / "table.md").read_text()
+    assert "| Method | Final % | Best % |" in tables
+    assert "| Method | Rounds | Best at round | Models sent | MB sent |" in tables
+    assert (folder / "report" / "figures" / "table-curves.png").stat().st_size > 10_000
 
 
 def test_what_it_cost_is_in_the_table(cyclic_study):
     """Two rounds of three clients one after the other, then three rounds: 2 steps of 0.05 each."""
     study = replace(cyclic_study, method="cyclic:rounds=2+fedavg:rounds=3", test_every=0)
     folder = run_study(LocalGrid(app, 1, study.to_config()), study)
-    text = (folder / "pretraining.md").read_text()
+    text = (folder / "report" / "tables" / "table.md").read_text()
     assert "| Summed step size | Million gradients |" in text
     # 2 x 0.3 + 3 x 0.1; five rounds of three clients with two batches of 8.
     assert "| 0.900 | 0.000 |" in text

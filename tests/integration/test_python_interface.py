@@ -20,11 +20,10 @@ import coprefl_flwr as cp
 from coprefl_flwr import client_app, strategies
 from coprefl_flwr.clients import query_reply
 from coprefl_flwr.federation import Exchange, Mean
-from coprefl_flwr.front.held import clients_of
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.models import build_model, load_saved_model, model_arrays
 from coprefl_flwr.options import option
-from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build, run_study
 from tests.common.checks import refusal
 from tests.common.data import CLASSES, images, on_disk, sequences, table
@@ -161,8 +160,8 @@ def test_subsets_and_a_dataset_for_each_client():
     clients = cp.partition(Subset(data, range(160)), clients=4, scheme="iid")
     assert sum(map(len, clients)) == 160
     assert clients.counts().shape == (4, CLASSES)
-    for given in (own, [DataLoader(one) for one in own], list(clients_of(own))):
-        found = clients_of(given)
+    for given in (own, [DataLoader(one) for one in own], list(cp.Clients.of_datasets(own))):
+        found = cp.Clients.of_datasets(given)
         assert [len(one) for one in found] == [80, 80, 80]
         inputs, _ = found[1].batch(slice(0, 1), torch.device("cpu"))
         assert torch.equal(inputs[0], data[1][0])
@@ -349,6 +348,8 @@ def test_starts_from_files(tmp_path):
 def test_every_name_is_there_and_importing_the_package_loads_none():
     for name in dir(cp):
         getattr(cp, name)
+    assert [name for name in dir(cp) if name.startswith("_")] == ["__version__"]
+    assert not {"importlib", "errors", "plugins", "Any"} & set(dir(cp))
     for name, one in vars(strategies).items():
         is_method = isinstance(one, type) and issubclass(one, strategies.RoundStrategy)
         if is_method and one.name and strategies.RoundStrategy in one.__mro__:
@@ -356,7 +357,7 @@ def test_every_name_is_there_and_importing_the_package_loads_none():
             assert known, name
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
         _ = cp.pretrian
-    program = "import sys, coprefl_flwr; sys.exit('torch' in sys.modules)"
+    program = "import sys, coprefl_flwr; sys.exit(bool({'torch', 'flwr'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 

@@ -1,5 +1,7 @@
 """Functions, strategies and partitioners in the place of texts that name them."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,8 @@ from flwr_datasets.partitioner import IidPartitioner
 
 import coprefl_flwr as cp
 from coprefl_flwr import plugins
+from coprefl_flwr.cli import main
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation import Exchange, Mean
 from tests.common.data import images
 from tests.common.networks import Perceptron
@@ -139,6 +143,23 @@ def test_own_metrics_stand_in_rows_summary_and_table(tasks):
     for start in starts:
         mean, std = (result.summary().loc[start, f"metric:top3{one}"] for one in ("", " std"))
         assert f"{mean:.2f} ± {std:.2f}" in table[table.index("top3") :]
+
+
+def test_a_result_leaves_the_page_that_the_command_makes_again(tasks, tmp_path, capsys):
+    result = cp.evaluate_starts({"one": Perceptron(), "two": Perceptron(seed=1)}, tasks, **SMALL)
+    page = result.report(tmp_path / "new")
+    assert page == tmp_path / "new" / "report" / "report.html"
+    before = {path: path.read_bytes() for path in page.parent.rglob("*.*")}
+    assert page.with_name("figures") / "table-curves.pdf" in before
+    assert result.report(tmp_path / "new") == page
+    shutil.rmtree(page.parent)
+    assert main(["report", str(tmp_path / "new")]) == 0
+    assert str(result) in capsys.readouterr().out
+    assert {path: path.read_bytes() for path in page.parent.rglob("*.*")} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    with pytest.raises(SettingsError, match=r"folder = .*mine: .* did not write"):
+        result.report(tmp_path / "mine")
 
 
 def test_a_metric_is_tried_with_the_tasks_classes(tasks):

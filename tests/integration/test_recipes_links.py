@@ -80,11 +80,11 @@ def test_a_folder_that_the_user_names_can_be_a_link(home, tmp_path):
     os.symlink(tmp_path / "scratch", "outputs")
     assert main(["run", "tiny.yaml"]) == 0
     assert main(["run", "tiny.yaml"]) == 0
-    assert (tmp_path / "scratch" / "tiny" / "report" / "index.html").exists()
+    assert (tmp_path / "scratch" / "tiny" / "report" / "report.html").exists()
     (tmp_path / "other").mkdir()
     os.symlink(tmp_path / "other", "direct")
     assert main(["run", "tiny.yaml", "--out", "direct", "--models", "outputs/models"]) == 0
-    assert (tmp_path / "other" / "report" / "index.html").exists()
+    assert (tmp_path / "other" / "report" / "report.html").exists()
 
 
 def test_a_link_to_nothing_is_one_line(home, capsys):

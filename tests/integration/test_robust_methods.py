@@ -19,7 +19,7 @@ from coprefl_flwr.federation.robust import AGGREGATIONS
 from coprefl_flwr.federation.transport import Transport
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS
-from coprefl_flwr.report.results import read_rows
+from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.strategies import (
     SCAFFOLD,
     CoPreFL,

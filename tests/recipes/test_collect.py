@@ -5,16 +5,15 @@ import os
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
 from coprefl_flwr.recipes.sweep import contests
-from coprefl_flwr.report import write_report
-from coprefl_flwr.report.comparing import text_tables
-from coprefl_flwr.report.figures import Landscape
-from coprefl_flwr.report.table import NONE
+from coprefl_flwr.report import text_tables, write_report
+from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.stage import write_result
 from coprefl_flwr.studies.told import told
 from tests.common.recipes import keep, keep_task, result_file
@@ -237,7 +236,7 @@ def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
 
 def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monkeypatch):
     asked = []
-    grid = Landscape(np.linspace(-1, 1, 3), np.ones((3, 3)))
+    grid = pd.DataFrame(np.ones((3, 3)), [-1, 0, 1], [-1, 0, 1])
     monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
     plain = pretraining(recipe_of)
     for contest in contests(plain)[1:]:

@@ -100,7 +100,7 @@ def test_where_things_go(path, tmp_path, monkeypatch):
     assert (tmp_path / "moved" / "tiny" / "report" / "results.csv").read_bytes() == before
     elsewhere = ["--out", "a/b", "--models", "c", "--set", "figures=[]"]
     assert main(["run", "tiny.yaml", "--set", "methods=[random]", *elsewhere]) == 0
-    assert (tmp_path / "a" / "b" / "report" / "index.html").exists()
+    assert (tmp_path / "a" / "b" / "report" / "report.html").exists()
     assert {one.name for one in (tmp_path / "c").iterdir()} == {LOCKS, model.name}
 
 
@@ -126,7 +126,7 @@ def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
     shown = capsys.readouterr().out
     assert files(done / "tiny") == before
     assert "fedavg" in shown
-    assert shown.endswith(f"tables and figures: {done / 'tiny' / 'report' / 'index.html'}\n")
+    assert shown.endswith(f"tables and figures: {done / 'tiny' / 'report' / 'report.html'}\n")
 
 
 def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, capsys):
@@ -140,7 +140,7 @@ def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, 
     assert main(["list", str(tmp_path)]) == 0
     assert f"{out}  1 of 2 runs  A tiny comparison\n" in capsys.readouterr().out
     assert main(["report", str(out)]) == 0
-    page = (out / "report" / "index.html").read_text()
+    page = (out / "report" / "report.html").read_text()
     assert "fedavg:rounds=1, seed 0: not run yet" in page
     capsys.readouterr()
     assert main(["list", str(tmp_path)]) == 0  # It said "reported".

@@ -7,7 +7,7 @@ from coprefl_flwr.recipes.listing import purposes
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.sweep import check_runs, choose, contests, run_recipe
-from coprefl_flwr.report.table import NONE
+from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.store import Store
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, keep, run, tiny_recipe, write_recipe
@@ -144,7 +144,7 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsy
     fates = {line.strip("|").split("|")[-1].strip(" *_") for line in rows}
     assert fates == {"chosen", "dropped"}
     assert all(line.strip("|").split("|")[3].strip() == NONE for line in rows)
-    assert "Searched by halving" in (tmp_path / "whole/out/report/index.html").read_text()
+    assert "Searched by halving" in (tmp_path / "whole/out/report/report.html").read_text()
     # Killed in a trial, and again in what is reported: nothing is done twice, nothing is different.
     for stop in (("train", "coprefl", "task-0", 1), ("train", "coprefl", "pretrain", 3)):
         with pytest.raises(Killed):

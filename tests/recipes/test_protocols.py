@@ -334,7 +334,7 @@ def test_where_a_protocols_results_go(tiny_images, tmp_path, monkeypatch, capsys
     write_recipe(tmp_path / "tiny.yaml", content)
     assert main(["run", "tiny.yaml", "--protocol", "fast"]) == 0
     out = tmp_path / "outputs" / "tiny-fast"
-    assert "Protocol fast: a reason." in (out / "report" / "index.html").read_text()
+    assert "Protocol fast: a reason." in (out / "report" / "report.html").read_text()
     before = (out / "report" / "results.csv").read_bytes()
     # One round of two steps of 0.05 x 2.
     assert b",step-size,0.2," in before

@@ -142,7 +142,7 @@ def test_one_run_and_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
     assert len(whole.rounds()) == 3 * (2 + 1)
     table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
     assert table.count("gamma=") == 2
-    page = (tmp_path / "whole/out/report/index.html").read_text()
+    page = (tmp_path / "whole/out/report/report.html").read_text()
     assert "Searched by Optuna" in page
     killed = whole.rounds()[4]
     with pytest.raises(Killed):

@@ -358,7 +358,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_tried_again(
     lines = [line for line in said.err.splitlines() if line.startswith("coprefl: ")]
     assert len(lines) == 2  # A line a seed.
     assert all(line.endswith(" failed: RuntimeError: no space left") for line in lines)
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    page = (tmp_path / "out" / "report" / "report.html").read_text()
     assert "fedavg, seed 1: RuntimeError: no space left" in page
     others = {
         name: data for name, data in files(whole[0] / "models").items() if "fedavg" not in name
@@ -378,7 +378,7 @@ def test_where_nothing_can_be_chosen_the_report_says_so(tiny_file, tmp_path, mon
     witness = Witness(("train", "coprefl", "pretrain", 1), OSError("no"))
     assert run(tiny_file, tmp_path / "out", witness, monkeypatch) == 1
     assert capsys.readouterr().err.count(" failed: OSError: no\n") == 2
-    page = (tmp_path / "out" / "report" / "index.html").read_text()
+    page = (tmp_path / "out" / "report" / "report.html").read_text()
     assert "coprefl: no value could be chosen" in page
     table = (tmp_path / "out" / "report" / "tables" / "table.md").read_text().splitlines()
     rows = {line.split("|")[1].strip(" _*"): line for line in table if line.startswith("|")}

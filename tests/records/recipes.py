@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.methods import PERSONALISED
 from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.recipes.runs import Run

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coprefl_flwr.data import ImageDataset
-from coprefl_flwr.data.dealing import dirichlet_counts
+from coprefl_flwr.data.partition import dirichlet_counts
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.personal_data import client_data
@@ -134,7 +134,7 @@ def test_pixels_are_brought_to_the_first_datasets_size(two, tmp_path):
     train = data(two).images[0].train
     expected = source.inputs(train.indices, source.mean.device).flatten(1).numpy()
     values = client_data(data(two), 0, tmp_path).train.dataset.values
-    assert values == pytest.approx(expected, abs=1e-5)
+    assert values.numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_noise_on_images_is_for_those_that_are_trained_on(two, tmp_path):

@@ -14,7 +14,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import LocalTraining
 from coprefl_flwr.methods import PERSONALISED, with_role
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.report.results import read_rounds, read_rows
+from coprefl_flwr.report.frames import read_rounds, read_rows
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.pretraining import Pretraining
@@ -95,9 +95,10 @@ def test_all_methods_learn_something_of_their_own(settings):
     # The clients' own models are what such a study is about: they stay.
     stateful = {path.name for path in folder.glob("methods/*") if (path / "client-state").exists()}
     assert stateful == {"fedpcl", "fedproto", "fedrep", "pfedme", "solo"}
-    summary = (folder / "summary.md").read_text()
-    assert all(f"| {name} | " in summary for name in PERSONAL_METHODS)
-    assert "| Method | plain | noisy | noisier |" in summary
+    tables = (folder / "report" / "tables" / "table.md").read_text()
+    assert all(tables.count(f"| {name} | ") == 2 for name in PERSONAL_METHODS)
+    assert "| Std over clients % | plain % | noisy % | noisier % |" in tables
+    assert "| Method | Weights sent | Numbers sent |" in tables
 
 
 def test_what_a_client_sends_is_counted_as_the_paper_does(settings):
@@ -143,7 +144,7 @@ def test_a_result_is_written_before_the_last_checkpoint(settings, tmp_path):
     whole = files(run(replace(settings, output_dir=str(tmp_path / "whole"))))
     folder = run(settings)
     result = folder / "methods" / "fedpcl" / "result.json"
-    for other in ("rows.jsonl", "rounds.jsonl", "summary.md"):
+    for other in ("rows.jsonl", "rounds.jsonl", "report/report.html"):
         (folder / other).unlink()
     stamp = result.stat().st_mtime_ns
     (result.parent / "checkpoint.safetensors").write_bytes(b"the last but one")
@@ -271,7 +272,7 @@ def test_tables_over_runs(settings, capsys):
         np.mean(100 * rows["correct"] / rows["n"])
         for rows in [read_rows(folder / "rows.jsonl") for folder in folders]
     ]
-    line = f"| fedpcl | {np.mean(means):.1f} ± {np.std(means, ddof=1):.1f} | "
+    line = f"| fedpcl | {np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} | "
     assert line in capsys.readouterr().out
     with pytest.raises(SettingsError, match="there is no run to compare"):
         main([])

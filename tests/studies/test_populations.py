@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from coprefl_flwr.data.division import DataSettings
+from coprefl_flwr.data import DataSettings
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
 from coprefl_flwr.studies.populations import PRETRAINING, task_name
@@ -368,11 +368,11 @@ def test_naming_the_same_dataset_twice_is_naming_it_once(tiny_settings):
 
 
 def test_datasets_that_do_not_fit_are_refused(two_datasets, tmp_path):
-    with pytest.raises(SettingsError, match=r"images are 3x9x7 and 3x6x6 .* set image-size"):
+    with pytest.raises(SettingsError, match=r"inputs are 3x9x7 of .* and 3x6x6 .* set image-size"):
         population(replace(two_datasets, image_size=0), "task-0")
     (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
     with pytest.raises(
-        SettingsError, match=r"both must be images of bytes, or .*; texts have no tasks"
+        SettingsError, match=r"both must be images of bytes .*; texts have no tasks"
     ):
         population(
             replace(two_datasets, task_dataset=str(tmp_path / "a.txt"), image_size=0), "task-0"
@@ -407,9 +407,9 @@ def test_images_of_floats_can_be_the_tasks_too(tiny_settings, tmp_path):
     images = torch.rand(80, 3, 6, 6, generator=torch.Generator().manual_seed(1))
     inputs, _ = found.batch(slice(None), torch.device("cpu"))
     assert torch.equal(inputs, images[found.indices])
-    with pytest.raises(SettingsError, match=r"values are 3x7x7 of torch.float32 and 3x6x6 of tor"):
+    with pytest.raises(SettingsError, match=r"inputs are 3x7x7 of torch.float32 and 3x6x6 of tor"):
         population(replace(both, task_dataset=f"{here}:side=7"), "task-0")
-    with pytest.raises(SettingsError, match="both must be images of bytes, or both tensors"):
+    with pytest.raises(SettingsError, match=r"both must be images of bytes .*, or tensors"):
         population(replace(both, task_dataset=tiny_settings.dataset), "task-0")
 
 

@@ -9,7 +9,7 @@ import pytest
 from coprefl_flwr.client_app import app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.report.results import frame, read_rounds
+from coprefl_flwr.report.frames import frame, read_rounds
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.stage import RESULT, read_result, write_result
 

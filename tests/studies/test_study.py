@@ -1,10 +1,12 @@
 """Studies from beginning to end on a grid in this process: what they leave, and how they go on."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from flwr.app import Context
@@ -12,13 +14,12 @@ from safetensors.torch import load_file
 
 from coprefl_flwr import client_app as shipped
 from coprefl_flwr import server_app
+from coprefl_flwr.cli import main
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.errors import RunFailedError
 from coprefl_flwr.files import SUMS
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.report.forms import markdown
-from coprefl_flwr.report.results import frame, read_rounds, read_rows
-from coprefl_flwr.report.starts import summary_table
+from coprefl_flwr.report.frames import frame, read_rounds, read_rows
 from coprefl_flwr.studies.build import build, run_study
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import read_result
@@ -63,7 +64,7 @@ def whole(module_settings):
 
 def results(folder):
     """Return the bytes of every file that must not depend on how often a run was interrupted."""
-    names = ["rows.jsonl", "rounds.jsonl", "pretraining.md", "summary.csv", "summary.md"]
+    names = ["rows.jsonl", "rounds.jsonl", "report/units.csv", "report/tables/table.md"]
     names += [f"starts/{start}/model.safetensors" for start in FOLDERS]
     names += [f"starts/{start}/result.json" for start in FOLDERS]
     names += [f"tasks/{number}/{start}/result.json" for number in (0, 1) for start in FOLDERS]
@@ -91,11 +92,19 @@ def test_files(whole, module_settings):
         ),
         "rows.jsonl",
         "rounds.jsonl",
-        "pretraining.md",
-        "summary.csv",
-        "summary.md",
-        "client_accuracies.png",
-        "learning_curves.png",
+        "about.json",
+        "report/.coprefl",
+        "report/report.html",
+        "report/provenance.md",
+        "report/results.csv",
+        "report/units.csv",
+        "report/tables/table.md",
+        "report/tables/table.tex",
+        *(
+            f"report/figures/table-{kind}.{suffix}"
+            for kind in ("accuracies", "curves")
+            for suffix in ("png", "pdf")
+        ),
     }
     kept = yaml.safe_load((whole / "settings.yaml").read_text())
     assert Settings.from_config(kept) == module_settings
@@ -112,7 +121,10 @@ def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings
         assert row.n == len(client.test)
         assert 0 <= row.correct <= row.n
         assert np.isfinite(row.loss)
-    assert (whole / "summary.md").read_text() == markdown(summary_table(rows))
+    accuracy = pd.read_csv(whole / "report" / "units.csv").set_index(["row", "unit"])["accuracy"]
+    for (start, task), of_task in rows.groupby(["start", "task"]):
+        expected = (100 * of_task["correct"] / of_task["n"]).mean()
+        assert accuracy[start, f"seed {module_settings.seed}, task {task}"] == expected
     parts = [
         row
         for start in FOLDERS
@@ -120,6 +132,14 @@ def test_rows_are_those_of_the_clients_and_make_the_table(whole, module_settings
         for row in read_result(whole / f"tasks/{task}/{start}")["rows"]
     ]
     assert frame(parts).equals(rows)
+
+
+def test_the_report_is_made_again_by_the_command(whole):
+    before = {path: path.read_bytes() for path in (whole / "report").rglob("*.*")}
+    shutil.rmtree(whole / "report")
+    assert main(["report", str(whole)]) == 0
+    assert {path: path.read_bytes() for path in (whole / "report").rglob("*.*")} == before
+    assert "Summed step size" in (whole / "report" / "report.html").read_text()
 
 
 def test_rounds_of_every_part(whole):
@@ -347,4 +367,4 @@ def test_a_measured_loss_of_the_starts_stands_beside_the_rounds(tiny_settings):
     rounds = read_rounds(folder / "rounds.jsonl")
     assert list(rounds["phase"]) == ["pretraining", "start-loss"]
     assert rounds["start-loss"].iloc[1] > 0
-    assert (folder / "learning_curves.png").exists()
+    assert (folder / "report" / "figures" / "table-curves.png").exists()

@@ -3,12 +3,10 @@
 import io
 import itertools
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
 
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import write_atomically
@@ -19,6 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure as Figure
 
 FORMATS = ("png", "svg", "pdf")
+_ON_A_PAGE = {  # The page's own colours, light or dark, for what is not a method's.
+    "#222222": "CanvasText",
+    "#ffffff": "Canvas",
+    "#d9d9d9": "color-mix(in srgb, CanvasText 18%, Canvas)",
+    "#474747": "color-mix(in srgb, CanvasText 70%, Canvas)",
+}
 
 # Okabe and Ito's colour-blind-safe palette; grey for its yellow, too pale for lines on white, and
 # dark grey for its black, the ink of everything else.
@@ -27,7 +31,6 @@ _PALETTE = (
 )  # fmt: skip
 LineStyle = Literal["-", "--", ":"]
 Looks = Mapping[str, tuple[str, LineStyle]]
-Floats = npt.NDArray[np.float64]
 _DASHES: tuple[LineStyle, ...] = ("-", "--", ":")
 # A method keeps its colour in figures that show different starts.
 _OWN_COLOURS = {
@@ -66,23 +69,29 @@ def colours(starts: Iterable[str]) -> dict[str, tuple[str, LineStyle]]:
     return {name: looks[slot % len(looks)] for name, slot in slots.items()}
 
 
-def new_figure(height: float) -> "Figure":
-    """Return an empty figure, `height` inches high and 1600 pixels wide."""
+def new_figure(height: float, width: float = 8.0) -> "Figure":
+    """Return an empty figure of so many inches, 200 pixels each."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # Closer, the label of an axis touches what is left of it.
     apart = ConstrainedLayoutEngine(wspace=0.06)
-    return Figure(figsize=(8.0, height), dpi=200, layout=apart, facecolor="white")
+    return Figure(figsize=(width, height), dpi=200, layout=apart, facecolor="white")
 
 
-def alike(
-    count: int, columns: int, height: tuple[float, float], xlabel: str, ylabel: str
+def grid(
+    count: int,
+    columns: int,
+    height: tuple[float, float],
+    xlabel: str = "",
+    ylabel: str = "",
+    *,
+    sharex: bool = True,
 ) -> tuple["Figure", list["Axes"]]:
-    """Return a figure of panels that share axes and labels; height: at all, and a line of them."""
+    """Return a figure of panels that share axes and labels; height: a constant, and per line."""
     lines = -(-count // columns)
     figure = new_figure(height[0] + height[1] * lines)
-    panels = list(figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).flat)
+    panels = list(figure.subplots(lines, columns, sharex=sharex, sharey=True, squeeze=False).flat)
     for panel in panels[count:]:
         panel.set_visible(False)
     for panel in panels[max(0, count - columns) : count]:
@@ -136,45 +145,28 @@ def by_round(panel: "Axes", name: str, below: str, ylabel: str = "", xlabel: str
 _ACROSS, _SAMPLE = 103, 6
 
 
-def _columns(starts: Sequence[str]) -> int:
-    """Return in how many columns a legend stands, each of its lines about as full as the others."""
-    fit = max(1, min(len(starts), _ACROSS // (max(map(len, starts)) + _SAMPLE)))
-    lines = -(-len(starts) // fit)
-    return -(-len(starts) // lines)
-
-
-def _wrapped(start: str) -> str:
-    """Return a name in lines that fit across a figure, broken behind commas and plus signs."""
-    lines = [""]
-    for word in re.findall(r"[^,+]*[,+]?", start):
-        long = len(lines[-1]) + len(word) > _ACROSS - _SAMPLE
-        lines = [*lines, word] if long and lines[-1] else [*lines[:-1], lines[-1] + word]
-    return "\n".join(lines)
-
-
-def legend_height(starts: Sequence[str]) -> float:
-    """Return the inches that a legend needs beyond its first line."""
-    columns = _columns(starts)
-    rows = [starts[at : at + columns] for at in range(0, len(starts), columns)]
-    lines = sum(max(_wrapped(start).count("\n") + 1 for start in row) for row in rows)
-    return 0.2 * (lines - 1)
-
-
 def legend(figure: "Figure", starts: Sequence[str], shown: Looks) -> None:
-    """Write below the figure which start has which line, in their order from left to right."""
+    """Write below the figure which start has which line, in their order from left to right.
+
+    The figure grows by what the legend needs beyond its first line.
+    """
     from matplotlib.lines import Line2D
 
-    columns = _columns(starts)
+    widest = min(max(map(len, starts)) + _SAMPLE, _ACROSS)
+    rows = -(-len(starts) // min(len(starts), _ACROSS // widest))
+    columns = -(-len(starts) // rows)
     # Matplotlib fills a legend column by column.
-    order = [at for first in range(columns) for at in range(first, len(starts), columns)]
-    names = [starts[at] for at in order]
+    names = [starts[at] for first in range(columns) for at in range(first, len(starts), columns)]
+    labels = ["\n".join(textwrap.wrap(name, _ACROSS - _SAMPLE)) for name in names]
     lines = [
         Line2D([], [], color=colour, linestyle=dashes, linewidth=2.4)
-        for colour, dashes in (shown[name] for name in names)
+        for colour, dashes in map(shown.__getitem__, names)
     ]
+    more = rows - 1 + sum(label.count("\n") for label in labels)
+    figure.set_figheight(figure.get_figheight() + 0.2 * more)
     figure.legend(
-        lines, list(map(_wrapped, names)), loc="outside lower center", ncols=columns,
-        frameon=False, fontsize=9,
+        lines, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9,
+        labelcolor=INK,
     )  # fmt: skip
 
 
@@ -196,3 +188,16 @@ def content_of(figure: "Figure", suffix: str) -> bytes:
     with rc_context({"svg.hashsalt": "coprefl-flwr", "pdf.fonttype": 42}):
         figure.savefig(content, format=suffix, metadata=_UNDATED.get(suffix, {}))
     return content.getvalue()
+
+
+def as_svg(figure: "Figure", name: str) -> str:
+    """Return a figure as an element of a page, in whose colours it is; `name` begins its ids."""
+    text = content_of(figure, "svg").decode()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", text, flags=re.S)
+    text = re.sub(r'<g id="[^"]*">', "<g>", text)
+    text = re.sub(r' (width|height)="[0-9.]+pt"', "", text, count=2)
+    text = re.sub(r'( id="|href="#|url\(#)', rf"\1{name}.", text)
+    for ours, theirs in _ON_A_PAGE.items():
+        text = text.replace(ours, theirs)
+    return text

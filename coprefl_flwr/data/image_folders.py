@@ -1,0 +1,203 @@
+"""Folders of images, by class or by domain and class, and how images are made smaller."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coprefl_flwr import seeds
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, make_dataset
+from coprefl_flwr.errors import SettingsError, one_line
+
+FORMATS = ("BMP", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""Formats that a file is read as, whatever its name is: for EPS, Pillow would run Ghostscript."""
+
+_AT_ONCE = 1000  # Images are resized as float32, four times their bytes, so not all at once.
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How much of a dataset of images is used; 0 is all of it.
+
+    Images become squares of `image_size` pixels a side. A class has at most `samples_per_class`
+    samples, drawn by `seed`; a smaller one stays whole.
+    """
+
+    image_size: int = 0
+    samples_per_class: int = 0
+    seed: int = 0
+
+    def rows(self, labels: npt.NDArray[Any]) -> Rows:
+        """Return the drawn positions of `labels` (N,), ascending; each class is drawn by itself."""
+        if not self.samples_per_class:
+            return np.arange(len(labels))
+        drawn = []
+        for label in np.unique(labels):
+            rng = seeds.generator(self.seed, "samples-per-class", int(label))
+            drawn.append(rng.permutation(np.flatnonzero(labels == label))[: self.samples_per_class])
+        return np.sort(np.concatenate(drawn)).astype(np.int64)
+
+    def resized(self, images: Tensor) -> Tensor:
+        """Return uint8 (..., C, H, W) as uint8 (..., C, image_size, image_size).
+
+        As torchvision's Resize (bilinear, antialiased, of the shorter side) and CenterCrop do.
+        """
+        size = self.image_size
+        if not size or images.shape[-2:] == (size, size):
+            return images
+        # Importing torchvision takes seconds, and the glyphs do without.
+        from torchvision.transforms import functional
+
+        shorter = functional.resize(images, [size], antialias=True)
+        resized: Tensor = functional.center_crop(shorter, [size, size])
+        return resized
+
+    def of(self, source: str, dataset: Dataset) -> Dataset:
+        """Return the reduced dataset, normalised by its own mean and std."""
+        if not (self.image_size or self.samples_per_class):
+            return dataset
+        if not isinstance(dataset, ImageDataset):
+            line = "image-size and samples-per-class are for images, and it has none"
+            raise SettingsError(f"{source}: {line}")
+        rows = self.rows(dataset.labels)
+        images = dataset.images[torch.from_numpy(rows)].split(_AT_ONCE)
+        columns = {name: getattr(dataset, name) for name in ("labels", "groups", "test", "domains")}
+        return make_dataset(
+            source,
+            torch.cat([self.resized(part) for part in images]),
+            classes=dataset.classes,
+            domain_names=dataset.domain_names,
+            **{name: None if one is None else one[rows] for name, one in columns.items()},
+        )
+
+
+def read_image_folder(root: Path, reduction: Reduction) -> Dataset:
+    """Read a folder of images, laid out as `load_dataset` says; only drawn images are decoded.
+
+    The classes are the folders that all parts or domains have together, in the order of their
+    names. Of Tiny-ImageNet (Le and Yang 2015) these are WordNet ids, and words.txt has the names of
+    the classes; its validation images, 50 a class besides 500, are the test part. Its own test
+    images have no labels and are left out.
+
+    Raises a SettingsError if there are no images, one cannot be read or is of no class, or they
+    differ in size and are not resized.
+    """
+    from torchvision.datasets.folder import IMG_EXTENSIONS
+    from torchvision.datasets.folder import make_dataset as images_in
+
+    folders, train, annotations = _folders(root), root / "train", root / "val/val_annotations.txt"
+    inside = (file for folder in folders for file in folder.iterdir())
+    has_images = any(file.suffix.lower() in IMG_EXTENSIONS for file in inside)
+    parts, is_domains = [root], False
+    if annotations.is_file():
+        parts = [train]
+    elif _folders(train):  # A class called "train" has no folders in it.
+        parts = [train, *(root / name for name in ("val", "test") if (root / name).is_dir())]
+    elif len(folders) > 1 and not has_images:
+        # Domains hold no images directly, and all of them have at least two classes in common.
+        shared = set.intersection(*({one.name for one in _folders(part)} for part in folders))
+        is_domains = len(shared) > 1
+        parts = folders if is_domains else parts
+    # From all parts, so that labels do not shift where one part lacks a class.
+    classes = sorted({folder.name for part in parts for folder in _folders(part)})
+    numbers = {name: label for label, name in enumerate(classes)}
+    found = [
+        images_in(str(part), numbers, IMG_EXTENSIONS, allow_empty=True) for part in parts if classes
+    ]
+    if annotations.is_file():
+        parts.append(root / "test")
+        found.append(_annotated(annotations, numbers))
+        words = dict(line.split("\t", 1) for line in _lines(root / "words.txt") if "\t" in line)
+        classes = [words.get(wnid, wnid) for wnid in classes]
+    files = [file for part in found for file, _ in part]
+    if not files:
+        raise SettingsError(f"{root}: no images found; the layout is class/file")
+    labels = np.array([label for part in found for _, label in part])
+    rows = reduction.rows(labels)
+    part_of = np.repeat(np.arange(len(parts)), list(map(len, found)))[rows]
+    is_test = np.array([part == root / "test" and not is_domains for part in parts])
+    return make_dataset(
+        str(root),
+        _read_images([Path(files[row]) for row in rows], reduction),
+        labels[rows],
+        classes,
+        test=is_test[part_of] if is_test.any() else None,
+        domains=part_of if is_domains else None,
+        domain_names=[part.name for part in parts],
+    )
+
+
+def _annotated(annotations: Path, numbers: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (file, label) of Tiny-ImageNet's validation images."""
+    found = []
+    for line in _lines(annotations):
+        file, wnid = (*line.split("\t"), "")[:2]
+        if wnid not in numbers:
+            raise SettingsError(f"{annotations}: '{line}' names no class of train/")
+        found.append((str(annotations.parent / "images" / file), numbers[wnid]))
+    return found
+
+
+def _folders(parent: Path) -> list[Path]:
+    inside = sorted(parent.iterdir()) if parent.is_dir() else []
+    return [one for one in inside if one.is_dir() and not one.name.startswith(".")]
+
+
+def _lines(file: Path) -> list[str]:
+    """Return the lines of a text, none of one that is not there."""
+    try:
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file}: not readable as text ({error})") from error
+
+
+# ---- image files ---------------------------------------------------------------------------------
+
+
+def _read_images(files: Sequence[Path], reduction: Reduction) -> Tensor:
+    """Return uint8 (len(files), C, H, W), in colour unless every image is grey.
+
+    Each is resized as soon as it is read, as ImageNet in full size would not fit into memory.
+    """
+    from PIL import Image
+
+    def read(file: Path) -> Tensor:
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                if image.mode.startswith(("I", "F")):
+                    line = f"{file}: has pixels of mode {image.mode}; allowed are 8-bit images"
+                    raise SettingsError(line)
+                grey = image.mode in ("1", "L", "LA")
+                pixels = np.array(image.convert("L" if grey else "RGB"))
+        except SettingsError:
+            raise
+        except Exception as error:  # Pillow raises of every kind.
+            why = f"{one_line(error)}; allowed are {', '.join(FORMATS)}"
+            raise SettingsError(f"{file}: not a readable image ({why})") from error
+        channels_last = torch.from_numpy(pixels.reshape(*pixels.shape[:2], -1))
+        return reduction.resized(channels_last.permute(2, 0, 1))
+
+    def read_alike(file: Path) -> Tensor:
+        image = read(file)
+        (height, width), size = image.shape[1:], first.shape[1:]
+        if (height, width) != size:
+            raise SettingsError(
+                f"{file}: is {width}x{height} but {files[0]} is {size[1]}x{size[0]}; all images "
+                "must have one size: set image-size"
+            )
+        return image
+
+    with warnings.catch_warnings(), ThreadPoolExecutor() as pool:
+        # Of twice as many pixels Pillow raises by itself.
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        first = read(files[0])
+        images = list(pool.map(read_alike, files))
+    channels = max(len(image) for image in images)
+    return torch.stack([image.expand(channels, -1, -1) for image in images])

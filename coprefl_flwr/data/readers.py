@@ -1,0 +1,201 @@
+"""Readers of arrays in files: .npz, and the JSON of LEAF's FEMNIST."""
+
+import json
+import os
+import string
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from coprefl_flwr.data.dataset import Dataset, make_dataset
+from coprefl_flwr.errors import SettingsError, one_line, short, unknown
+
+# ---- .npz ----------------------------------------------------------------------------------------
+
+_Arrays = dict[str, npt.NDArray[Any]]
+_PARTS = ("train_", "val_", "test_")
+_COLUMNS = ("images", "labels", "groups", "domains")
+_UNREADABLE = (
+    *(OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error),
+    RuntimeError,  # A compression that Python does not have, or a password.
+)
+
+
+def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Dataset:
+    """Read an .npz file, laid out as `load_dataset` says, with the labels called `labels`.
+
+    Raises a SettingsError if it is laid out otherwise, has a key that is none of these, or no such
+    labels. `relabel` is as in `make_dataset`.
+    """
+    arrays = arrays_in(path)
+    parts = _parts(path, arrays)
+    images = [arrays[f"{part}images"] for part in parts]
+    fits = all(one.dtype == np.uint8 and one.ndim in (3, 4) for one in images)
+    if not fits or len({one.shape[1:] for one in images}) > 1:
+        found = " and ".join(f"{one.dtype} {one.shape}" for one in images)
+        allowed = "uint8 (N, H, W) or (N, H, W, C), of one shape in all parts"
+        raise SettingsError(f"{path}: images are {found}; allowed are {allowed}")
+    columns = _columns(path, arrays, parts)
+    known = ["labels", *sorted(columns.keys() - {"images", "labels"})]
+    if labels not in known:
+        raise SettingsError(f"{path}: {unknown('labels', labels, known)}")
+    of_labels = "classes" if labels == "labels" else f"{labels}_classes"
+    names = {key: arrays[key] for key in (of_labels, "domain_names") if key in arrays}
+    for key, one in names.items():
+        if one.ndim != 1:
+            raise SettingsError(f"{path}: {key} has shape {one.shape}; allowed is (names,)")
+    pixels, is_test = columns["images"], [part == "test_" for part in parts]
+    pixels = pixels[:, None] if pixels.ndim == 3 else np.moveaxis(pixels, -1, 1)
+    return make_dataset(
+        str(path),
+        torch.from_numpy(np.ascontiguousarray(pixels)),
+        columns[labels],
+        list(map(str, names[of_labels])) if of_labels in names else None,
+        groups=columns.get("groups"),
+        test=np.repeat(is_test, list(map(len, images))) if any(is_test) else None,
+        domains=columns.get("domains"),
+        domain_names=list(map(str, names["domain_names"])) if "domain_names" in names else None,
+        relabel=relabel,
+    )
+
+
+def _parts(path: Path, arrays: _Arrays) -> tuple[str, ...]:
+    """Return the prefixes of the parts' keys; SettingsError if keys are missing."""
+    for parts in (("",), _PARTS, ("train_", "test_")):
+        if {f"{part}{name}" for part in parts for name in ("images", "labels")} <= arrays.keys():
+            return parts
+    known = [f"{part}{name}" for part in ("", *_PARTS) for name in _COLUMNS]
+    strange = [f"; {unknown('key', key, known)}" for key in sorted(arrays) if key not in known]
+    raise SettingsError(
+        f"{path}: has the keys {', '.join(sorted(arrays)) or '(none)'}; needed are images and "
+        "labels, or train_images, train_labels, test_images and test_labels" + "".join(strange[:1])
+    )
+
+
+def _columns(path: Path, arrays: _Arrays, parts: tuple[str, ...]) -> _Arrays:
+    """Return the columns of all parts together: images, labels, and integers for each image.
+
+    Raises a SettingsError for a key that is neither a column nor names, such as a misspelt one.
+    """
+    columns, left = _Arrays(), set(arrays)
+    names = {key[len(part) :] for part in parts for key in arrays if key.startswith(part)}
+    for name in sorted(names):
+        keys = [f"{part}{name}" for part in parts]
+        if name not in _COLUMNS and not all(
+            key in arrays
+            and np.issubdtype(arrays[key].dtype, np.integer)
+            and arrays[key].shape in ((n := len(arrays[f"{part}images"]),), (n, 1))
+            for part, key in zip(parts, keys, strict=True)
+        ):
+            continue
+        missing = [key for key in keys if key not in arrays]
+        if missing:
+            raise SettingsError(f"{path}: has no {missing[0]}, and another part has {name}")
+        found = [arrays[key] for key in keys]
+        try:
+            columns[name] = np.concatenate(found)
+        except ValueError as error:
+            shapes = " and ".join(str(one.shape) for one in found)
+            line = f"{path}: {name} have shape {shapes}; allowed is (N,)"
+            raise SettingsError(line) from error
+        left.difference_update(keys)
+    others = ["classes", "domain_names", *(f"{name}_classes" for name in columns)]
+    known = [*(f"{part}{name}" for part in parts for name in _COLUMNS), *others]
+    for key in sorted(left.difference(others)):
+        line = f"{unknown('key', key, known)} (other labels are an integer per image)"
+        raise SettingsError(f"{path}: {line}")
+    return columns
+
+
+def arrays_in(path: Path) -> _Arrays:
+    """Return the arrays of an .npz file by name.
+
+    Raises a SettingsError if it is none, holds anything but plain arrays, or too much to load: a
+    few bytes of an archive can unpack to as many zeros as there is memory for.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            total, most = sum(entry.file_size for entry in archive.infolist()), most_bytes()
+        if total > most:
+            problem = f"holds {total / 2**30:.1f} GiB, and half of this machine's memory is"
+            raise SettingsError(f"{path}: {problem} {most / 2**30:.1f} GiB")
+        with np.load(path, allow_pickle=False) as stored:
+            return dict(stored)
+    except SettingsError:
+        raise
+    except _UNREADABLE as error:
+        why = short(one_line(error), 200)
+        raise SettingsError(f"{path}: not a readable .npz of plain arrays ({why})") from error
+
+
+def most_bytes() -> int:
+    """Return the most bytes to load: half of the memory, as parts of a dataset are put together."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):  # A system that does not say.
+        return 16 * 2**30
+
+
+# ---- LEAF ----------------------------------------------------------------------------------------
+
+# The numbering of LEAF and of EMNIST byclass.
+_CHARACTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase
+_SIDE = 28
+
+
+def read_leaf(root: Path) -> Dataset:
+    """Read FEMNIST as LEAF writes it (Caldas et al. 2018): uint8 (N, 1, 28, 28), by writer.
+
+    A file of train/*.json and test/*.json holds {"users": [name], "user_data": {name: {"x": images,
+    "y": labels}}, ...}, each image 784 numbers in 0..1. Groups are the users, numbered in the order
+    of their names. Unlike in EMNIST, the characters are dark on light. Raises a SettingsError for a
+    file of another form.
+    """
+    files = [file for part in ("train", "test") for file in sorted((root / part).glob("*.json"))]
+    found = [(*of_one, file.parent.name == "test") for file in files for of_one in _writers(file)]
+    if not found:
+        raise SettingsError(f"{root}: its .json files hold no samples")
+    writers, images, labels, test = zip(*found, strict=True)
+    sizes = list(map(len, labels))
+    return make_dataset(
+        str(root),
+        torch.from_numpy(np.concatenate(images)).reshape(-1, 1, _SIDE, _SIDE),
+        np.concatenate(labels),
+        _CHARACTERS,
+        groups=np.repeat(np.unique(writers, return_inverse=True)[1], sizes),
+        test=np.repeat(test, sizes) if files[-1].parent.name == "test" else None,
+    )
+
+
+def _writers(file: Path) -> Iterator[tuple[str, npt.NDArray[np.uint8], npt.NDArray[Any]]]:
+    """Yield (writer, images (n, 784), labels (n,)) of a file, without writers of no images."""
+    try:
+        stored = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise SettingsError(f"{file}: not readable as JSON ({error})") from error
+    if not isinstance(stored, dict) or not isinstance(stored.get("users"), list):
+        form = "{users: [...], user_data: {...}}"
+        raise SettingsError(f"{file}: does not hold what LEAF writes, {form}")
+    for writer in stored["users"]:
+        try:
+            of_writer = stored["user_data"][writer]
+            images, labels = np.array(of_writer["x"], np.float64), np.array(of_writer["y"])
+            if images.size == labels.size == 0:
+                continue
+            # A NaN fails both comparisons.
+            if not (images.shape == (len(labels), _SIDE**2) and (images >= 0).all()):
+                raise ValueError
+            if not ((images <= 1).all() and labels.ndim == 1 and labels.dtype.kind in "iu"):
+                raise ValueError
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise SettingsError(
+                f"{file}: user_data of {writer!r} must be x, lists of {_SIDE**2} numbers in 0..1, "
+                "and as many whole numbers y"
+            ) from error
+        yield str(writer), np.rint(255 * images).astype(np.uint8), labels

@@ -1,0 +1,393 @@
+"""A user's own data as a `Dataset`: of torch, a DataLoader, Hugging Face, or a dict of parts.
+
+All samples are read once, in their order, and kept in memory.
+"""
+
+import operator
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils import data
+
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Samples, make_dataset, renumbered
+from coprefl_flwr.errors import SettingsError, one_line, unknown
+from coprefl_flwr.files import expanded
+from coprefl_flwr.named import Named, split_options
+
+Pick = Callable[[Any], tuple[Any, Any]]
+"""Returns (input, label) of an item, or (inputs, labels) of a batch of a DataLoader."""
+
+LABELS = ("label", "labels", "fine_label", "target", "targets", "y", "class")
+INPUTS = (
+    "image", "images", "img", "input", "inputs", "x", "pixel_values", "features", "input_ids",
+    "values", "data",
+)  # fmt: skip
+PARTS = ("train", "validation", "valid", "val", "test")
+"""Names of the parts of a dict of datasets, in their order; others are left out."""
+
+HUGGING_FACE = "hf:"
+_SAVED = ("dataset_dict.json", "state.json")  # What `save_to_disk` writes, of several parts or one.
+
+
+def as_dataset(
+    source: str,
+    given: Any,
+    relabel: bool = False,
+    *,
+    batch: Pick | None = None,
+    label: str = "",
+    image: str = "",
+    groups: str = "",
+    may_lack: str = "none",
+) -> Dataset:
+    """Return a user's own data as a dataset of this package.
+
+    Parameters
+    ----------
+    given : a dataset of this package, which is returned as it is; or, read once and in order, a
+        map-style torch Dataset, a DataLoader of one (through its collate_fn, never shuffled), a
+        Hugging Face Dataset, or a dict of such as a DatasetDict, whose part "test" is the source's
+        own test part
+    relabel : number the labels 0, 1, 2, ... in their order, and leave out classes without samples
+    batch : returns (input, label) of an item, or of a batch of the DataLoader; not set: an item is
+        that pair, or a dict with a key of LABELS and one of INPUTS
+    label, image, groups : keys of such a dict, or columns; "": found by its name, or no groups
+    may_lack : as in `make_dataset`
+
+    An input is a PIL image, or a tensor, array or list of one shape; uint8 in two or three
+    dimensions is an image, (H, W), (C, H, W), or of an array (H, W, C). A label is a whole number.
+    Classes have the names of the attribute `classes`, also of what a Subset was taken of, or of a
+    ClassLabel. Raises a SettingsError that begins with `source` where something is not so, or a
+    class has no sample and `relabel` is false.
+    """
+    if isinstance(given, Dataset):
+        return renumbered(source, given) if relabel else given
+    inputs: list[Tensor] = []
+    labels: list[int] = []
+    sizes: list[int] = []
+    parts = _parts_of(source, given)
+    for part in parts.values():
+        label = _read(source, part, batch, (label, image), inputs, labels)
+        sizes.append(len(labels) - sum(sizes))
+    is_test = np.repeat([name == "test" for name in parts], sizes)
+    names, exact = _class_names(next(iter(parts.values())), label)
+    if names is not None and not exact:  # Those of a whole, of which these samples are a part.
+        names = names[: max(labels) + 1] if max(labels) < len(names) else None
+    return make_dataset(
+        source,
+        _stacked(source, inputs),
+        np.array(labels, dtype=np.int64),
+        names,
+        groups=_groups(source, parts.values(), groups) if groups else None,
+        test=is_test if is_test.any() and not is_test.all() else None,
+        relabel=relabel,
+        may_lack=may_lack,
+    )
+
+
+_samples: "weakref.WeakKeyDictionary[Any, Samples]" = weakref.WeakKeyDictionary()
+
+
+def as_samples(source: str, given: Any) -> Samples:
+    """Return all that a client holds as `Samples`, under the labels that they have.
+
+    `given` is Samples, or what `as_dataset` takes. A client may lack classes. Images of bytes
+    become numbers from 0 to 1: normalised by a client's own, they would differ between clients.
+    They are remembered as long as `given` lives, as clients are made for every message.
+    """
+    if isinstance(given, Samples) or all(hasattr(given, one) for one in ("take", "batches")):
+        held: Samples = given
+        return held
+    with suppress(TypeError):  # Of what cannot be remembered, such as a list.
+        if given in _samples:
+            return _samples[given]
+    dataset = as_dataset(source, given, may_lack="any")
+    if isinstance(dataset, ImageDataset) and not isinstance(given, Dataset):
+        dataset = dataset.unscaled()
+    samples = Samples(dataset, np.arange(len(dataset.labels)), dataset.labels)
+    with suppress(TypeError):
+        _samples[given] = samples
+    return samples
+
+
+def _parts_of(source: str, given: Any) -> dict[str, Any]:
+    """Return the parts of a dict of datasets by name, or {"": the dataset}, each map-style."""
+    parts = {"": given}
+    if isinstance(given, Mapping):
+        parts = {name: given[name] for name in PARTS if name in given}
+        if not parts and len(given) == 1:
+            parts = {"": next(iter(given.values()))}
+    if not parts:
+        names = ", ".join(map(str, given)) or "none"
+        raise SettingsError(f"{source}: has the parts {names}; needed is train, or also test")
+    for part in parts.values():
+        whole: Any = part.dataset if isinstance(part, data.DataLoader) else part
+        map_style = hasattr(whole, "__getitem__") and hasattr(whole, "__len__")
+        if isinstance(whole, data.IterableDataset) or not map_style:
+            kind = type(whole).__name__
+            raise SettingsError(
+                f"{source}: a map-style torch Dataset is needed, not {kind} (or a DataLoader of "
+                "one, or a Hugging Face Dataset)"
+            )
+        if not len(whole):
+            raise SettingsError(f"{source}: the dataset is empty")
+    return parts
+
+
+def _class_names(given: Any, label: str) -> tuple[list[str] | None, bool]:
+    """Return the names of the classes, and whether they are of these very samples.
+
+    A Subset of a dataset with names, and a Hugging Face Dataset, may lack classes.
+    """
+    if isinstance(given, data.DataLoader):
+        return _class_names(given.dataset, label)
+    if isinstance(given, data.Subset):
+        return _class_names(given.dataset, label)[0], False
+    if is_hugging_face(given):
+        named = {key: one.names for key, one in given.features.items() if hasattr(one, "names")}
+        only = next(iter(named.values())) if len(named) == 1 else None
+        found = named.get(label) if label in given.features else only
+        return list(map(str, found)) if found else None, False
+    names = getattr(given, "classes", None)
+    return list(map(str, names)) if isinstance(names, Sequence) else None, True
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+
+def _read(
+    source: str,
+    part: Any,
+    batch: Pick | None,
+    keys: tuple[str, str],
+    inputs: list[Tensor],
+    labels: list[int],
+) -> str:
+    """Add the inputs and labels of a part to the lists; return the key of the label, if any."""
+    number, found = 0, ("", "")
+    what = "batch" if isinstance(part, data.DataLoader) and part.batch_size else "item"
+    try:
+        for item in _items(part):
+            if batch:
+                value, label = batch(item)
+            elif isinstance(item, Mapping):
+                found = found if all(found) else _keys(source, item, what == "batch", *keys)
+                value, label = item[found[1]], item[found[0]]
+            else:
+                value, label = item
+            pairs = [(value, label)] if what == "item" else zip(value, label, strict=True)
+            for one, name in pairs:
+                inputs.append(_tensor(source, one))
+                labels.append(_whole(f"{source}: {what} {number}", name))
+            number += 1
+    except SettingsError:
+        raise
+    except Exception as error:  # Whatever the user's own code raises.
+        line = f"{source}: {what} {number} must be (input, label): {one_line(error)}"
+        raise SettingsError(line) from error
+    return found[0]
+
+
+def _items(part: Any) -> Iterable[Any]:
+    """Return the items of a part, or the batches of a loader, in the dataset's order."""
+    if not isinstance(part, data.DataLoader):
+        part = _as_arrays(part) if is_hugging_face(part) else part
+        return (part[position] for position in range(len(part)))
+    size = part.batch_size or (None if part.batch_sampler is None else 64)
+    # A loader without a generator draws a number from torch's, even if it shuffles nothing.
+    own = torch.Generator()
+    return data.DataLoader(part.dataset, size, collate_fn=part.collate_fn, generator=own)
+
+
+def _keys(
+    source: str, item: Mapping[str, Any], batched: bool, label: str, image: str
+) -> tuple[str, str]:
+    """Return the keys of the label and of the input, found by their names where they are "".
+
+    A dict with a second input, such as an attention mask, is refused unless `image` names one.
+    Single numbers and texts, such as an id, are no inputs.
+    """
+    keys = list(map(str, item))
+    for given in filter(None, (label, image)):
+        if given not in keys:
+            raise SettingsError(f"{source}: {unknown('column', given, keys)}")
+    how = "behind a name: hf:NAME:image=INPUT,label=LABEL"
+    found = dict[str, str]()
+    for what, given, known in (("label", label, LABELS), ("input", image, INPUTS)):
+        left = [key for key in keys if key not in found.values()]
+        near = [given] if given else [key for key in left if key.lower() in known] or left
+        if len(near) != 1:
+            raise SettingsError(
+                f"{source}: its items have {', '.join(left)}, and which is the {what} is not clear;"
+                f" write batch=lambda item: (item['INPUT'], item['LABEL']), or {how}"
+            )
+        found[what] = near[0]
+    others = [key for key in keys if key not in found.values() and _is_input(item[key], batched)]
+    if others and not image:
+        raise SettingsError(
+            f"{source}: its items have more than one input, and of {found['input']} and "
+            f"{', '.join(others)} only the first would be used; a model is given one input: write "
+            f"batch=lambda item: (item['{found['input']}'], item['{found['label']}']), or {how}"
+        )
+    return found["label"], found["input"]
+
+
+def _is_input(value: Any, batched: bool) -> bool:
+    """Tell whether an entry of a dict is an image, or several numbers for each item."""
+    if isinstance(value, Mapping):
+        return any(_is_input(one, batched) for one in value.values())
+    if isinstance(value, list | tuple):
+        first = value[0] if value else ""
+        # torch's default collate_fn makes a list of tensors of a batch of lists.
+        return _is_input(first, False) if batched else not isinstance(first, str)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        return False
+    is_array = isinstance(value, Tensor | np.ndarray)
+    return hasattr(value, "getbands") or (is_array and value.ndim > batched)
+
+
+def _whole(what: str, label: Any) -> int:
+    """Return a label of any kind, such as a tensor of one number, as an int.
+
+    Floats are refused: targets of a regression may all be whole numbers.
+    """
+    plain = label.item() if hasattr(label, "item") else label
+    try:
+        return operator.index(plain)
+    except TypeError as error:
+        raise SettingsError(
+            f"{what} has label {plain}; whole numbers only, of an integer dtype: labels.long() of "
+            "a tensor, int(label) of a float"
+        ) from error
+
+
+def _tensor(source: str, value: Any) -> Tensor:
+    """Return an input as a tensor, an image of bytes as (C, H, W)."""
+    if isinstance(value, Tensor):
+        return value[None] if value.dtype == torch.uint8 and value.ndim == 2 else value
+    is_picture = hasattr(value, "getbands")
+    if is_picture and value.mode in ("1", "P", "LA", "PA"):
+        value = value.convert("RGB" if value.mode in ("P", "PA") else "L")
+    array = np.array(value) if is_picture or isinstance(value, np.ndarray | list) else None
+    if array is None or array.dtype.kind not in "biuf":
+        kind = type(value).__name__
+        raise SettingsError(
+            f"{source}: inputs are {kind}; allowed are PIL images, tensors and NumPy arrays, or "
+            "lists of numbers"
+        )
+    if array.dtype == np.uint8 and array.ndim == 2:
+        array = array[None]
+    elif array.dtype == np.uint8 and array.ndim == 3 and not array.shape[0] <= 4 < array.shape[2]:
+        array = np.moveaxis(array, -1, 0)
+    return torch.from_numpy(array)
+
+
+def _stacked(source: str, inputs: list[Tensor]) -> Tensor:
+    """Return inputs of one shape as one tensor, in colour where some images are."""
+    shapes = {tuple(one.shape) for one in inputs}
+    images = all(one.dtype == torch.uint8 and one.ndim == 3 for one in inputs)
+    if images and {shape[0] for shape in shapes} == {1, 3}:
+        inputs = [one.expand(3, *one.shape[1:]) for one in inputs]
+        shapes = {tuple(one.shape) for one in inputs}
+    if len(shapes) > 1:
+        some = " and ".join(map(str, sorted(shapes)[:2]))
+        raise SettingsError(f"{source}: inputs are of several shapes ({some}); one is needed")
+    values = torch.stack(inputs)
+    # float64 is NumPy's default, which no network takes.
+    return values.float() if values.dtype == torch.float64 else values
+
+
+# ---- Hugging Face --------------------------------------------------------------------------------
+
+
+def read_hugging_face(name: str, relabel: bool) -> Dataset:
+    """Read `hf:NAME:key=value,...` of the Hub, or `hf:FOLDER` of a `save_to_disk`.
+
+    Raises a SettingsError in one line for a dataset that is not there, or is not as `as_dataset`
+    takes it.
+    """
+    import datasets  # Here: it takes seconds.
+
+    what, named = f"dataset '{name}'", Named.parse(name.removeprefix(HUGGING_FACE))
+    options: dict[str, Any] = {key: str(value) for key, value in named.options}
+    for key in options:
+        if key not in (known := ("label", "image", "groups", "name")):
+            raise SettingsError(f"{what}: {unknown('option', key, known)}")
+    configuration = options.pop("name", None)
+    path = expanded(named.name)
+    if not named.name or (named.name.startswith((".", "/", "~")) and not path.exists()):
+        raise SettingsError(f"{what}: the folder does not exist; write hf:NAME or hf:FOLDER")
+    try:
+        if any((path / file).is_file() for file in _SAVED):
+            given: Any = datasets.load_from_disk(str(path))
+        else:
+            place = str(path) if path.exists() else named.name
+            given = datasets.load_dataset(place, configuration)
+    except Exception as error:  # The library raises of every kind, its own and of what it calls.
+        tried = "could not be read" if path.exists() else "is no folder, nor found on the Hub"
+        raise SettingsError(
+            f"{what} {tried} ({one_line(error)}); without internet, name the folder of a "
+            "`save_to_disk`: hf:FOLDER"
+        ) from error
+    with _without_ghostscript():
+        return as_dataset(what, given, relabel, **options)
+
+
+def files_of(name: str) -> list[Path]:
+    """Return the files that hold the samples of `hf:PATH`, none for a dataset of the Hub.
+
+    The notes of `datasets` next to them differ in every copy of the same samples.
+    """
+    folder = expanded(split_options(name.removeprefix(HUGGING_FACE))[0])
+    if not name.startswith(HUGGING_FACE) or not folder.is_dir():
+        return []
+    notes = (*_SAVED, "dataset_info.json")
+    files = (file for file in folder.rglob("*") if file.is_file() and file.name not in notes)
+    return sorted(file for file in files if not file.name.startswith((".", "cache-")))
+
+
+def is_hugging_face(given: Any) -> bool:
+    """Tell whether something is a `datasets.Dataset`, without the seconds that its import takes."""
+    return all(hasattr(given, name) for name in ("features", "column_names", "with_format"))
+
+
+def _as_arrays(part: Any) -> Any:
+    """Return a Hugging Face Dataset whose one column of arrays, if it has one, comes as such.
+
+    By itself it gives lists, which no longer tell bytes from other integers.
+    """
+    found = {k: one for k, one in part.features.items() if type(one).__name__.startswith("Array")}
+    if part.format["type"] is not None or len(found) != 1:
+        return part
+    ((key, feature),) = found.items()
+    return part.with_format("numpy", [key], output_all_columns=True, dtype=feature.dtype)
+
+
+def _groups(source: str, parts: Any, column: str) -> npt.NDArray[np.int64]:
+    """Return the number of each sample's group, in the order of their names."""
+    for part in parts:
+        if not is_hugging_face(part) or column not in part.column_names:
+            known = ", ".join(getattr(part, "column_names", ())) or "none"
+            raise SettingsError(f"{source}: has no column {column} of groups; its columns: {known}")
+    found = np.concatenate([np.asarray(part.with_format(None)[column][:]) for part in parts])
+    return np.unique(found, return_inverse=True)[1].reshape(-1)
+
+
+@contextmanager
+def _without_ghostscript() -> Iterator[None]:
+    """Have Pillow refuse EPS, which it would have Ghostscript read, whatever a file is called."""
+    from PIL import EpsImagePlugin
+
+    before = EpsImagePlugin.gs_binary
+    EpsImagePlugin.gs_binary = False
+    try:
+        yield
+    finally:
+        EpsImagePlugin.gs_binary = before

@@ -1,0 +1,216 @@
+"""How clients' accuracies are spread, and how trainings went round by round."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from coprefl_flwr.report.figures import style
+from coprefl_flwr.report.frames import accuracies, summary
+from coprefl_flwr.report.learnt import CHAINED
+
+# CyclicFL, Figures 3 to 5: "all curves are smoothed by the Savitzky-Golay filter. The window size
+# of the filter is 41, and the order is 3." Figure 5: "the final 50 rounds are zoomed in".
+WINDOW, ORDER, _LAST = 41, 3, 50
+_WIDE = 100.0  # times the smallest loss: beyond it the axis is logarithmic
+_BELOW = 6  # panels that can stand one below the other
+_BANDS = 2  # lines that can have bands over each other
+
+
+def accuracy_figure(rows: pd.DataFrame) -> "style.Figure":
+    """Draw the client accuracies of each start, pooled over tasks.
+
+    Mean (also the vertical line) and variance in a panel's title are those of the table: per task,
+    then averaged over tasks. The dotted line is the lowest mean, the same in all panels.
+    """
+    found = accuracies(rows)
+    shown = style.colours(rows["start"])
+    edges = _edges(found["accuracy"].to_numpy())
+    entries = summary(rows)
+    # One below the other, shifts along the shared axis are seen best.
+    columns = 1 if len(entries) <= _BELOW else 2
+    labels = ("Client accuracy (%)", "Clients (%)")
+    height = 1.55 if len(entries) <= 3 or columns > 1 else 1.25
+    figure, panels = style.grid(len(entries), columns, (0.5, height), *labels)
+    least = min(entries["accuracy"])
+    for panel, (_, entry) in zip(panels, entries.iterrows(), strict=True):
+        values = found["accuracy"][found["start"] == entry["start"]]
+        weights = np.full(len(values), 100 / len(values))
+        colour, _ = shown[entry["start"]]
+        panel.hist(values, edges, weights=weights, color=colour, edgecolor="white", linewidth=0.6)
+        # White below, or the line is lost in dark bars.
+        panel.axvline(entry["accuracy"], color="white", linewidth=2.6)
+        panel.axvline(entry["accuracy"], color=style.INK, linewidth=1.2)
+        panel.axvline(least, color=style.INK, linewidth=0.8, linestyle=":")
+        numbers = f"mean {entry['accuracy']:.1f} %, variance {entry['variance']:.1f} %²"
+        style.plain(panel, entry["start"], numbers)
+    panels[0].set_xlim(edges[0], edges[-1])
+    return figure
+
+
+def _edges(values: npt.NDArray[np.float64]) -> list[float]:
+    """Return equal bins with edges at round percentages, at most 21 of them, around all values."""
+    span = float(np.ptp(values))
+    width = next((width for width in (1.0, 2.0, 2.5) if span <= 14 * width), 5.0)
+    low = math.floor(values.min() / width) * width
+    bins = max(4, math.ceil((values.max() - low) / width))
+    low = min(low, 100 - bins * width)
+    return [low + width * index for index in range(bins + 1)]
+
+
+def learning_figure(rounds: pd.DataFrame) -> "style.Figure":
+    """Draw pre-training loss by round, and downstream accuracy by round, for each start.
+
+    Of personalised methods it is the training loss.
+
+    `rounds` are rows of rounds (`results`), with the column seed where the pre-training was run
+    with several. Where the pre-trained model was tested, its accuracy (server-accuracy) takes the
+    place of the loss. Rounds whose column "chained" is true, in which a model travels from client
+    to client, have a panel of their own: their loss is that of a model just fitted to another
+    client's data, no mean over models that began alike.
+
+    A line is the mean over those seeds or tasks that have a value for the round. One sample
+    standard deviation either side is a band where there are at most two lines, else a bar beside
+    the last round: bands over each other tell nothing apart. A panel without data is left out.
+
+    Raises `NothingToDrawError` where all are.
+    """
+    if rounds.empty:
+        raise style.NothingToDrawError("at least one row")
+    before, label = _by_round(rounds, "pretraining", "server-accuracy"), "Test accuracy (%)"
+    chains, averaged = before.iloc[:0], "Pre-training"
+    if before.empty:
+        chained = rounds.get(CHAINED, pd.Series(False, rounds.index)).eq(True)
+        before, label = _by_round(rounds[~chained], "pretraining", "loss"), "Loss"
+        chains = _by_round(rounds[chained], "pretraining", "loss")
+        averaged = "Pre-training" if chains.empty else "Pre-training, averaged"
+    tasks = _by_round(rounds, "downstream", "accuracy")
+    seeds = rounds["seed"].nunique() if "seed" in rounds else 1
+    over = "one run each" if seeds == 1 else f"mean ± std over {seeds} seeds"
+    number = rounds.loc[rounds["phase"] == "downstream", "task"].nunique()
+    of_tasks = "one task" if number == 1 else f"mean ± std over {number} tasks"
+    drawn = [
+        (before, averaged, over, label),
+        (chains, "Pre-training in a chain", over, "Loss on the way"),
+        (tasks, "Downstream tasks", of_tasks, "Accuracy (%)"),
+        (_by_round(rounds, "personalised", "loss"), "Personalised methods", over, "Loss"),
+    ]
+    drawn = [one for one in drawn if not one[0].empty]
+    if not drawn:
+        raise style.NothingToDrawError("rows with a training loss or a downstream accuracy")
+    shown = style.colours(rounds["start"])
+    lines = {start for values, *_ in drawn for start in values.index.unique("start")}
+    starts = [start for start in rounds["start"].unique() if start in lines]
+    figure, panels = style.row_of_panels(len(drawn))
+    for panel, (values, *texts) in zip(panels, drawn, strict=True):
+        style.by_round(panel, *texts)
+        _draw(panel, values, shown)
+        if (values is not tasks and label == "Loss") and _spans_wide(values["mean"]):
+            # One that diverged would press all others into a line at the bottom.
+            panel.set_yscale("log")
+        if values is tasks:
+            low, high = panel.get_ylim()
+            panel.set_ylim(max(low, 0), min(high, 101))
+    style.legend(figure, starts, shown)
+    return figure
+
+
+def _by_round(rounds: pd.DataFrame, phase: str, quantity: str) -> pd.DataFrame:
+    """Return mean and sample std of a quantity's finite values, by start and round.
+
+    The deviation of one value is 0; rounds are in order, starts as they first appear.
+    """
+    found = rounds[rounds["phase"] == phase].reindex(columns=["start", "round", quantity])
+    found = found.astype({quantity: float}).sort_values("round", kind="stable")
+    found = found[np.isfinite(found[quantity])]
+    values = found.groupby(["start", "round"], sort=False)[quantity]
+    return pd.DataFrame({"mean": values.mean(), "std": values.std(ddof=1).fillna(0)})
+
+
+def _spans_wide(losses: "pd.Series[float]") -> bool:
+    """Tell whether losses are so far apart that only a logarithmic axis shows them all."""
+    low, high = losses.min(), losses.max()
+    return bool(low > 0) and bool(high > _WIDE * low)
+
+
+def _draw(panel: "style.Axes", values: pd.DataFrame, shown: style.Looks) -> None:
+    starts = list(values.index.unique("start"))
+    last = values.index.get_level_values("round").max()
+    step = max(0.02 * last, 0.04)  # Between two bars; the first stands as far from the last round.
+    for at, (start, of_start) in enumerate(values.groupby("start", sort=False)):
+        colour, dashes = shown[str(start)]
+        rounds = of_start.index.get_level_values("round").to_numpy()
+        means, stds = of_start["mean"].to_numpy(), of_start["std"].to_numpy()
+        # A line through one point cannot be seen.
+        marker = "o" if len(rounds) == 1 else ""
+        panel.plot(rounds, means, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+        if stds.any() and len(starts) <= _BANDS:
+            low, high = means - stds, means + stds
+            panel.fill_between(rounds, low, high, color=colour, alpha=0.15, linewidth=0)
+        elif stds.any():
+            beside = rounds[-1:] + step * (at + 1)
+            panel.errorbar(
+                beside, means[-1:], stds[-1:], color=colour, fmt="o", markersize=3, linewidth=1.2,
+                capsize=2,
+            )  # fmt: skip
+
+
+def smoothing_window(rounds: npt.ArrayLike) -> int:
+    """Return how many of the tested rounds the filter spans; 0: too few to smooth.
+
+    As many as lie in 41 rounds, so that a test every tenth round is not smoothed over ten times as
+    long; at least 5 (an odd number above the order), at most as many as there are.
+    """
+    tested = np.sort(np.asarray(rounds, dtype=np.int64))
+    if tested.size < ORDER + 2:
+        return 0
+    spacing = max(1.0, float(np.median(np.diff(tested))))
+    window = min(max(math.floor(WINDOW / spacing), ORDER + 2), tested.size)
+    return window - (window % 2 == 0)
+
+
+def switch_figure(accuracy: pd.DataFrame, switches: Mapping[str, int]) -> "style.Figure":
+    """Draw the pre-training's test accuracy: smoothed, as measured in a fainter line.
+
+    `accuracy` is in percent, a row a round and a column a start, nan where a start was not tested;
+    `switches` has the last round of the first phase (P1) of each start with several, where a dotted
+    line is drawn. With 200 rounds or more a second panel shows the last 50. Raises
+    `NothingToDrawError` where nothing was tested.
+    """
+    accuracy = accuracy.dropna(how="all").sort_index()
+    if accuracy.empty:
+        raise style.NothingToDrawError("runs tested in some rounds")
+    shown = style.colours(accuracy.columns)
+    last = int(accuracy.index.max())
+    widths = [2, 1] if last >= 4 * _LAST else [2]
+    figure, (first, *zoomed) = style.row_of_panels(len(widths), 4.2, widths)
+    below = "smoothed; faint: as measured; dotted: the switch"
+    style.by_round(first, "Pre-training", below, "Test accuracy (%)")
+    for panel in (first, *zoomed):
+        for start, values in accuracy.items():
+            _smooth(panel, values.dropna(), switches.get(str(start), 0), *shown[str(start)])
+    for panel in zoomed:
+        style.by_round(panel, f"Last {_LAST} rounds", "the same lines")
+        seen = accuracy.loc[last - _LAST :].to_numpy(float)
+        low, high = float(np.nanmin(seen)), float(np.nanmax(seen))
+        room = max(0.05 * (high - low), 0.1)
+        panel.set_xlim(last - _LAST, last)
+        panel.set_ylim(low - room, high + room)
+    style.legend(figure, list(accuracy.columns), shown)
+    return figure
+
+
+def _smooth(
+    panel: "style.Axes", values: "pd.Series[float]", switch: int, colour: str, dashes: str
+) -> None:
+    from scipy.signal import savgol_filter
+
+    window = smoothing_window(values.index)
+    smooth = savgol_filter(values, window, ORDER) if window else values
+    marker = "o" if len(values) == 1 else ""
+    panel.plot(values.index, values, color=colour, alpha=0.25, linewidth=0.8)
+    panel.plot(values.index, smooth, color=colour, linestyle=dashes, linewidth=1.6, marker=marker)
+    if switch:
+        panel.axvline(switch, color=colour, linestyle=":", linewidth=1.2)

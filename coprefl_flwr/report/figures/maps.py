@@ -1,0 +1,92 @@
+"""Maps: the loss around models, how much each backbone is in features, an image under noise."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coprefl_flwr.report.comparison import Floats
+from coprefl_flwr.report.figures import style
+
+_LEVELS = 24
+_STEEP = 20.0  # ratio of losses from which steps of equal ratio show more than equal steps
+_PALE = "#FEFEFE"  # What is white on colours stays so where a page makes white lines dark.
+
+
+def landscape_figure(landscapes: Mapping[str, pd.DataFrame]) -> "style.Figure":
+    """Draw losses around models as filled contours on one colour scale; a cross is the model.
+
+    A landscape has a row a step in the first direction and a column a step in the second one, in
+    lengths of the filters. Where the largest loss is more than twenty times the smallest, levels
+    are of equal ratio. Losses that are not finite stay white. Raises `NothingToDrawError` where
+    none is finite.
+    """
+    grids = [found.to_numpy() for found in landscapes.values()]
+    finite = np.concatenate([losses[np.isfinite(losses)] for losses in grids] or [np.empty(0)])
+    if not finite.size:
+        raise style.NothingToDrawError("landscapes with finite losses")
+    levels, norm, ticks = _scale(float(finite.min()), float(finite.max()))
+    columns = min(len(landscapes), 3)
+    height = (0.6, 6.6 / columns if columns > 1 else 4.4)
+    labels = ("First direction", "Second direction")
+    figure, panels = style.grid(len(landscapes), columns, height, *labels)
+    for panel, losses, (name, found) in zip(panels, grids, landscapes.items(), strict=True):
+        rows, cols = found.index.to_numpy(), found.columns.to_numpy()
+        upwards = np.ma.masked_invalid(losses.T)
+        drawn = panel.contourf(rows, cols, upwards, levels=levels, norm=norm, cmap="viridis")
+        panel.plot(0, 0, marker="+", color=_PALE, markersize=9, markeredgewidth=1.6)
+        middle = losses[len(rows) // 2, len(cols) // 2]
+        style.title(panel, name, f"loss {middle:.3g} at the cross")
+        panel.set_aspect("equal")
+    bar = figure.colorbar(drawn, ax=figure.axes, shrink=0.8, format="%.4g", ticks=ticks)
+    bar.set_label("Loss", fontsize=10, color=style.INK)
+    bar.ax.minorticks_off()
+    for axes in (*panels, bar.ax):
+        axes.tick_params(labelsize=9, color=style.INK, labelcolor=style.INK)
+    return figure
+
+
+def _scale(low: float, high: float) -> tuple[Floats, Any, Any]:
+    """Return contour levels from `low` to `high`, how they become colours, and where to label."""
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.ticker import LogLocator, MaxNLocator
+
+    if high <= low:
+        high = low + max(1e-6, abs(low) * 1e-6)
+    if low > 0 and high > _STEEP * low:
+        ticks = LogLocator(subs=(1.0, 2.0, 5.0), numticks=12)
+        return np.geomspace(low, high, _LEVELS), LogNorm(low, high), ticks
+    return np.linspace(low, high, _LEVELS), Normalize(low, high), MaxNLocator(8)
+
+
+def similarity_figure(scores: pd.DataFrame) -> "style.Figure":
+    """Draw a heat map of normalised similarities: a row a backbone, a column a client."""
+    rows, columns = scores.shape
+    figure = style.new_figure(1.4 + 0.6 * rows, 2.2 + 0.9 * columns)
+    axes = figure.add_subplot()
+    image = axes.imshow(scores, cmap="Blues", aspect="auto")
+    axes.set_xticks(range(columns), list(scores.columns), rotation=30, ha="right")
+    axes.set_yticks(range(rows), list(scores.index))
+    axes.tick_params(color=style.INK, labelcolor=style.INK)
+    values = scores.to_numpy()
+    middle = (values.min() + values.max()) / 2
+    for (row, column), value in np.ndenumerate(values):
+        colour = _PALE if value > middle else "black"
+        axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+    bar = figure.colorbar(image, ax=axes)
+    bar.set_label("Normalised similarity", color=style.INK)
+    bar.ax.tick_params(color=style.INK, labelcolor=style.INK)
+    return figure
+
+
+def noised_figure(images: tuple[Floats, Floats]) -> "style.Figure":
+    """Draw an image (C, H, W) without and with noise; pixels beyond 0 and 1 are cut off."""
+    figure = style.new_figure(2.8, 5.0)
+    panels = dict(zip(("without noise", "with noise"), images, strict=True))
+    for axes, (title, image) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        shown = np.clip(np.moveaxis(image, 0, -1), 0, 1)
+        axes.imshow(shown if shown.shape[-1] == 3 else shown[..., 0], cmap="gray", vmin=0, vmax=1)
+        axes.set_title(title, color=style.INK)
+        axes.set_axis_off()
+    return figure

@@ -1,0 +1,306 @@
+"""Results as data: a DataFrame of clients and one of rounds, on disk as JSON Lines.
+
+Every number of a table is computed from these rows, so that a table can always be made again. The
+rows of clients hold what a task's final model is worth to one client, on its own test samples. The
+rows of rounds have phase ("pretraining", "downstream" or "personalised"), start, task (missing in
+the pre-training), round, and the metrics of the round, nan where it has none.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.files import parse_json, read_bytes, write_atomically
+from coprefl_flwr.plugins import METRIC
+from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS, TO_REACH
+from coprefl_flwr.report.statistics import (
+    BEYOND,
+    METRICS,
+    summarise,
+    summarise_task,
+    variance_beyond_sampling,
+)
+
+TASK_METRICS = (*METRICS, BEYOND)
+"""What `one_task` returns, by name."""
+
+PRETRAINING = ("rounds", "final", "best", "best-round", "catches-up", "models", "megabytes")
+"""What `pretraining_summary` returns of a start, by name."""
+
+_KINDS: dict[str, tuple[type, ...]] = {
+    "start": (str,),  # the starting model or the personalised method, e.g. "coprefl:gamma=0.5"
+    "task": (int,),
+    "client": (int,),
+    "n": (int,),  # test samples
+    "correct": (int,),  # how many of them were classified correctly
+    "loss": (NoneType, int, float),  # mean over the n samples
+    "domain": (str,),  # the dataset the client has; in a personalised study only
+}
+"""The columns of the rows of clients."""
+
+
+def frame(records: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return records as a DataFrame; whole numbers stay whole where other records have none."""
+    found = pd.DataFrame(records)
+    for name in found.columns[found.isna().any()]:
+        given = [r[name] for r in records if r.get(name) is not None]
+        if all(type(value) is int for value in given):
+            found[name] = found[name].astype("Int64")
+    return found
+
+
+def write_rows(path: str | Path, rows: pd.DataFrame) -> None:
+    """Write rows of clients, atomically; a loss that is not finite becomes null.
+
+    Raises `SettingsError` for a row that `read_rows` would refuse.
+    """
+    _write_lines(path, [_checked(record) for record in records(rows, keep="loss")])
+
+
+def read_rows(path: str | Path) -> pd.DataFrame:
+    """Read rows of clients; a null loss is nan.
+
+    Raises `SettingsError` when the file is not there, and for its first bad line, with its number.
+    """
+    rows = _read(Path(path), "result rows", _checked)
+    return pd.DataFrame(rows, columns=None if rows else list(_KINDS)).astype({"loss": float})
+
+
+def write_rounds(path: str | Path, rounds: pd.DataFrame) -> None:
+    """Write rows of rounds, atomically: without the metrics they lack, an infinite one as null."""
+    _write_lines(path, records(rounds, keep="task"))
+
+
+def read_rounds(path: str | Path) -> pd.DataFrame:
+    """Read rows of rounds. Raises `SettingsError` when the file is not there, or not JSON Lines."""
+    return frame(_read(Path(path), "rounds", checked_round))
+
+
+def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows with a column accuracy, in percent.
+
+    Raises `SettingsError` for a row that cannot be right, a client that appears twice in a task
+    of a start, and no rows at all.
+    """
+    if rows.empty:
+        raise SettingsError("there are 0 result rows; allowed: at least one")
+    for record in records(rows, keep="loss"):
+        _checked(record)
+    key = ["start", "task", "client"]
+    for _, row in rows[rows.duplicated(key)].iterrows():
+        raise SettingsError(
+            f"start {row['start']!r}, task {row['task']}, client {row['client']} has two rows; "
+            "allowed: one each"
+        )
+    return rows.assign(accuracy=100 * rows["correct"] / rows["n"])
+
+
+def one_task(rows: pd.DataFrame) -> dict[str, float]:
+    """Return every metric of `TASK_METRICS` of one task, from its `accuracies`.
+
+    Of metrics of the user's own it is the mean over the clients that have a value.
+    """
+    beyond = variance_beyond_sampling(rows["accuracy"], rows["n"])
+    own = {name: float(rows[name].astype(float).mean()) for name in own_metrics(rows)}
+    return {**summarise_task(rows["accuracy"]), BEYOND: beyond, **own}
+
+
+def values_of_task(
+    rows: pd.DataFrame, rounds: Sequence[Mapping[str, Any]], metrics: Iterable[str]
+) -> dict[str, float]:
+    """Return what one task of a start, or one personalised method, came to: a number by column.
+
+    `rows` are those of its clients, `rounds` its own in order; `metrics` says to which accuracies
+    (`columns.TO_REACH`) the cost is computed.
+    """
+    rows = accuracies(rows)
+    found = one_task(rows)
+    found[STD_CLIENTS] = math.sqrt(found["variance"])
+    if "domain" in rows:
+        for name, of_domain in rows.groupby("domain")["accuracy"]:
+            found[f"{ACCURACY_OF}{name}"] = float(np.mean(of_domain))
+    for metric in metrics:
+        if reached := TO_REACH.fullmatch(metric):
+            found[metric] = _cost_to_reach(rounds, reached[1], float(reached[2]))
+    return found | {key: rounds[-1][key] for key in SENT if rounds and key in rounds[-1]}
+
+
+def own_metrics(rows: pd.DataFrame) -> list[str]:
+    """Return the columns of rows that are metrics of the user's own."""
+    return [str(name) for name in rows if str(name).startswith(METRIC)]
+
+
+def task_metrics(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per start and task, as they first appear: start, task, and `one_task`."""
+    groups = accuracies(rows).groupby(["start", "task"], sort=False)
+    found = [{"start": start, "task": task, **one_task(part)} for (start, task), part in groups]
+    return pd.DataFrame(found)
+
+
+def summary(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per start, in order of first appearance.
+
+    Its columns are "start", "tasks" (how many) and, for each metric of `TASK_METRICS` and of the
+    user's own ("metric:NAME"), its name (mean over tasks) and name + " std". CoPreFL's papers do
+    not say which standard deviation they report: this is the sample one (ddof=1), nan when there
+    is one task only.
+    """
+    tasks = task_metrics(rows).groupby("start", sort=False)
+    found = tasks.size().rename("tasks").reset_index()
+    for metric in (*TASK_METRICS, *own_metrics(rows)):
+        over_tasks = [summarise(values.tolist()) for _, values in tasks[metric]]
+        found[metric] = [one.mean for one in over_tasks]
+        found[f"{metric} std"] = [one.std for one in over_tasks]
+    return found
+
+
+def pretraining_summary(rounds: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per pre-trained start, in order of first appearance, from rows of rounds.
+
+    Its columns are "start" and those of `PRETRAINING`: "models" and "megabytes" are what a
+    deployment sends down and up; "final" and "best" are test accuracies in percent, "best-round"
+    the round of the best one. "catches-up", of a start such as "cyclic+fedavg", is the first round
+    that is as good as the best of "fedavg" alone, infinite for never. Missing numbers are nan.
+    """
+    models, sent = ["models-down", "models-up"], ["client-bytes-down", "client-bytes-up"]
+    numbers = ["server-accuracy", *models, *sent]
+    rounds = rounds.reindex(columns=["phase", "start", "round", *numbers])
+    rounds = rounds[rounds["phase"] == "pretraining"].astype(dict.fromkeys(numbers, float))
+    by_start = list(rounds.set_index("round").groupby("start", sort=False))
+    tested = {str(start): rows["server-accuracy"].dropna() for start, rows in by_start}
+    entries = []
+    for (start, accuracy), (_, rows) in zip(tested.items(), by_start, strict=True):
+        entry = {
+            "start": start, "rounds": len(rows),
+            "models": math.fsum(rows[models].sum(axis=1)),
+            "megabytes": math.fsum(rows[sent].sum(axis=1)) / 1e6,
+            "catches-up": _catches_up(start, tested),
+        }  # fmt: skip
+        if len(accuracy):
+            final = accuracy[accuracy.index.max()]
+            entry |= {"final": final, "best": accuracy.max(), "best-round": accuracy.idxmax()}
+        entries.append(entry)
+    return pd.DataFrame(entries, columns=["start", *PRETRAINING]).astype({"catches-up": float})
+
+
+def _catches_up(start: str, tested: Mapping[str, "pd.Series[float]"]) -> float:
+    """Return the first round as good as the best of the start's last phase alone; nan for none."""
+    _, plus, last = start.rpartition("+")
+    method = last.partition(":")[0]
+    alike = [name for name in tested if "+" not in name and name.partition(":")[0] == method]
+    plain = [last] if last in alike else alike
+    if not plus or len(plain) != 1 or tested[plain[0]].empty:
+        return math.nan
+    good = tested[start] >= tested[plain[0]].max()
+    return float(min(good.index[good], default=math.inf))
+
+
+def _cost_to_reach(rounds: Sequence[Mapping[str, Any]], what: str, accuracy: float) -> float:
+    """Return the "rounds" or "megabytes" sent until clients have this mean accuracy in percent.
+
+    It is infinite if they never have.
+    """
+    sent = 0.0
+    for row in rounds:
+        sent += row.get("client-bytes-down", math.nan) + row.get("client-bytes-up", math.nan)
+        if (row.get("accuracy") or -math.inf) >= accuracy:
+            return float(row["round"]) if what == "rounds" else sent / 1e6
+    return math.inf
+
+
+def csv(found: pd.DataFrame) -> str:
+    """Return a DataFrame as CSV; missing values are left empty.
+
+    A text that a spreadsheet would read as a formula gets a ' in front.
+    """
+    return found.map(_no_formula).to_csv(index=False, lineterminator="\n")
+
+
+def _no_formula(cell: Any) -> Any:
+    if not isinstance(cell, str) or not cell.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
+
+
+def records(found: pd.DataFrame, keep: str = "") -> list[dict[str, Any]]:
+    """Return rows in Python's own types, without missing values: only `keep` has None for them.
+
+    An infinite value is None.
+    """
+    rows = [
+        {str(key): value for key, value in row.items() if key == keep or not pd.isna(value)}
+        for row in found.to_dict("records")
+    ]
+    absent = (math.inf, -math.inf)
+    return [{k: None if pd.isna(v) or v in absent else v for k, v in r.items()} for r in rows]
+
+
+def _write_lines(path: str | Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write JSON Lines, atomically."""
+    lines = [json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records]
+    write_atomically(path, "".join(lines).encode())
+
+
+def _read(
+    path: Path, what: str, checked: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the objects of a file, each checked; what is wrong is named with its line's number."""
+    if not path.is_file():
+        siblings = [sibling.name for sibling in path.parent.glob("*") if sibling.is_file()]
+        near = difflib.get_close_matches(path.name, siblings, n=1)
+        nearest = f"; nearest: {path.with_name(near[0])}" if near else ""
+        raise SettingsError(f"no file of {what} at {path}{nearest}")
+    rows = []
+    for number, line in enumerate(read_bytes(path).split(b"\n"), 1):
+        try:
+            if line.strip():
+                row = parse_json(line)
+                if not isinstance(row, dict):
+                    raise SettingsError(f"a row is {row!r}; allowed: an object")
+                rows.append(checked(row))
+        except ValueError as error:
+            raise SettingsError(f"{path}, line {number}: {error}") from error
+    return rows
+
+
+def checked_round(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of a round, or raise a SettingsError if it cannot be right."""
+    for key, value in row.items():
+        kinds: tuple[type, ...] = (str,) if key in ("phase", "start") else (NoneType, int, float)
+        kinds = (int,) if key == "round" else kinds
+        if not isinstance(value, kinds):
+            raise SettingsError(f"{key!r} of a round is {short(repr(value))}")
+    return row
+
+
+def _checked(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a client's row, or raise a SettingsError if it cannot be right."""
+    for key, value in row.items():
+        if key.startswith(METRIC):
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise SettingsError(f"{key!r} of a row is {value!r}; allowed: a number")
+        elif key not in _KINDS:
+            raise SettingsError(f"a row has the key {key!r}: {unknown('key', key, _KINDS)}")
+    for key, kinds in _KINDS.items():
+        if key not in row and key != "domain":
+            raise SettingsError(f"a row has no {key!r}; it has {', '.join(row) or 'no key'}")
+        value = row.get(key, "")
+        if not isinstance(value, kinds) or isinstance(value, bool):
+            raise SettingsError(f"{key!r} of a row is {value!r}; allowed: {kinds[-1].__name__}")
+    if row["n"] < 1:
+        raise SettingsError(f"'n' of a row is {row['n']}; allowed: at least one test sample")
+    if not 0 <= row["correct"] <= row["n"]:
+        raise SettingsError(f"'correct' of a row is {row['correct']}; allowed: 0 to n = {row['n']}")
+    return row

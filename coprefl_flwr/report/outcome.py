@@ -1,0 +1,208 @@
+"""What a study came to, whoever ran it: its two frames in a folder, and their report."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.files import read_json, write_atomically
+from coprefl_flwr.report import columns, frames
+from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
+from coprefl_flwr.report.comparison import Comparison, Measured, Report
+from coprefl_flwr.report.frames import pretraining_summary
+from coprefl_flwr.report.learnt import CHAINED
+from coprefl_flwr.report.page import FOLDER, write_report
+
+PERSONALISED = "personalised"
+"""The phase of rounds in which every client has a model of its own."""
+
+ROWS, ROUNDS, ABOUT = "rows.jsonl", "rounds.jsonl", "about.json"
+
+OF_TASKS = ("accuracy", "variance", "worst-10%", "worst-20%", "worst-30%")
+# What FedPCL's Tables 12 and 13 list of the clients' accuracies. Their "Variance" is about the size
+# of the spread between the worst and the best, so it can only be a standard deviation.
+OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", columns.STD_CLIENTS)
+"""The columns of starting models and of personalised methods."""
+
+_KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
+_KINDS |= {"starts": list, "chained": dict, "costs": dict, "troubles": dict}
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A row per client, a row per round, and what a report says besides.
+
+    `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
+    ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
+    number}}), "troubles" ({start: what is wrong with it}), "warnings" (lines), "made" (how), and
+    "settings".
+    """
+
+    rows: pd.DataFrame
+    rounds: pd.DataFrame
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Outcome":
+        """Return what a folder holds; raises a SettingsError if that is nothing, or damaged."""
+        about = read_json(folder / ABOUT, dict) if (folder / ABOUT).exists() else {}
+        for key, kind in _KINDS.items():
+            if not isinstance(about.get(key, kind()), kind):
+                raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
+        if not (folder / ROUNDS).is_file():
+            raise SettingsError(f"{folder} holds no finished run: it has no {ROUNDS}")
+        rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
+        return cls(rows, frames.read_rounds(folder / ROUNDS), about)
+
+    def write(self, folder: Path) -> Path:
+        """Write the frames and their report into a folder of ours; return the page's path."""
+        frames.write_rounds(folder / ROUNDS, self.rounds)
+        if not self.rows.empty:
+            frames.write_rows(folder / ROWS, self.rows)
+        write_atomically(folder / ABOUT, json.dumps(self.about, indent=1, default=str).encode())
+        return write_report(report_of([self]), folder / FOLDER)
+
+    @property
+    def starts(self) -> list[str]:
+        """The starting models, or the personalised methods."""
+        found = [frame for frame in (self.rows, self.rounds) if not frame.empty]
+        seen = [str(start) for frame in found for start in frame["start"]]
+        return list(dict.fromkeys([*self.about.get("starts", []), *seen]))
+
+    @property
+    def personalised(self) -> bool:
+        """Whether every client has a model of its own."""
+        return not self.rounds.empty and bool(self.rounds["phase"].eq(PERSONALISED).any())
+
+    @property
+    def tasks(self) -> list[int]:
+        """The tasks that starts are trained for; a personalised method counts as one."""
+        seen = [] if self.rows.empty else self.rows["task"].unique().tolist()
+        return list(range(self.about["tasks"])) if "tasks" in self.about else sorted(seen)
+
+    @property
+    def units(self) -> list[str]:
+        """What each value of a row of the table is of."""
+        seed = f"seed {self.about.get('seed', 0)}"
+        tasks = [] if self.personalised else self.tasks
+        return [f"{seed}, task {task}" for task in tasks] or [seed]
+
+    def values(self, metrics: Iterable[str] = ()) -> dict[str, list[dict[str, float]]]:
+        """Return {start: {column: number} of each unit}; those of a pre-training are at the first.
+
+        `metrics` are columns that are computed only if asked for. What is missing is left out.
+        """
+        found: dict[str, list[dict[str, float]]] = {}
+        rounds: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+        for row in frames.records(self.rounds):
+            phase = row.get("phase", "")
+            task = 0 if phase == PERSONALISED else row.get("task", -1)
+            rounds.setdefault((phase, row["start"], task), []).append(row)
+        clients = self.rows.reindex(columns=[*dict.fromkeys(["start", "task", *self.rows])])
+        phase = PERSONALISED if self.personalised else "downstream"
+        for start in self.starts:
+            found[start] = [{} for _ in self.units]
+            for unit, task in zip(found[start], self.tasks, strict=False):
+                rows = clients[clients["start"].eq(start) & clients["task"].eq(task)]
+                if not rows.empty:
+                    unit |= frames.values_of_task(
+                        rows, rounds.get((phase, start, task), []), metrics
+                    )
+                    if seconds := self.about.get("seconds", {}).get(start):
+                        unit[columns.SECONDS] = seconds[self.tasks.index(task)]
+                    for row in rounds.get(("diagnosis", start, task), []):
+                        unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
+        for entry in pretraining_summary(self.rounds).to_dict("records"):
+            found[entry.pop("start")][0].update(entry)
+        for start, costs in self.about.get("costs", {}).items():
+            found[start][0].update(costs)
+        for (phase, start, _), (row, *_) in rounds.items():
+            if phase == START_LOSS and START_LOSS in row:
+                found[start][0][START_LOSS] = row[START_LOSS]
+        return found
+
+
+def report_of(outcomes: Sequence[Outcome]) -> Report:
+    """Return the report of one study, or of several that differ in their seed.
+
+    Raises a SettingsError for none, or for studies of other starts or clients.
+    """
+    if not outcomes:
+        raise SettingsError("there is no run to compare: name their folders")
+    first = outcomes[0]
+    for other in outcomes:
+        if other.starts != first.starts or _clients(other) != _clients(first):
+            raise SettingsError("the runs are not of the same methods, datasets and clients")
+    of_each = [one.values() for one in outcomes]
+    values = {start: [unit for of in of_each for unit in of[start]] for start in first.starts}
+    domains = (
+        [] if first.rows.empty else [*map(str, first.rows.get("domain", pd.Series()).unique())]
+    )
+    wanted = [*(OF_CLIENTS if first.personalised else OF_TASKS), *frames.own_metrics(first.rows)]
+    wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
+    wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
+    units = [unit for of_start in values.values() for unit in of_start]
+    metrics = [m for m in wanted if any(not math.isnan(unit.get(m, math.nan)) for unit in units)]
+    metrics, title = metrics or ["rounds"], first.about.get("title", "Starting models")
+    comparison = Comparison(
+        name="table",
+        title=title,
+        metrics=metrics,
+        units=[unit for one in outcomes for unit in one.units],
+        measured=[
+            replace(
+                measured(start, outcomes),
+                values={m: [one.get(m, math.nan) for one in of] for m in metrics},
+                troubles=_troubles(start, outcomes),
+            )
+            for start, of in values.items()
+        ],
+        reference=first.starts[0],
+    )
+    return Report(
+        title,
+        source="",
+        notes=[],
+        comparisons=[comparison],
+        figures=["accuracies"] * (not first.rows.empty) + ["curves"] * (not first.rounds.empty),
+        settings=first.about.get("settings", {}),
+        made=first.about.get("made", {}),
+        warnings=[str(line) for one in outcomes for line in one.about.get("warnings", [])],
+    )
+
+
+def _clients(outcome: Outcome) -> list[tuple[Any, ...]]:
+    """Return the clients that each start was measured at."""
+    keys = [key for key in ("start", "task", "client", "domain") if key in outcome.rows]
+    return sorted(outcome.rows[keys].itertuples(index=False, name=None))
+
+
+def _troubles(start: str, outcomes: Sequence[Outcome]) -> list[str]:
+    found = [(o.about.get("seed", 0), o.about.get("troubles", {}).get(start)) for o in outcomes]
+    several = len(outcomes) > 1
+    return [f"seed {seed}: {line}" if several else line for seed, line in found if line]
+
+
+def measured(start: str, outcomes: Sequence[Outcome]) -> Measured:
+    """Return the frames of a row without its values; tasks are numbered on from study to study."""
+    parts: dict[str, list[pd.DataFrame]] = {"rows": [], "rounds": [], "curves": []}
+    before = 0
+    for one in outcomes:
+        seed, chained = one.about.get("seed", 0), one.about.get("chained", {}).get(start, [])
+        if not one.rows.empty:
+            rows = one.rows[one.rows["start"] == start]
+            parts["rows"].append(rows.assign(task=rows["task"] + before))
+        if not one.rounds.empty:
+            rounds = one.rounds[one.rounds["start"] == start]
+            rounds = rounds.assign(seed=seed, **{CHAINED: rounds["round"].isin(chained)})
+            curves = rounds[rounds["phase"] == "downstream"]
+            parts["curves"].append(curves.assign(task=curves["task"] + before))
+            parts["rounds"].append(rounds[rounds["phase"].isin(["pretraining", PERSONALISED])])
+        before += len(one.tasks)
+    rows, rounds, curves = (pd.concat(of) if of else pd.DataFrame() for of in parts.values())
+    return Measured(start, "", {}, rows, rounds, curves)

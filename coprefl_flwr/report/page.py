@@ -1,0 +1,118 @@
+"""A report's folder, and its page: one HTML file that needs no other, no network, no JavaScript."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from coprefl_flwr.files import replace_files
+from coprefl_flwr.report import tables
+from coprefl_flwr.report.comparison import Comparison, Report
+from coprefl_flwr.report.figures import Picture, draw
+from coprefl_flwr.report.formats import latex, markdown, text
+from coprefl_flwr.report.frames import csv
+from coprefl_flwr.report.tables import Table
+
+FOLDER, PAGE = "report", "report.html"
+"""What a study, a recipe and a Python result leave in their folder: FOLDER/PAGE and its files."""
+
+Section = tuple[str, list[Table], Table | None, list[Picture]]
+"""A comparison's name, its tables, that of its search if there was one, and its figures."""
+
+
+def text_tables(comparison: Comparison) -> str:
+    """Return what was measured as text: neither the paper's numbers nor p-values are in it."""
+    return "\n\n".join(map(text, tables.tables(replace(comparison, paper={}))))
+
+
+def write_report(report: Report, folder: Path) -> Path:
+    """Write tables and figures, and return the path of the page that holds them all.
+
+    The same report gives the same bytes and replaces the earlier one. In `folder`:
+
+    | file | what |
+    | --- | --- |
+    | `report.html` | everything on one page, which needs no other file |
+    | `tables/NAME.md`, `tables/NAME.tex` | a comparison's tables |
+    | `tables/NAME-search.md` | every value that was searched for it, with its score |
+    | `provenance.md` | how the results were made, and all settings |
+    | `tables/overview.md` | one metric of all comparisons a table, where there are several |
+    | `figures/NAME-KIND.png`, `.pdf` | its figures |
+    | `results.csv` | a line per comparison, row and metric |
+    | `units.csv` | a line per comparison, row and unit |
+
+    Raises a SettingsError, with nothing changed, if `folder` or one of these files is not ours.
+    """
+    texts, figures = dict[str, str](), dict[str, bytes]()
+    across = tables.overviews(report.comparisons)
+    if across:
+        texts["tables/overview.md"] = markdown(*across)
+    sections: list[Section] = [("", [one], None, []) for one in across]
+    for comparison in report.comparisons:
+        name, of = comparison.name, tables.tables(comparison)
+        texts |= {f"tables/{name}.md": markdown(*of), f"tables/{name}.tex": latex(*of)}
+        tried = (
+            tables.search_table(comparison.tried, comparison.scored) if comparison.tried else None
+        )
+        if tried:
+            texts[f"tables/{name}-search.md"] = markdown(tried)
+        pictures = draw(comparison, report.figures)
+        for picture in pictures:
+            figures |= {f"figures/{file}": content for file, content in picture.files.items()}
+        if len(report.comparisons) == 1 and of[0].title == report.title:
+            titles = ("Results", "Training and costs")
+            of = [replace(one, title=title) for one, title in zip(of, titles, strict=False)]
+        sections.append((name, of, tried, pictures))
+    for file, rows in (("results", tables.numbers), ("units", tables.units)):
+        texts[f"{file}.csv"] = csv(pd.concat([rows(one) for one in report.comparisons]))
+    texts["provenance.md"] = markdown(*_provenance(report))
+    texts[PAGE] = _page(report, sections)
+    contents = figures | {name: content.encode() for name, content in texts.items()}
+    replace_files(folder, contents, FOLDER)
+    return folder / PAGE
+
+
+def _provenance(report: Report) -> list[Table]:
+    """Return how the results were made, and all settings, as tables."""
+    parts: dict[str, Mapping[str, Any]] = {
+        "How it was made": report.made,
+        "Settings": report.settings,
+        "Settings at their defaults": report.defaults,
+        "Methods": report.methods,
+    }
+    return [
+        tables.simple(title, "Name", {"Value": list(map(_value, of.values()))}, list(of))
+        for title, of in parts.items()
+        if of
+    ]
+
+
+def _page(report: Report, sections: list[Section]) -> str:
+    """Return the page; a figure that was asked for and that nothing had data for is noted."""
+    drawn = {picture.kind for *_, pictures in sections for picture in pictures}
+    missing = [f"No data for the figure {kind}." for kind in report.figures if kind not in drawn]
+    pages = Environment(
+        loader=PackageLoader(__package__, ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return pages.get_template("page.html").render(
+        report=report,
+        notes=[*report.notes, *missing],
+        sections=sections,
+        provenance=_provenance(report),
+    )
+
+
+def _value(value: Any) -> str:
+    """Return a setting as a recipe would have it; lists and not-set ones in words."""
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value, value))
+    if value is None or value == "":
+        return "not set"
+    return str(value).lower() if isinstance(value, bool) else str(value)

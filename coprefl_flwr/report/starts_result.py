@@ -1,0 +1,132 @@
+"""Results of the Python interface: tables that print themselves, and their figures."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from coprefl_flwr.errors import SettingsError, wrong_type
+from coprefl_flwr.federation.checkpoint import History
+from coprefl_flwr.files import expanded, own
+from coprefl_flwr.report import figures, frames, text_tables
+from coprefl_flwr.report.outcome import Outcome, report_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Curve = History | pd.DataFrame
+"""The metrics of a pre-training's rounds."""
+
+
+@dataclass(frozen=True, eq=False)
+class StartsResult:
+    """The worth of starting models in downstream tasks; `print` shows the table.
+
+    Attributes
+    ----------
+    rows : DataFrame
+        A row per start, task and client: `start` (str), `task` and `client` (int, from 0),
+        `accuracy` in percent, `correct` of `n` test samples, and `loss`, the mean cross-entropy.
+    rounds : DataFrame
+        A row per start, task and round, with the round's metrics and traffic.
+    about : Mapping[str, Any]
+        What the report adds: the seed of the tasks.
+    """
+
+    rows: pd.DataFrame
+    rounds: pd.DataFrame
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def summary(self) -> pd.DataFrame:
+        """Return a row per start: the mean over tasks of each metric, and its sample deviation.
+
+        The metrics are the clients' mean accuracy (%), the variance of their accuracies (%²), the
+        part of it that the number of test samples does not explain, and the mean accuracy of the
+        worst 10, 20 and 30 % of the clients.
+        """
+        return frames.summary(self._outcome.rows).set_index("start")
+
+    def plot(self, path: str | Path | None = None) -> "Figure":
+        """Return a figure of the clients' accuracies, a panel per start; also save it to `path`.
+
+        The ending of `path` sets the format, such as .png.
+        """
+        return _saved(figures.accuracy_figure(self._outcome.rows), path)
+
+    def curves(self, path: str | Path | None = None) -> "Figure":
+        """Return a figure of accuracy and loss over the tasks' rounds; also save it to `path`."""
+        return _saved(figures.learning_figure(self.rounds), path)
+
+    def report(self, folder: str | Path) -> Path:
+        """Write rows, rounds and a report into a folder; return its page, report/report.html.
+
+        `coprefl report FOLDER` makes the page again. Raises a SettingsError if the folder has files
+        of somebody else.
+        """
+        own(expanded(folder), f"folder = {folder}")
+        return self._outcome.write(expanded(folder))
+
+    def __str__(self) -> str:
+        return text_tables(report_of([self._outcome]).comparisons[0])
+
+    __repr__ = __str__
+
+    @property
+    def _outcome(self) -> Outcome:
+        return Outcome(self.rows.drop(columns="accuracy"), self.rounds, self.about)
+
+
+def plot_history(history: Curve | Mapping[str, Curve], path: str | Path | None = None) -> "Figure":
+    """Return a figure of a pre-training over its rounds; also save it to `path`.
+
+    It shows the training loss, or the accuracy where the `evaluate_fn` of a Flower app measures
+    "accuracy". The loss of a chain such as Cyclic's is measured as the model moves from client to
+    client: it is not a mean over the round's clients, and cannot be compared with another method's.
+
+    Parameters
+    ----------
+    history : DataFrame, History, or mapping of name to these
+        From `cp.pretrain(..., history=True)`, or from the result of a strategy's `start`; a mapping
+        gives a line for each name.
+    path : path of a file, optional
+        Its ending sets the format, such as .png.
+
+    Raises
+    ------
+    SettingsError
+        For a history of another type, or one without rounds.
+
+    Examples
+    --------
+    >>> import coprefl_flwr as cp, torch
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 100))
+    >>> clients = cp.partition(cp.load_dataset("glyphs"), clients=20)
+    >>> start, history = cp.pretrain("fedavg", model, clients, 2, history=True, quiet=True)
+    >>> figure = cp.plot_history(history)
+    """
+    histories = history if isinstance(history, Mapping) else {"": history}
+    of_each = [_rows(name, one) for name, one in histories.items()]
+    return _saved(figures.learning_figure(pd.concat(of_each, ignore_index=True)), path)
+
+
+def _rows(name: str, history: Curve) -> pd.DataFrame:
+    """Return a row a round, of a start of that name."""
+    what = f"history {name!r}" if name else "history"
+    if isinstance(history, History):
+        rounds = history.rounds().items()
+        history = pd.DataFrame([{"round": number, **metrics} for number, metrics in rounds])
+    if not isinstance(history, pd.DataFrame):
+        example = "that of `start, history = cp.pretrain(..., history=True)`"
+        raise wrong_type(what, history, "the metrics of a pre-training's rounds", example)
+    if history.empty:
+        raise SettingsError(f"{what} has no rounds: the strategy has not run")
+    return history.assign(phase="pretraining", start=name or "pre-training", task=None)
+
+
+def _saved(figure: "Figure", path: str | Path | None) -> "Figure":
+    """Return a figure, which is saved to `path` if there is one."""
+    if path is not None:
+        figures.save(figure, Path(path))
+    return figure

@@ -1,0 +1,158 @@
+"""A method as a Python program gives it: a strategy, a class, one of Flower's, or a text."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from flwr.serverapp.strategy import Strategy
+
+from coprefl_flwr.errors import SettingsError, one_line, wrong_type
+from coprefl_flwr.federation import of_flower
+from coprefl_flwr.federation.robust import AGGREGATION
+from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.methods import PRETRAINING, TASK, Algorithm, with_role
+from coprefl_flwr.options import Option, declared
+from coprefl_flwr.strategies import RoundStrategy, ServerRefined
+from coprefl_flwr.studies.build import start_of
+from coprefl_flwr.studies.method import START, Method
+from coprefl_flwr.studies.phases import (
+    Phase,
+    TrainingSettings,
+    made_phase,
+    one_phase,
+    read_phase,
+)
+from coprefl_flwr.studies.pretraining import Start, parts_of
+from coprefl_flwr.studies.stage import RunSettings
+
+
+def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
+    """Return a method as a strategy of this package or a text.
+
+    A class of a strategy is called without arguments where `classes` are allowed.
+
+    Raises a SettingsError for anything else; `usage` is an example of the call.
+    """
+    if classes and isinstance(given, type) and issubclass(given, RoundStrategy):
+        try:
+            return given()
+        except TypeError as error:
+            problem = f"method = {given.__name__}: {one_line(error)}"
+            raise SettingsError(f"{problem}; pass a strategy object") from error
+    if isinstance(given, RoundStrategy | str):
+        return given
+    if isinstance(given, Strategy):
+        return of_flower(given)
+    kind = given if isinstance(given, type) else type(given)
+    if any(one.__module__.startswith("flwr.server.strategy") for one in kind.__mro__):
+        problem = f"method is {kind.__name__}, a strategy of Flower's older kind"
+        raise SettingsError(f"{problem}; pass one of flwr.serverapp.strategy")
+    example = f"{kind.__name__}()" if issubclass(kind, Strategy) else usage
+    raise wrong_type("method", given, "a strategy, or a text such as 'fedavg'", example)
+
+
+def name_of(strategy: RoundStrategy) -> str:
+    """Return the name of a strategy in rows and progress, such as "cyclic+fedavg"."""
+    return "+".join(_algorithm(one).label for one, _ in parts_of(strategy, 1))
+
+
+def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
+    """Return the options of a pre-training by key, except for those that a strategy has itself."""
+    if isinstance(method, str):
+        return {**declared(TrainingSettings), "seed": declared(RunSettings)["seed"]}
+    of_strategy = declared(RoundStrategy)
+    found = {key: one for key, one in declared(TrainingSettings).items() if key not in of_strategy}
+    for one, _ in parts_of(method, 1):
+        found |= declared(_algorithm(one).client_class)
+    return found
+
+
+def task_options(method: RoundStrategy | str) -> dict[str, Option]:
+    """Return the options of tasks by key: of local training, and of a strategy's client."""
+    of_client = {} if isinstance(method, str) else declared(_algorithm(method).client_class)
+    return {**declared(LocalTraining), **of_client}
+
+
+def start_of_method(
+    method: RoundStrategy | str,
+    training: TrainingSettings,
+    options: Mapping[str, Any],
+    clients: int,
+) -> Start:
+    """Return the start that a method makes.
+
+    Parameters
+    ----------
+    method : RoundStrategy or str
+        The method.
+    training : TrainingSettings
+        Rounds and local training. A strategy has the number of participants itself.
+    options : Mapping[str, Any]
+        Options of a strategy's clients, by name.
+    clients : int
+        Number of clients.
+
+    Raises a SettingsError for a method that makes no start, or a strategy that sets `clients`.
+    """
+    if isinstance(method, str):
+        described = Method.parse(method)
+        if described == START or described.is_made_elsewhere:
+            raise SettingsError(f"method = {method!r}: it trains nothing; use the model as it is")
+        return start_of(described, training, {})
+    if method.clients is not None:
+        line = f"clients = {method.clients} of the strategy"
+        raise SettingsError(f"{line}: leave it out, the clients are those of the call")
+    phases = []
+    for one, rounds in parts_of(method, training.rounds):
+        how = replace(training, rounds=rounds, participants=one.participants or clients)
+        phases.append(_phase(one, PRETRAINING, how, options))
+    name = name_of(method)
+    return Start(name, name, phases, strategy=method)
+
+
+def task_phase(
+    method: RoundStrategy | str, training: TrainingSettings, options: Mapping[str, Any]
+) -> Phase:
+    """Return the phase of tasks; `options` are those of a strategy's clients, by name.
+
+    Raises a SettingsError for a method that runs no tasks, or a strategy that sets an option which
+    has one value for all tasks.
+    """
+    if isinstance(method, str):
+        chosen = one_phase("method", Method.parse(method))
+        return read_phase("method", chosen, TASK, training, {})
+    name = type(method).__name__
+    if isinstance(method, ServerRefined):
+        raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")
+    phase = _phase(method, TASK, training, options)
+    for one in declared(RoundStrategy).values():
+        value = getattr(method, one.name)
+        if one.name not in AGGREGATION and value != one.default:
+            why = "all clients of a task take part, and its seed is that of the tasks"
+            raise SettingsError(f"method = {name}: {one.name} = {value!r}: leave it out, as {why}")
+    return replace(phase, given=method)
+
+
+def _algorithm(strategy: RoundStrategy) -> Algorithm:
+    """Return a strategy's class as an algorithm; of a refined one, that of the inner strategy."""
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    return Algorithm(inner.name or type(inner).__name__, type(inner))
+
+
+def _phase(
+    strategy: RoundStrategy, role: str, training: TrainingSettings, options: Mapping[str, Any]
+) -> Phase:
+    """Return a phase of a strategy that has the role, with the options of its client, by name."""
+    algorithm = _algorithm(strategy)
+    if role not in algorithm.roles:
+        others = ", ".join(n for n, one in with_role(role).items() if not one.refined)
+        problem = f"{algorithm.label} is a method of the role {' and '.join(algorithm.roles)}"
+        needed = f"a method of the role {role} is needed, as {others}"
+        raise SettingsError(f"method = {type(strategy).__name__}: {problem}; {needed}")
+    inner = strategy.inner if isinstance(strategy, ServerRefined) else strategy
+    of_client = declared(algorithm.client_class)
+    own = {
+        k: getattr(inner, one.name) for k, one in algorithm.options.items() if k not in of_client
+    }
+    own |= {key: options[one.name] for key, one in of_client.items() if one.name in options}
+    return made_phase(algorithm, role, own, training, {})

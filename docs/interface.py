@@ -1,0 +1,241 @@
+"""Writes the parameters of the Python interface for the reference pages, as definition lists.
+
+The text of a function's parameter comes from the docstring. The text of a strategy's argument
+comes from its declared option, or from `OBJECTS` for an argument that is no option.
+"""
+
+import ast
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import coprefl_flwr
+from coprefl_flwr.methods import METHODS
+from coprefl_flwr.options import Option, declared
+from coprefl_flwr.strategies import RoundStrategy
+from coprefl_flwr.studies.settings import Settings
+
+OBJECTS = {
+    "server": "the server's data and a network to compute on it: a `ServerData`",
+    "training": "how the server trains: a `LocalTraining`",
+    "weighted_by_key": "metric of the clients' replies by which their models are weighted",
+    "head": "the last layer of the network: its name, its sizes and its classes",
+    "phases": "strategies in their order, each with its number of rounds; the last one continues "
+    "until the run ends",
+    "inner": "the strategy whose rounds are followed by steps on the server's data",
+    "batch_size": "samples of a step on the server's data",
+    "bounds": "limits on what clients may report: a "
+    "[`Bounds`](exchanges.md#coprefl_flwr.federation.Bounds)",
+    "clients": "the clients of each node ([hosting](../../concepts/hosting.md)): the number of "
+    "all clients, any of which any node can run; a mapping from node ids to clients; the path of "
+    "a TOML file with this mapping; not set: each node is asked",
+}
+"""Arguments of strategies that are objects and no declared options."""
+
+TEXTS = {
+    "tasks.number": "Number of tasks.",
+    "tasks.classes": "Number of classes that each task draws from the dataset, or from `only`.",
+    "tasks.clients": "Number of clients of each task.",
+    "tasks.train_fraction": "Part of each client's samples to train on; the rest are for tests.",
+    "pretrain.nodes": "Number of nodes that run a ClientApp; only with a ClientApp.",
+    "register.kind": "What the object is: `model`, `method`, `dataset`, `partition`, `metric` or "
+    "another kind of object that a setting can name.",
+    "register.name": "The name, a Python identifier, by which settings then find the object.",
+    "register.what": "The function or class.",
+    "query_reply.message": "The message of the query exchange.",
+    "query_reply.model": "The network; it takes the weights of the message.",
+    "query_reply.batches": "Batches of the query set.",
+    "query_reply.loss_fn": "Loss of (outputs, labels); not set: the cross-entropy.",
+    "query_reply.batch": "Returns (inputs, labels) of a batch that is a dict or the like.",
+    "query_reply.clip": "Largest l2 norm of the gradient, and largest loss; not set: no limit.",
+    "query_reply.noise": "Standard deviation of Gaussian noise on the loss and on each number of "
+    "the gradient, as a multiple of `clip`. No privacy is accounted.",
+    "query_reply.rng": "Draws the noise; not set: a function of the run's seed, which the server "
+    "knows, so that a run can be repeated.",
+}
+"""Parameters that the docstring of their function describes in its text or leaves to another's."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A documented parameter; `about` is its type, default and limits in Markdown."""
+
+    name: str
+    about: str
+    meaning: str
+
+
+def parameters(name: str) -> str:
+    """Return every parameter of a public function, such as `pretrain`."""
+    return _list(_documented(_public(name)), name)
+
+
+def arguments(name: str) -> str:
+    """Return every argument of a strategy class that only this class has, and of its client."""
+    owner = _public(name)
+    common = {one.name for one in dataclasses.fields(RoundStrategy)}
+    parts = [_list([one for one in _arguments(owner) if one.name not in common], name)]
+    client = [_of_option(one) for one in _client_options(owner)]
+    if client:
+        parts.append("Options of the client, arguments of `cp.pretrain`:\n\n" + _list(client, name))
+    if owner.__init__ is not coprefl_flwr.Schedule.__init__:
+        link = "[arguments of every strategy](strategies.md#arguments-of-every-strategy)"
+        other = [] if parts[0] else ["It has no arguments except the"]
+        parts.append(f"{other[0] if other else 'It also takes the'} {link}.\n")
+    return "\n".join(part for part in parts if part)
+
+
+def of_every_strategy() -> str:
+    """Return the arguments that every strategy has."""
+    return _list(_arguments(RoundStrategy), "strategy")
+
+
+def options_of(name: str) -> str:
+    """Return the declared options of a class, such as `federation.Bounds`."""
+    found = declared(_public(name)).values()
+    return _list([_of_option(one) for one in found], name.rpartition(".")[2])
+
+
+def _public(name: str) -> Any:
+    """Return an object of the package by its dotted name."""
+    found: Any = coprefl_flwr
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _list(found: list[Parameter], owner: str) -> str:
+    """Return a definition list whose terms have anchors."""
+    lines = []
+    for one in found:
+        anchor = f"{owner}.{one.name}".lower().replace("*", "")
+        meaning = one.meaning.replace("\n", "\n    ")
+        lines.append(f"`{one.name}`{{ #{anchor} }} {one.about}".rstrip() + f"\n:   {meaning}\n")
+    return "\n".join(lines)
+
+
+def _arguments(owner: type) -> list[Parameter]:
+    """Return what a strategy class's constructor takes."""
+    options = {one.name: one for one in declared(owner).values()}
+    found = []
+    for name, one in list(inspect.signature(owner.__init__).parameters.items())[1:]:
+        if name in options:
+            found.append(_of_option(options[name]))
+        else:
+            about = _about(_annotation(one.annotation), one.default)
+            found.append(Parameter(name, about, _sentence(OBJECTS[name])))
+    return found
+
+
+def _client_options(owner: type) -> list[Option]:
+    """Return the options of a strategy's client that are not the strategy's own."""
+    if owner not in {one.strategy_class for one in METHODS.values()}:
+        return []
+    (method, *_) = (one for one in METHODS.values() if one.strategy_class is owner)
+    own = {one.name for one in declared(owner).values()}
+    return [one for one in declared(method.client_class).values() if one.name not in own]
+
+
+def _of_option(one: Option) -> Parameter:
+    """Return a declared option as a parameter."""
+    kinds = " or ".join(kind.__name__ for kind in one.kinds if kind is not type(None))
+    limits = f", {one.limits}" if one.limits else ""
+    return Parameter(one.name, _about(f"`{kinds}`", one.default) + limits, _sentence(one.meaning))
+
+
+def _documented(function: Any) -> list[Parameter]:
+    """Return the parameters of a function; raise a KeyError for one that is not described."""
+    rows, found = dict(_rows(function)), []
+    if function is coprefl_flwr.tasks:
+        rows = (
+            dict(_rows(coprefl_flwr.partition))
+            | {
+                name.partition(".")[2]: ("", text)
+                for name, text in TEXTS.items()
+                if name.startswith("tasks.")
+            }
+            | rows
+        )
+    for name, one in inspect.signature(function).parameters.items():
+        shown = f"**{name}" if one.kind is one.VAR_KEYWORD else name
+        kind, meaning = rows.get(shown) or ("", _elsewhere(f"{function.__name__}.{name}"))
+        if not meaning or meaning[0].islower():  # The type is the beginning of the text.
+            kind, meaning = "", f"{kind} {meaning}".strip()
+        about = _about(_type(kind) or _annotation(one.annotation), one.default, kind)
+        found.append(Parameter(shown, about, _sentence(meaning)))
+    return found
+
+
+def _elsewhere(parameter: str) -> str:
+    """Return what `TEXTS`, or the setting of the same name, says of a function's parameter."""
+    if parameter in TEXTS:
+        return TEXTS[parameter]
+    settings = {one.name: one.meaning for one in declared(Settings).values()}
+    return settings[parameter.partition(".")[2]]
+
+
+def _rows(function: Any) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the parameters of a docstring in NumPy's style: name, type and text."""
+    text = inspect.cleandoc(function.__doc__)
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.S | re.M)
+    if not section:
+        return
+    for row in re.finditer(r"^(\S[^\n]*)\n((?:[ ]+[^\n]*\n?|\n)*)", section[1], re.M):
+        head, body = row[1], inspect.cleandoc(row[2])
+        names, _, kind = head.partition(" : ")
+        kinds = kind.split(", ") if kind.count(",") == names.count(",") else []
+        for number, name in enumerate(names.split(", ")):
+            yield name, (kinds[number] if kinds else kind, body)
+
+
+def _type(text: str) -> str:
+    """Return the type of a docstring: an expression as code, words as they are."""
+    text = re.sub(r", optional$", "", text.strip())
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return text
+    return f"`{text}`" if text else ""
+
+
+def _annotation(annotation: Any) -> str:
+    """Return an annotation as code, without the modules of its classes."""
+    if annotation is inspect.Parameter.empty or annotation is Any:
+        return ""
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    text = re.sub(r"(\w+\.)+(?=\w)", "", text).replace("'", "")
+    return f"`{text.removesuffix(' | None')}`"
+
+
+def _about(kind: str, default: Any, text: str = "") -> str:
+    """Return the type and the default of a parameter."""
+    if default is inspect.Parameter.empty:
+        shown = ""
+    elif default is None:
+        shown = "" if "not set" in text else "not set"
+    elif default == ():
+        shown = "default none"
+    else:
+        simple = isinstance(default, bool | int | float | str)
+        shown = f"default `{default!r}`" if simple else f"default `{type(default).__name__}()`"
+    return ", ".join(part for part in (kind, shown) if part)
+
+
+def _sentence(text: str) -> str:
+    """Return a meaning as a sentence."""
+    if not text:
+        return ""
+    text = text[0].upper() + text[1:] if not text.startswith("`") else text
+    return text if text.endswith((".", ":", "`)")) else f"{text}."
+
+
+PREFIXES: Mapping[str, typing.Callable[[str], str]] = {
+    "parameters of ": parameters,
+    "arguments of ": arguments,
+    "options of the class ": options_of,
+}
+"""By the beginning of a part's name in a page: the function that writes the part."""

@@ -1,0 +1,167 @@
+"""Datasets in memory: checked whatever they come from, normalised, and cut into batches."""
+
+import numpy as np
+import pytest
+import torch
+
+from coprefl_flwr.data import Samples, TextDataset, batch_slices, load_dataset, make_dataset
+from coprefl_flwr.errors import SettingsError
+from tests.common.data import pixels, write_npz
+
+
+def dataset(images, **columns):
+    labels = np.arange(len(images)) % 4
+    return make_dataset("made up", torch.from_numpy(images), labels, **columns)
+
+
+def test_moments_are_those_of_a_float_copy(rng):
+    images = pixels(rng, 50, 3, 6, 5)
+    images[:, 1] //= 7
+    data = dataset(images)
+    scaled = images / 255
+    assert data.mean.numpy() == pytest.approx(scaled.mean(axis=(0, 2, 3)), rel=1e-6)
+    assert data.std.numpy() == pytest.approx(scaled.std(axis=(0, 2, 3)), rel=1e-6)
+    assert data.mean.dtype == data.std.dtype == torch.float32
+
+
+def test_a_constant_channel_is_not_divided_by_zero():
+    data = dataset(np.full((4, 1, 2, 2), 7, dtype=np.uint8))
+    assert data.inputs(np.arange(4), torch.device("cpu")).abs().max() < 1e-6
+
+
+def test_shape_and_what_is_not_given(rng):
+    data = dataset(pixels(rng, 8, 3, 6, 5))
+    assert data.shape == (3, 6, 5)
+    assert data.classes == ("0", "1", "2", "3")
+    assert data.groups is data.test is None
+
+
+def test_groups_and_test_part_are_kept(rng):
+    test = np.array([False, True, True])
+    data = dataset(pixels(rng, 3, 1, 4, 4), groups=np.array([7, 7, 5], np.uint8), test=test)
+    assert data.groups.tolist() == [7, 7, 5]
+    assert data.groups.dtype == np.int64
+    assert data.test.tolist() == [False, True, True]
+
+
+def test_domains_are_kept_and_named(rng):
+    images = pixels(rng, 3, 1, 4, 4)
+    data = dataset(images, domains=np.array([1, 0, 1], np.uint8), domain_names=["photo", "sketch"])
+    assert data.domains.tolist() == [1, 0, 1]
+    assert data.domains.dtype == np.int64
+    assert data.domain_names == ("photo", "sketch")
+    assert dataset(images, domains=np.array([1, 0, 2])).domain_names == ("0", "1", "2")
+    assert (dataset(images).domains, dataset(images).domain_names) == (None, ())
+
+
+def test_bad_domains_are_refused(rng):
+    images = pixels(rng, 3, 1, 4, 4)
+    with pytest.raises(SettingsError, match=r"made up: domains are .* 3 integers are needed"):
+        dataset(images, domains=np.arange(2))
+    with pytest.raises(SettingsError, match=r"domains run from 0 to 2; with 2 domain names they"):
+        dataset(images, domains=np.arange(3), domain_names=["photo", "sketch"])
+
+
+def test_grey_in_colour_is_three_equal_channels_without_a_copy(rng):
+    grey = dataset(pixels(rng, 5, 1, 4, 4))
+    colour = grey.in_colour()
+    assert colour.shape == (3, 4, 4)
+    assert colour.images.data_ptr() == grey.images.data_ptr()
+    rows, cpu = np.array([3, 0]), torch.device("cpu")
+    assert torch.equal(colour.inputs(rows, cpu), grey.inputs(rows, cpu).expand(-1, 3, -1, -1))
+    assert colour.mean.tolist() == 3 * grey.mean.tolist()
+    assert colour.std.tolist() == 3 * grey.std.tolist()
+    assert colour.in_colour() is colour
+
+
+def test_what_images_are_normalised_by_can_be_another_part(rng):
+    images = pixels(rng, 8, 3, 4, 4)
+    images[4:] //= 9
+    data = dataset(images)
+    part = data.measured_on(np.array([4, 6]))
+    assert part.mean.numpy() == pytest.approx(images[[4, 6]].mean((0, 2, 3)) / 255, rel=1e-6)
+    assert part.std.numpy() == pytest.approx(images[[4, 6]].std((0, 2, 3)) / 255, rel=1e-6)
+    assert part.images is data.images
+    again = data.normalised_as(part)
+    assert torch.equal(again.mean, part.mean)
+    assert torch.equal(again.std, part.std)
+
+
+@pytest.mark.parametrize("groups", [np.arange(2), np.arange(3.0), np.zeros((3, 2), np.int64)])
+def test_bad_groups_are_refused(groups, rng):
+    with pytest.raises(SettingsError, match=r"made up: groups are .* 3 integers are needed"):
+        dataset(pixels(rng, 3, 1, 4, 4), groups=groups)
+
+
+# ---- samples -------------------------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def samples(tmp_path, rng):
+    data = load_dataset(
+        write_npz(tmp_path, images=pixels(rng, 20, 4, 3, 3), labels=np.arange(20) % 5)
+    )
+    return Samples(data, np.array([3, 19, 0, 7, 8, 12, 2]), np.array([0, 1, 0, 1, 0, 1, 1]))
+
+
+def test_a_batch_is_normalised_and_carries_the_task_labels(samples):
+    images, labels = samples.batch(np.array([1, 2]), CPU)
+    data = samples.dataset
+    expected = (data.images[[19, 0]] / 255 - data.mean.view(3, 1, 1)) / data.std.view(3, 1, 1)
+    assert torch.allclose(images, expected, atol=1e-6)
+    assert images.dtype == torch.float32
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    assert labels.tolist() == [1, 0]
+    assert labels.dtype == torch.int64
+
+
+def test_the_numbers_of_a_batch_are_these_bit_for_bit(samples):
+    """The order of the operations decides the last bit, by which runs are compared."""
+    images, _ = samples.batch(slice(2, 5), CPU)
+    data = samples.dataset
+    expected = data.images[[0, 7, 8]].float()
+    expected /= 255
+    expected -= data.mean[:, None, None]
+    expected /= data.std[:, None, None]
+    assert torch.equal(images, expected)
+
+
+def test_a_batch_of_text_carries_the_task_labels():
+    data = TextDataset.of("text", "A:\nabcdefgh", length=3)
+    samples = Samples(data, np.array([1, 3, 0]), np.array([1, 0, 1]))
+    windows, labels = samples.batch(np.array([0, 2]), CPU)
+    assert torch.equal(windows, data.inputs(np.array([1, 0]), CPU))
+    assert labels.tolist() == [1, 1]
+
+
+def test_take_counts_from_the_samples_and_copies_no_pixel(samples):
+    taken = samples.take(np.array([4, 1]))
+    assert len(taken) == 2
+    assert taken.dataset is samples.dataset
+    assert taken.indices.tolist() == [8, 19]
+    assert taken.labels.tolist() == [0, 1]
+
+
+def test_batches_hold_every_sample_once_in_order(samples):
+    found = list(samples.batches(3, CPU))
+    assert [len(labels) for _, labels in found] == [3, 4]
+    whole, labels = samples.batch(np.arange(7), CPU)
+    assert torch.equal(torch.cat([images for images, _ in found]), whole)
+    assert torch.equal(torch.cat([y for _, y in found]), labels)
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "lengths"),
+    [(7, 3, [3, 4]), (8, 3, [3, 3, 2]), (6, 3, [3, 3]), (1, 3, [1]), (0, 3, []), (3, 1, [1, 2])],
+)
+def test_a_last_batch_of_one_joins_the_one_before(n, size, lengths):
+    cuts = batch_slices(n, size)
+    assert [cut.stop - cut.start for cut in cuts] == lengths
+    assert [i for cut in cuts for i in range(n)[cut]] == list(range(n))
+
+
+def test_a_batch_size_below_one_is_refused():
+    with pytest.raises(SettingsError, match="batch size 0"):
+        batch_slices(5, 0)

@@ -1,0 +1,256 @@
+"""Datasets by name: held once, of torchvision, and stand-ins of published sizes."""
+
+import bz2
+import gc
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torchvision import datasets as torchvision_datasets
+
+from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION, stand_in
+from coprefl_flwr.errors import SettingsError
+from tests.common.data import pixels, refused, write_idx, write_npz
+
+
+def test_glyphs_are_held_once():
+    assert load_dataset("glyphs") is load_dataset("glyphs")
+
+
+def test_what_is_not_drawn_is_held_once_for_all_seeds():
+    assert load_dataset("glyphs", seed=3) is load_dataset("glyphs")
+    small = load_dataset("glyphs:domains", image_size=9)
+    assert load_dataset("glyphs:domains", image_size=9, seed=3) is small
+    one, other = (load_dataset("glyphs", samples_per_class=5, seed=seed) for seed in (0, 1))
+    assert len(one.labels) == len(other.labels) == 500
+    assert one.images.ne(other.images).any()
+    assert load_dataset("glyphs", samples_per_class=5, seed=1) is other
+
+
+def test_only_the_last_few_are_held(tmp_path, rng):
+    """A process that goes through many datasets must not end up with all of them in memory."""
+    held = weakref.WeakSet()
+    for number in range(40):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = write_npz(folder, images=pixels(rng, 4, 5, 6), labels=np.arange(4))
+        held.add(load_dataset(path).images)
+        held.add(load_dataset(path, image_size=3).images)
+    gc.collect()
+    assert 1 <= len(held) <= 10
+    last = load_dataset(path)
+    assert load_dataset(path) is last
+
+
+def test_a_text_is_not_resized(tmp_path):
+    (tmp_path / "a.txt").write_text("A:\n" + "word " * 40)
+    assert load_dataset(str(tmp_path / "a.txt")).domains is None
+    for smaller in ({"image_size": 8}, {"samples_per_class": 2}):
+        with pytest.raises(SettingsError, match="image-size and samples-per-class are for images"):
+            load_dataset(str(tmp_path / "a.txt"), **smaller)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("cifar100", "unknown dataset 'cifar100': did you mean 'CIFAR100'"),
+        ("CIFAR100:coarsest", "did you mean 'CIFAR100:coarse'"),
+        ("glyph", "did you mean 'glyphs'"),
+        ("glyphs:domain", "did you mean 'glyphs:domains'"),
+        ("EMNIST:letters", "did you mean 'EMNIST:byclass'"),
+        ("zzz", r"unknown dataset 'zzz': known are glyphs, .* \(or the path of an \.npz"),
+        ("", "unknown dataset ''"),
+        ("missing/folder", "the path does not exist"),
+        ("missing.npz", "the path does not exist"),
+        ("missing.npz:coarse", "the path does not exist"),
+        ("missing.txt", "the path does not exist"),
+    ],
+)
+def test_a_name_that_is_not_there(name, message):
+    refused(message, name)
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path):
+    (tmp_path / "data.csv").write_text("1,2")
+    refused("neither .npz nor .txt", tmp_path / "data.csv")
+
+
+# ---- torchvision ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST"])
+def test_idx_files_are_read_and_merged(tmp_path, rng, name):
+    train, test = pixels(rng, 7, 28, 28), pixels(rng, 3, 28, 28)
+    raw = tmp_path / name / "raw"
+    write_idx(raw / "train-images-idx3-ubyte", train)
+    write_idx(raw / "train-labels-idx1-ubyte", np.arange(7, dtype=np.uint8))
+    write_idx(raw / "t10k-images-idx3-ubyte", test)
+    write_idx(raw / "t10k-labels-idx1-ubyte", np.arange(7, 10, dtype=np.uint8))
+    data = load_dataset(name, tmp_path)
+    assert np.array_equal(data.images[:, 0], np.concatenate([train, test]))
+    assert data.labels.tolist() == list(range(10))
+    assert data.labels.dtype == np.int64
+    assert data.classes == tuple(getattr(torchvision_datasets, name).classes)
+    assert data.test.tolist() == [False] * 7 + [True] * 3
+    assert data.groups is None
+    assert load_dataset(name, str(tmp_path)) is data
+
+
+def test_emnist_is_put_upright(tmp_path, rng):
+    images = pixels(rng, 2, 28, 28)
+    for part in ("train", "test"):
+        prefix = tmp_path / "EMNIST" / "raw" / f"emnist-byclass-{part}"
+        write_idx(prefix.with_name(f"{prefix.name}-images-idx3-ubyte"), images.swapaxes(1, 2))
+        labels = np.array([10, 61], dtype=np.uint8)
+        write_idx(prefix.with_name(f"{prefix.name}-labels-idx1-ubyte"), labels)
+    data = load_dataset("EMNIST", tmp_path)
+    assert np.array_equal(data.images[:2, 0], images)
+    assert data.images.is_contiguous()
+    assert [data.classes[label] for label in data.labels] == ["A", "z", "A", "z"]
+    assert load_dataset("EMNIST:byclass", tmp_path) is data
+    assert data.classes[:10] == tuple("0123456789")  # list:0-9 is CoPreFL's downstream part.
+
+
+def test_qmnist_names_its_writers(tmp_path, rng):
+    raw = tmp_path / "QMNIST" / "raw"
+    images = pixels(rng, 5, 28, 28)
+    # Digit, hand, writer, digit's number, its ASCII code, global number, two unused.
+    targets = np.array(
+        [[label, 0, writer, 9, 48 + label, 1, 0, 0]
+         for label, writer in zip((3, 0, 9, 3, 1), (700, 12, 700, 2301, 2301), strict=True)]
+    )  # fmt: skip
+    for part, rows in (("train", slice(3)), ("test", slice(3, 5))):
+        write_idx(raw / f"qmnist-{part}-images-idx3-ubyte", images[rows])
+        write_idx(raw / f"qmnist-{part}-labels-idx2-int", targets[rows].astype(">i4"), kind=12)
+    data = load_dataset("QMNIST", tmp_path)
+    assert np.array_equal(data.images[:, 0], images)
+    assert data.labels.tolist() == [3, 0, 9, 3, 1]
+    assert data.groups.tolist() == [700, 12, 700, 2301, 2301]
+    assert data.test.tolist() == [False] * 3 + [True] * 2
+    assert len(data.classes) == 10
+
+
+def test_usps_is_read(tmp_path):
+    row = " ".join(f"{i}:{1 if i == 2 else -1}" for i in range(1, 257))
+    for name, label in (("usps.bz2", 1), ("usps.t.bz2", 10)):
+        (tmp_path / name).write_bytes(bz2.compress(f"{label} {row}\n".encode()))
+    data = load_dataset("USPS", tmp_path)
+    assert data.images.shape == (2, 1, 16, 16)
+    assert data.images[0, 0, 0].tolist()[:3] == [0, 255, 0]
+    assert data.labels.tolist() == [0, 9]
+    assert data.classes == tuple("0123456789")
+
+
+def test_colour_images_come_channels_first(tmp_path, rng, monkeypatch):
+    """Both libraries' layouts: CIFAR's (N, H, W, C) with a list of targets, SVHN's (N, C, H, W)."""
+    images = pixels(rng, 10, 32, 32, 3)
+
+    def cifar(root, train, download):
+        return SimpleNamespace(data=images, targets=list(range(10)), classes=list("abcdefghij"))
+
+    def svhn(root, split, download):
+        return SimpleNamespace(data=images.transpose(0, 3, 1, 2), labels=np.arange(10))
+
+    monkeypatch.setattr(torchvision_datasets, "CIFAR10", cifar)
+    monkeypatch.setattr(torchvision_datasets, "SVHN", svhn)
+    for name in ("CIFAR10", "SVHN"):
+        data = load_dataset(name, tmp_path)
+        assert np.array_equal(data.images[:10], images.transpose(0, 3, 1, 2))
+        assert data.images.shape == (20, 3, 32, 32)
+        assert data.images.is_contiguous()
+    assert load_dataset("CIFAR10", tmp_path).classes == tuple("abcdefghij")
+
+
+# --- CIFAR-100's superclasses
+
+# One superclass per line, as the dataset's page lists them, but for spelling.
+SUPERCLASSES = {
+    "aquatic_mammals": "beaver dolphin otter seal whale",
+    "fish": "aquarium_fish flatfish ray shark trout",
+    "flowers": "orchid poppy rose sunflower tulip",
+    "food_containers": "bottle bowl can cup plate",
+    "fruit_and_vegetables": "apple mushroom orange pear sweet_pepper",
+    "household_electrical_devices": "clock keyboard lamp telephone television",
+    "household_furniture": "bed chair couch table wardrobe",
+    "insects": "bee beetle butterfly caterpillar cockroach",
+    "large_carnivores": "bear leopard lion tiger wolf",
+    "large_man-made_outdoor_things": "bridge castle house road skyscraper",
+    "large_natural_outdoor_scenes": "cloud forest mountain plain sea",
+    "large_omnivores_and_herbivores": "camel cattle chimpanzee elephant kangaroo",
+    "medium_mammals": "fox porcupine possum raccoon skunk",
+    "non-insect_invertebrates": "crab lobster snail spider worm",
+    "people": "baby boy girl man woman",
+    "reptiles": "crocodile dinosaur lizard snake turtle",
+    "small_mammals": "hamster mouse rabbit shrew squirrel",
+    "trees": "maple_tree oak_tree palm_tree pine_tree willow_tree",
+    "vehicles_1": "bicycle bus motorcycle pickup_truck train",
+    "vehicles_2": "lawn_mower rocket streetcar tank tractor",
+}
+
+
+@pytest.fixture
+def cifar100(tmp_path, rng, monkeypatch):
+    """CIFAR-100 of one image a class, whose classes are numbered in alphabetical order."""
+    classes = sorted(name for names in SUPERCLASSES.values() for name in names.split())
+    images = pixels(rng, 100, 32, 32, 3)
+
+    def part(root, train, download):
+        return SimpleNamespace(data=images, targets=list(range(100)), classes=classes)
+
+    monkeypatch.setattr(torchvision_datasets, "CIFAR100", part)
+    return tmp_path
+
+
+def test_coarse_labels_are_the_superclasses(cifar100):
+    fine, coarse = load_dataset("CIFAR100", cifar100), load_dataset("CIFAR100:coarse", cifar100)
+    assert coarse.classes == tuple(SUPERCLASSES)
+    for name, label in zip(fine.classes, coarse.labels[:100], strict=True):
+        assert name in SUPERCLASSES[coarse.classes[label]].split()
+    assert np.array_equal(coarse.labels[100:], coarse.labels[:100])
+
+
+def test_coarse_labels_take_no_further_images(cifar100):
+    fine, coarse = load_dataset("CIFAR100", cifar100), load_dataset("CIFAR100:coarse", cifar100)
+    assert coarse.images is fine.images
+    assert torch.equal(coarse.mean, fine.mean)
+    assert coarse.test.tolist() == [False] * 100 + [True] * 100
+    assert fine.labels[:100].tolist() == list(range(100))
+
+
+def test_a_failed_download_says_where_to_put_the_files(tmp_path, monkeypatch):
+    missing = (tmp_path / "nowhere").as_uri() + "/"
+    monkeypatch.setattr(torchvision_datasets.MNIST, "mirrors", [missing])
+    error = refused(r"put MNIST/raw/.* there by hand", "MNIST", tmp_path)
+    assert str(tmp_path) in str(error)
+    assert isinstance(error.__cause__, RuntimeError)
+
+
+# ---- sizes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_it_is_as_large_as_it_is_published_to_be(name):
+    known, path = PUBLISHED[name], name if name in TORCHVISION else f"/nowhere/{name}"
+    found = load_dataset(path, f"{SIZES}/nowhere")
+    assert (len(found.labels), len(found.classes)) == (known.train + known.test, known.classes)
+    assert found.shape == tuple(known.shape)
+    if known.test:
+        assert found.test.sum() == pytest.approx(known.test, rel=0.01)
+    if known.groups:
+        assert len(np.unique(found.groups[~found.test])) == known.groups
+    counts = [] if found.domains is None else np.bincount(found.domains).tolist()
+    assert dict(zip(found.domain_names, counts, strict=True)) == (known.domains or {})
+
+
+def test_smaller_ones_and_unknown_ones():
+    found = stand_in("CIFAR100", image_size=16, samples_per_class=60)
+    assert found.shape == (3, 16, 16)
+    assert set(np.bincount(found.labels)) == {60}
+    assert stand_in("/nowhere/mine.npz") is None
+
+
+def test_what_is_at_its_path_is_loaded(tiny_images):
+    assert load_dataset(str(tiny_images), SIZES) is load_dataset(str(tiny_images))

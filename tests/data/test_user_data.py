@@ -1,0 +1,416 @@
+"""A user's own data, of torch and of Hugging Face: read into a dataset, or refused in one line."""
+
+from dataclasses import replace
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils import data
+
+from coprefl_flwr.data import (
+    DataSettings,
+    ImageDataset,
+    TensorDataset,
+    as_dataset,
+    as_samples,
+    load_dataset,
+)
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.studies.build import populations
+from coprefl_flwr.studies.identity import contents
+from coprefl_flwr.studies.task_settings import TaskSettings
+from tests.common.data import pixels, refused
+
+CPU = torch.device("cpu")
+
+
+class Items(data.Dataset):
+    """A map-style dataset of given items."""
+
+    def __init__(self, items, classes=None):
+        self.items = items
+        if classes:
+            self.classes = classes
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, position):
+        return self.items[position]
+
+
+def grey(value):
+    return Image.fromarray(np.full((4, 5), value, dtype=np.uint8))
+
+
+def test_pil_images_become_bytes_with_names():
+    found = as_dataset("own", Items([(grey(7), 0), (grey(9), 1)], ["cat", "dog"]))
+    assert isinstance(found, ImageDataset)
+    assert found.shape == (1, 4, 5)
+    assert found.classes == ("cat", "dog")
+    assert found.images[:, 0, 0, 0].tolist() == [7, 9]
+
+
+@pytest.mark.parametrize(
+    ("value", "shape"),
+    [
+        (torch.zeros(3, 4, 5, dtype=torch.uint8), (3, 4, 5)),
+        (torch.zeros(4, 5, dtype=torch.uint8), (1, 4, 5)),
+        (np.zeros((4, 5, 3), dtype=np.uint8), (3, 4, 5)),
+        (Image.new("RGB", (5, 4)), (3, 4, 5)),
+    ],
+)
+def test_images_of_bytes_are_channels_first(value, shape):
+    found = as_dataset("own", Items([(value, 0), (value, 1)]))
+    assert isinstance(found, ImageDataset)
+    assert found.shape == shape
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.randn(6, 3, 4, 4),
+        torch.randn(6, 7),
+        torch.randint(0, 9, (6, 5)),
+    ],
+)
+def test_other_values_are_given_as_they_are(values):
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    found = as_dataset("own", data.Subset(data.TensorDataset(values, labels), range(5)))
+    assert isinstance(found, TensorDataset)
+    rows = np.array([4, 1])
+    assert torch.equal(found.inputs(rows, CPU), values[[4, 1]])
+    assert found.shape == tuple(values.shape[1:])
+    assert found.labels.tolist() == [0, 1, 2, 0, 1]
+    assert found.classes == ("0", "1", "2")
+
+
+def test_one_of_ours_is_returned_as_it_is():
+    ours = load_dataset("glyphs")
+    assert as_dataset("own", ours) is ours
+
+
+ZERO, ONE, ROW = torch.tensor(0.0), torch.tensor(1.0), torch.zeros(2)
+FLOATS = data.DataLoader(data.TensorDataset(torch.zeros(2, 3), torch.tensor([0.0, 1.0])))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (iter([]), "map-style torch Dataset .* not list_iterator"),
+        (Items([]), "empty"),
+        (Items([(ROW, 0), (torch.zeros(3), 1)]), r"several shapes .*\(2,\) and \(3,\)"),
+        (Items([torch.zeros(1)]), "item 0 must be .input, label."),
+        (Items([(ROW, 0.5)]), "item 0 has label 0.5; whole numbers"),
+        (Items([(ROW, ZERO), (ROW, ONE)]), r"item 0 has label 0.0; .*labels.long\(\)"),
+        (Items([(ROW, np.float32(1))]), r"has label 1.0; .*int\(label\)"),
+        (FLOATS, "batch 0 has label 0.0; whole numbers"),
+        (Items([("text", 0)]), "inputs are str; .*PIL images, tensors and NumPy arrays"),
+        (Items([(ROW, 0), (ROW, 5)]), "no sample is of class 1, 2; .*0, 5 .2 .*relabel=True"),
+        (Items([{"a": ROW, "b": ROW, "label": 0}]), "a, b, .*input is not clear.*batch=lambda"),
+        (Items([{"x": ROW, "u": 0, "v": 1}]), "label is not clear"),
+        ({"left": Items([]), "right": Items([])}, "left, right; needed is train"),
+        (data.DataLoader(Items([(grey(1), 0)])), "batch 0 .*batch must contain tensors"),
+        (Items([(ROW, 0), (ROW, -1)]), "labels run from -1 to 0; they must be 0 or more"),
+    ],
+)
+def test_what_is_no_dataset_is_told(given, message):
+    with pytest.raises(SettingsError, match=message) as raised:
+        as_dataset("dataset 'own'", given)
+    assert str(raised.value).startswith("dataset 'own': ")
+
+
+# --- labels with gaps, and names
+
+
+def test_a_subset_has_the_names_of_what_it_was_taken_of():
+    """Its classes were called "0", "1", ...; a split of a split fell back to these too."""
+    whole = Items([(grey(i), i % 3) for i in range(9)], ["ant", "bee", "cat"])
+    first, _ = data.random_split(whole, [8, 1], torch.Generator().manual_seed(0))
+    assert as_dataset("own", data.Subset(first, range(8))).classes == ("ant", "bee", "cat")
+    assert as_dataset("own", data.Subset(whole, [0, 1, 3, 4])).classes == ("ant", "bee")
+    kept = as_dataset("own", data.Subset(whole, [0, 2, 3, 5]), relabel=True)
+    assert (kept.classes, kept.labels.tolist()) == (("ant", "cat"), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("number", [int, np.int32, torch.tensor, lambda n: torch.tensor([n])])
+def test_labels_with_gaps_are_renumbered_if_asked(number):
+    given = Items([(np.ones(2), number(n)) for n in (55, 0, 5, 0)])
+    found = as_dataset("own", given, relabel=True)
+    assert found.labels.tolist() == [2, 0, 1, 0]
+    assert found.classes == ("0", "5", "55")
+    assert found.values.dtype == torch.float32
+
+
+def test_one_of_ours_is_renumbered_too():
+    few = replace(
+        load_dataset("glyphs"), labels=np.repeat([3, 7], len(load_dataset("glyphs").labels) // 2)
+    )
+    found = as_dataset("own", few, relabel=True)
+    assert found.classes == (few.classes[3], few.classes[7])
+    assert np.unique(found.labels).tolist() == [0, 1]
+
+
+# --- dicts, loaders, parts
+
+
+@pytest.mark.parametrize(
+    "keys", [("img", "label"), ("image", "labels"), ("x", "y"), ("pixels", "fine_label")]
+)
+def test_items_that_are_dicts(keys):
+    image, label = keys
+    found = as_dataset("own", Items([{label: n, image: grey(n)} for n in (0, 1)]))
+    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
+    assert found.labels.tolist() == [0, 1]
+
+
+TOKENS = [{"input_ids": [n, n], "attention_mask": [1, 0], "length": 2, "labels": n} for n in (0, 1)]
+TWO_INPUTS = "more than one input, and of input_ids and attention_mask only .*batch=lambda item: "
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        Items(TOKENS),
+        Items([{k: torch.tensor(one) for k, one in item.items()} for item in TOKENS]),
+        data.DataLoader(Items(TOKENS), batch_size=2),
+        data.DataLoader(
+            Items([{k: np.array(one) for k, one in item.items()} for item in TOKENS]), batch_size=2
+        ),
+    ],
+    ids=["lists", "tensors", "loader of lists", "loader of arrays"],
+)
+def test_a_second_input_is_not_dropped(given):
+    """The attention mask was left out without a word."""
+    with pytest.raises(SettingsError, match=TWO_INPUTS):
+        as_dataset("own", given)
+    with pytest.raises(SettingsError, match=TWO_INPUTS):
+        as_samples("train", given)
+    found = as_dataset("own", given, batch=lambda item: (_ids(item), item["labels"]))
+    assert found.values.tolist() == [[0, 0], [1, 1]]
+
+
+def _ids(item):
+    """Return the ids, also of what torch's default collate_fn makes of lists: a tensor a place."""
+    ids = item["input_ids"]
+    return torch.stack(ids, dim=1) if isinstance(ids, list) and torch.is_tensor(ids[0]) else ids
+
+
+def test_a_second_image_is_not_dropped_and_numbers_and_texts_beside_one_are():
+    items = [{"image": grey(n), "depth": grey(n), "label": n} for n in (0, 1)]
+    with pytest.raises(SettingsError, match="of image and depth only the first"):
+        as_dataset("own", Items(items))
+    beside = {"name": "a", "words": ["a", "b"], "coarse_label": 3, "weight": torch.tensor(0.5)}
+    found = as_dataset("own", Items([{"image": grey(n), "label": n, **beside} for n in (0, 1)]))
+    assert found.images[:, 0, 0, 0].tolist() == [0, 1]
+
+
+def test_items_of_any_form_are_told():
+    given = Items([(n, {"a": torch.full((2,), n), "b": [n]}) for n in (0, 1)])
+    found = as_dataset("own", given, batch=lambda item: (item[1]["a"], item[0]))
+    assert found.values.tolist() == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2, "drop_last": True}, {"batch_size": None}])
+def test_a_loader_is_read_in_the_order_of_its_dataset(options):
+    values, labels = torch.arange(15).reshape(5, 3), torch.tensor([0, 1, 0, 1, 2])
+    shuffled = {"shuffle": True} if options["batch_size"] else {}
+    state = torch.get_rng_state()
+    loader = data.DataLoader(data.TensorDataset(values, labels), **options, **shuffled)
+    found = as_dataset("own", loader)
+    assert torch.equal(found.values, values)
+    assert found.labels.tolist() == labels.tolist()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_loaders_own_collate_fn_is_heeded():
+    def collate(items):
+        images = torch.stack([torch.from_numpy(np.array(one)) for one, _ in items])
+        return {"img": images / 255, "label": torch.tensor([n for _, n in items])}
+
+    whole = Items([(grey(n), n) for n in range(3)], ["ant", "bee", "cat"])
+    found = as_dataset("own", data.DataLoader(whole, 2, collate_fn=collate))
+    assert found.shape == (4, 5)
+    assert found.values[2, 0, 0] == pytest.approx(2 / 255)
+    assert found.classes == ("ant", "bee", "cat")
+
+
+def test_the_part_test_is_the_sources_own():
+    train, test = ([(grey(n), n % 2) for n in numbers] for numbers in ((1, 2, 3), (8, 9)))
+    found = as_dataset("own", {"test": Items(test), "train": Items(train, ["ant", "bee"])})
+    assert found.images[:, 0, 0, 0].tolist() == [1, 2, 3, 8, 9]
+    assert found.test.tolist() == [False] * 3 + [True] * 2
+    assert found.classes == ("ant", "bee")
+
+
+def test_grey_images_among_others_become_colour_and_palettes_are_heeded():
+    red = Image.new("RGB", (5, 4), (200, 0, 0))
+    found = as_dataset("own", Items([(grey(7), 0), (red, 1), (red.quantize(2), 0)]))
+    assert found.images[:, :, 0, 0].tolist() == [[7, 7, 7], [200, 0, 0], [200, 0, 0]]
+
+
+@pytest.mark.parametrize(("value", "dtype"), [([1, 2], torch.int64), ([0.5, 1], torch.float32)])
+def test_lists_of_numbers(value, dtype):
+    assert as_dataset("own", Items([(value, 0)])).values.dtype == dtype
+
+
+# --- what a client holds
+
+
+def test_a_client_may_lack_classes_and_is_read_once():
+    given = data.Subset(Items([(grey(255), 7), (grey(51), 2), (grey(0), 7)]), [0, 1])
+    found = as_samples("train", given)
+    inputs, labels = found.batch(slice(None), CPU)
+    assert labels.tolist() == [7, 2]
+    assert inputs[:, 0, 0, 0].tolist() == pytest.approx([1, 0.2])
+    assert as_samples("train", given) is found
+    assert as_samples("train", found) is found
+
+
+def test_what_a_client_cannot_hold_is_told():
+    with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
+        as_samples("train", 3)
+    with pytest.raises(SettingsError, match="train: labels run from -1 to -1; they must be 0"):
+        as_samples("train", Items([(torch.zeros(2), -1)]))
+
+
+def test_a_function_is_called_with_the_folder_and_its_options(tmp_path):
+    file = tmp_path / "own_data.py"
+    file.write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n\n"
+        "def made(folder, size=4):\n"
+        "    n = int((folder / 'n.txt').read_text())\n"
+        "    return TensorDataset(torch.zeros(n, size), torch.arange(n) % 2)\n"
+    )
+    (tmp_path / "n.txt").write_text("6")
+    found = load_dataset(f"{file}:made:size=9", tmp_path)
+    assert found.shape == (9,)
+    assert len(found.labels) == 6
+    assert load_dataset(f"{file}:made:size=9", tmp_path) is found
+    file.write_text(file.read_text().replace("% 2", "% 3"))
+    assert len(load_dataset(f"{file}:made:size=9", tmp_path).classes) == 3
+
+
+# ---- Hugging Face --------------------------------------------------------------------------------
+
+FINE, COARSE = ["ant", "bee", "cow", "dog"], ["insect", "mammal"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    datasets.disable_progress_bars()
+
+
+def made(rng, n):
+    """Return n images as on the Hub: encoded, with two kinds of labels and a writer each."""
+    features = {
+        "img": datasets.Image(),
+        "fine_label": datasets.ClassLabel(names=FINE),
+        "coarse_label": datasets.ClassLabel(names=COARSE),
+        "writer": datasets.Value("string"),
+    }
+    columns = {
+        "img": list(pixels(rng, n, 4, 5, 3)),
+        "fine_label": [row % 4 for row in range(n)],
+        "coarse_label": [row % 4 // 2 for row in range(n)],
+        "writer": [f"writer {row * 3 // n}" for row in range(n)],
+    }
+    return datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+
+
+@pytest.fixture
+def on_disk(tmp_path, rng):
+    """The name of a dataset of 24 images to train on and 8 to test on."""
+    datasets.DatasetDict(train=made(rng, 24), test=made(rng, 8)).save_to_disk(tmp_path / "saved")
+    return f"hf:{tmp_path / 'saved'}"
+
+
+def test_a_dataset_on_disk(on_disk):
+    data = load_dataset(on_disk)
+    assert data.shape == (3, 4, 5)
+    assert data.classes == tuple(FINE)
+    assert data.labels.tolist() == list(range(4)) * 8
+    assert data.test.tolist() == [False] * 24 + [True] * 8
+    assert load_dataset(on_disk) is data
+    other = load_dataset(f"{on_disk}:label=coarse_label,image=img,groups=writer")
+    assert other.classes == tuple(COARSE)
+    assert np.bincount(other.groups).tolist() == [11, 11, 10]
+
+
+def test_what_is_wrong_is_one_line(on_disk):
+    refused("unknown option 'lable': did you mean 'label'", f"{on_disk}:lable=fine_label")
+    refused("unknown column 'fin_label': did you mean 'fine_label'", f"{on_disk}:label=fin_label")
+    refused("label writer 0; whole numbers only", f"{on_disk}:label=writer")
+    refused("has no column wrtier of groups; its columns: img, ", f"{on_disk}:groups=wrtier")
+    refused("the folder does not exist", f"{on_disk}-of-another")
+
+
+def test_a_name_that_is_not_on_the_hub_is_one_line(monkeypatch):
+    def offline(*_):
+        raise ConnectionError("Couldn't reach 'cifar1' on the Hub\n(offline)")
+
+    monkeypatch.setattr(datasets, "load_dataset", offline)
+    refused("'hf:cifar1' is no folder, nor found on the Hub .*offline.*: hf:FOLDER", "hf:cifar1")
+
+
+def test_another_content_is_another_result(on_disk, rng):
+    before = contents([on_disk, f"{on_disk}:label=coarse_label"])
+    assert len(before) == 2
+    folder = on_disk.removeprefix("hf:")
+    whole = made(np.random.default_rng(0), 24)
+    datasets.DatasetDict(train=whole, test=made(rng, 8)).save_to_disk(f"{folder}-again")
+    assert contents([f"{folder}-again"]) == {}
+    assert set(contents([f"hf:{folder}-again"]).values()) != set(before.values())
+    assert contents(["hf:cifar100"]) == {}
+
+
+def test_formats_and_transforms_are_heeded(rng):
+    whole = made(rng, 8)
+    plain = as_dataset("own", whole)
+    for kind in ("torch", "numpy"):
+        assert torch.equal(as_dataset("own", whole.with_format(kind)).images, plain.images)
+
+    def halved(batch):
+        found = [torch.from_numpy(np.array(image)).float() / 2 for image in batch["img"]]
+        return {"pixel_values": found, "labels": batch["fine_label"]}
+
+    changed = as_dataset("own", whole.with_transform(halved))
+    assert changed.shape == (4, 5, 3)
+    assert torch.equal(changed.values.movedim(-1, 1) * 2, plain.images.float())
+
+
+def test_columns_of_arrays_and_lists():
+    features = datasets.Features(
+        {"a": datasets.Array2D((2, 3), "uint8"), "label": datasets.Value("int8")}
+    )
+    rows = {"a": [[[1, 2, 3], [4, 5, 6]]] * 2, "label": [0, 1]}
+    assert as_dataset("own", datasets.Dataset.from_dict(rows, features)).shape == (1, 2, 3)
+    words = as_dataset("own", datasets.Dataset.from_dict({"a": [[1, 2], [3, 4]], "label": [0, 1]}))
+    assert words.values.dtype == torch.int64
+
+
+def test_a_second_column_of_inputs_is_refused_unless_one_is_named(tmp_path):
+    rows = {"input_ids": [[1, 2], [3, 4]], "attention_mask": [[1, 1], [1, 0]], "label": [0, 1]}
+    datasets.Dataset.from_dict(rows).save_to_disk(tmp_path / "saved")
+    name = f"hf:{tmp_path / 'saved'}"
+    refused("of input_ids and attention_mask only the first would be used", name)
+    assert load_dataset(f"{name}:image=input_ids,label=label").values.tolist() == [[1, 2], [3, 4]]
+
+
+def test_gaps_and_a_selection(rng):
+    some = made(rng, 12).select([0, 3, 4, 7])
+    with pytest.raises(SettingsError, match=r"no sample is of class 1, 2; .* are 0, 3 \(2 of them"):
+        as_dataset("own", some)
+    assert as_dataset("own", some, relabel=True).classes == ("ant", "dog")
+
+
+def test_the_clients_of_a_study_are_its_writers(on_disk):
+    settings = DataSettings(
+        dataset=f"{on_disk}:groups=writer", downstream_classes="1", clients=3, min_samples=2,
+        partition="NaturalIdPartitioner", server_reserve=0, test_every=1,
+    )  # fmt: skip
+    clients = populations(settings, TaskSettings(), 0)[0].population.clients
+    writers = [set(one.train.dataset.groups[one.train.indices]) for one in clients]
+    assert writers == [{0}, {1}, {2}]

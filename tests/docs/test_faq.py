@@ -1,0 +1,75 @@
+"""The page of questions and problems quotes messages as the package gives them."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import coprefl_flwr as cp
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.studies.settings import Settings
+from tests.common.simulation import ROOT
+
+PAGE = " ".join((ROOT / "docs" / "faq.md").read_text().split())
+
+
+def images(*labels):
+    """Return a dataset with 20 grey images of each label."""
+    numbers = torch.tensor(labels * 20)
+    return TensorDataset(torch.zeros(len(numbers), 1, 8, 8), numbers)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: Settings.of(lerning_rate=0.1),
+        lambda: Settings.of(device="cuda"),
+        lambda: Settings.of(learning_rate=-1),
+        lambda: Settings.of(participants=200),
+        lambda: Settings.of(local_steps=5, local_epochs=1),
+        lambda: cp.load_dataset("none.npz"),
+        lambda: cp.FedAvg(min_train_nodes=3),
+        lambda: cp.partition(cp.load_dataset("glyphs"), clients=100000),
+        lambda: cp.tasks(cp.load_dataset("glyphs"), classes=200),
+    ],
+)
+def test_a_message_is_quoted_whole(wrong):
+    with pytest.raises(SettingsError) as raised:
+        wrong()
+    assert " ".join(str(raised.value).split()) in PAGE
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        (
+            lambda _: cp.partition(images(0, 5), clients=2),
+            "labels must be 0, 1, 2, ... without gaps",
+        ),
+        (
+            lambda _: cp.register("metric", "mine", 3),
+            "its source cannot be read, and results are stored under the source of what made them",
+        ),
+        (
+            lambda folder: train(nn.Linear(5, 2), folder / "new"),
+            "model does not take the samples, a batch of which is float32 of shape",
+        ),
+        (
+            lambda folder: train(nn.Sequential(nn.Flatten(), nn.Linear(64, 2)), folder),
+            "holds files that coprefl did not write, such as 'a.txt'; give a folder that is new or "
+            "empty",
+        ),
+    ],
+)
+def test_a_part_of_a_message_is_quoted(wrong, part, tmp_path):
+    (tmp_path / "a.txt").write_text("mine")
+    with pytest.raises(SettingsError) as raised:
+        wrong(tmp_path)
+    assert part in str(raised.value)
+    assert part in PAGE
+
+
+def train(model, folder):
+    """Begin a pre-training on two clients that hold images of 8x8 pixels."""
+    clients = cp.partition(images(0, 1), clients=2, scheme="iid")
+    cp.pretrain(cp.FedAvg(), model, clients, rounds=1, checkpoint=folder)

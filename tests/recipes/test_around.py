@@ -1,0 +1,109 @@
+"""The data of figures: losses around a model, and how much each backbone is in features."""
+
+import numpy as np
+import pytest
+
+from coprefl_flwr.arrays import Arrays
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.around import direction, filter_normalised, landscape, similarities
+
+
+def model() -> Arrays:
+    return {
+        "conv.weight": np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2),
+        "conv.bias": np.array([1.0, 2.0], dtype=np.float32),
+        "bn.weight": np.array([3.0, 4.0], dtype=np.float32),
+        "bn.running_mean": np.array([[5.0, 6.0]], dtype=np.float32),
+        "bn.num_batches_tracked": np.array([[7]]),
+        "head.weight": np.array([[3.0, 4.0], [0.0, 0.0]], dtype=np.float32),
+    }
+
+
+def test_filter_normalisation_by_hand() -> None:
+    """Rows (3, 4) and (0, 0) have the norms 5 and 0; (1, 0) becomes (5, 0), (8, 6) nothing."""
+    found = filter_normalised(
+        np.array([[1.0, 0.0], [8.0, 6.0]]), np.array([[3.0, 4.0], [0.0, 0.0]])
+    )
+    np.testing.assert_allclose(found, [[5, 0], [0, 0]])
+
+
+def test_a_filter_is_one_output_of_a_convolution() -> None:
+    weights = model()["conv.weight"]
+    found = filter_normalised(np.ones(weights.shape), weights)
+    for index in range(2):
+        assert np.linalg.norm(found[index]) == pytest.approx(np.linalg.norm(weights[index]))
+        assert np.ptp(found[index]) == 0
+
+
+def test_biases_and_buffers_are_left_alone() -> None:
+    assert set(direction(model(), 0, "first")) == {"conv.weight", "head.weight"}
+    seen: list[Arrays] = []
+
+    def keep(arrays: Arrays) -> float:
+        seen.append(arrays)
+        return 0.0
+
+    landscape(keep, model(), points=3)
+    assert len(seen) == 9
+    for arrays in seen:
+        assert list(arrays) == list(model())
+        assert [a.dtype for a in arrays.values()] == [a.dtype for a in model().values()]
+        for name in ("conv.bias", "bn.weight", "bn.running_mean", "bn.num_batches_tracked"):
+            np.testing.assert_array_equal(arrays[name], model()[name])
+    np.testing.assert_array_equal(seen[4]["conv.weight"], model()["conv.weight"])
+    assert not np.array_equal(seen[0]["conv.weight"], model()["conv.weight"])
+
+
+def test_a_quadratic() -> None:
+    """Oracle. L = ||W - W*||² at W* + a δ + b η is a² δδ + 2 a b δη + b² ηη."""
+    minimum = {"w": np.random.default_rng(0).normal(size=(4, 5))}
+    first, second = (direction(minimum, 3, which)["w"] for which in ("first", "second"))
+    found = landscape(
+        lambda arrays: float(np.sum((arrays["w"] - minimum["w"]) ** 2)),
+        minimum,
+        seed=3,
+        span=0.5,
+        points=5,
+    )
+    np.testing.assert_allclose(found.index, [-0.5, -0.25, 0, 0.25, 0.5])
+    a, b = found.index.to_numpy()[:, None], found.columns.to_numpy()[None, :]
+    cross = np.sum(first * second)
+    expected = a**2 * np.sum(first**2) + 2 * a * b * cross + b**2 * np.sum(second**2)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+    assert found.iloc[2, 2] == 0
+    # Filter by filter as long as the model itself, and not one direction twice.
+    np.testing.assert_allclose(np.linalg.norm(first, axis=1), np.linalg.norm(minimum["w"], axis=1))
+    assert abs(cross) < 0.9 * np.sum(first**2)
+
+
+def test_directions_depend_on_the_seed_alone() -> None:
+    scaled = {name: 2 * array for name, array in model().items()}
+    np.testing.assert_allclose(
+        2 * direction(model(), 1, "first")["conv.weight"],
+        direction(scaled, 1, "first")["conv.weight"],
+    )
+    assert not np.allclose(
+        direction(model(), 1, "first")["conv.weight"],
+        direction(model(), 2, "first")["conv.weight"],
+    )
+
+
+@pytest.mark.parametrize(("name", "value"), [("points", 4), ("points", 1), ("span", 0.0)])
+def test_bad_grids_are_refused(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name} = {value}; allowed"):
+        landscape(lambda _: 0.0, model(), **{name: value})  # type: ignore[arg-type]
+
+
+def test_scores_by_hand():
+    """Client 0 is as near to both; client 10, a column later than 2, is near to the first."""
+    x, y = [1.0, 0.0], [0.0, 1.0]
+    fused = {"10": np.array([x, y]), "0": np.array([x, x]), "2": np.array([y, y])}
+    first = {"10": np.array([x, y]), "0": np.array([x, y]), "2": np.array([y, x])}
+    other = {"10": np.array([y, y]), "0": np.array([y, x]), "2": np.array([y, y])}
+    found = similarities([first, other], fused)
+    assert found == pytest.approx(np.array([[1 / 2, 1 / 3, 2 / 3], [1 / 2, 2 / 3, 1 / 3]]))
+
+
+def test_other_clients_are_refused():
+    with pytest.raises(SettingsError, match="not of the same clients and classes"):
+        similarities([{"0": np.ones((2, 2))}], {"1": np.ones((2, 2))})

@@ -1,0 +1,194 @@
+"""The histogram of accuracies, learning curves, and runs that switch to another method."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import figures
+from coprefl_flwr.report.figures.learning import smoothing_window, switch_figure
+from coprefl_flwr.report.figures.style import colours
+from coprefl_flwr.report.frames import frame
+from coprefl_flwr.seeds import generator
+from tests.common.comparisons import row
+from tests.common.figures import STARTS, client_rows, curve, curve_rows, has_colour, pixels
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 6])
+def test_histogram_shows_every_start(tmp_path: Path, count: int) -> None:
+    path = tmp_path / "figures" / "accuracies.png"
+    figures.save(figures.accuracy_figure(client_rows(STARTS[:count])), path)
+    image = pixels(path)
+    assert image.shape[1] == 1600
+    assert 300 <= image.shape[0] <= 1600
+    assert 0.3 < (image == 255).all(axis=-1).mean() < 0.97
+    shown = colours(STARTS[:count])
+    assert all(has_colour(image, colour) for colour, _ in shown.values())
+    assert [file.name for file in path.parent.iterdir()] == ["accuracies.png"]
+
+
+def bins(values: list[float]) -> tuple[list[float], float]:
+    """Return the edges of the histogram's bins, and how many percent of the clients they hold."""
+    clients = [row("a", 0, c, round(v * 10**4), n=10**6) for c, v in enumerate(values)]
+    bars = figures.accuracy_figure(pd.DataFrame(clients)).axes[0].patches
+    ends = [bars[0].get_x(), *(bar.get_x() + bar.get_width() for bar in bars)]
+    return ends, sum(bar.get_height() for bar in bars)
+
+
+@pytest.mark.parametrize(
+    ("values", "edges"),
+    [
+        ([90, 99], [90, 91, 92, 93, 94, 95, 96, 97, 98, 99]),
+        ([100], [96, 97, 98, 99, 100]),
+        ([0], [0, 1, 2, 3, 4]),
+        ([0, 100], list(range(0, 101, 5))),
+    ],
+)
+def test_bin_edges(values: list[float], edges: list[float]) -> None:
+    assert bins(values)[0] == pytest.approx(edges)
+
+
+def test_every_client_is_in_a_bin() -> None:
+    draws = generator("bins")
+    for _ in range(20):
+        low, high = sorted(draws.uniform(0, 100, size=2))
+        edges, held = bins(draws.uniform(low, high, size=20).tolist())
+        assert held == pytest.approx(100)
+        assert edges[-1] <= 100 + 1e-9
+        assert len(edges) <= 22
+
+
+def test_curves_show_every_start(tmp_path: Path) -> None:
+    path = tmp_path / "curves.png"
+    rows = curve_rows(STARTS)
+    for one in rows:
+        # Equal curves would hide one another.
+        one["loss"] += STARTS.index(one["start"])
+        if one["accuracy"] is not None:
+            one["accuracy"] -= 5 * STARTS.index(one["start"])
+    figures.save(figures.learning_figure(frame(rows)), path)
+    image = pixels(path)
+    assert image.shape == (780 + 40, 1600, 3)  # The legend has two lines.
+    for colour, _ in colours(STARTS).values():
+        # In both halves: one line in each panel (the legend is cut off).
+        assert has_colour(image[:580, :800], colour)
+        assert has_colour(image[:580, 800:], colour)
+
+
+@pytest.mark.parametrize("phase", ["pretraining", "downstream"])
+def test_panel_without_data_is_left_out(tmp_path: Path, phase: str) -> None:
+    """With one panel a line crosses the middle of the picture, where two would leave a gap."""
+    path = tmp_path / "curves.png"
+    rows = [row for row in curve_rows(["coprefl"]) if row["phase"] == phase]
+    figures.save(figures.learning_figure(frame(rows)), path)
+    colour, _ = colours(["coprefl"])["coprefl"]
+    assert has_colour(pixels(path)[:580, 720:880], colour)
+
+
+def test_curve_values() -> None:
+    """Round 1 has 60 and 64: mean 62, sample std √8; a loss that is not finite is no point."""
+    rows = [
+        curve("downstream", "a", 0, 2, 70),
+        curve("downstream", "a", 0, 1, 60),
+        curve("downstream", "a", 1, 1, 64),
+        curve("pretraining", "a", None, 1, float("nan")),
+        curve("pretraining", "a", None, 2, 3.0),
+    ]
+    before, tasks = figures.learning_figure(frame(rows)).axes
+    assert tasks.lines[0].get_xydata().tolist() == [[1, 62], [2, 70]]
+    (band,) = tasks.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((62 - 8**0.5, 70))
+    assert before.lines[0].get_xydata().tolist() == [[2, 3.0]]
+
+
+def lines_with_bands(count: int) -> tuple[int, int]:
+    """Return how many bands and bars stand in the panel of tasks of so many starts."""
+    (_, tasks) = figures.learning_figure(frame(curve_rows(STARTS[:count]))).axes
+    bands = [one for one in tasks.collections if type(one).__name__.startswith("Fill")]
+    return len(bands), len(tasks.containers)
+
+
+def test_spreads_of_many_starts_are_bars_beside_each_other() -> None:
+    """Five bands over each other were one grey."""
+    assert lines_with_bands(2) == (2, 0)
+    assert lines_with_bands(5) == (0, 5)
+
+
+def test_a_chain_is_not_on_the_axis_of_averaged_losses() -> None:
+    rows = curve_rows(["fedavg", "cyclic"])
+    for one in rows:
+        one["chained"] = one["phase"] == "pretraining" and one["start"] == "cyclic"
+    averaged, chain, tasks = figures.learning_figure(frame(rows)).axes
+    assert [panel.get_title(loc="left") for panel in (averaged, chain, tasks)] == [
+        "Pre-training, averaged", "Pre-training in a chain", "Downstream tasks",
+    ]  # fmt: skip
+    assert [len(panel.lines) for panel in (averaged, chain, tasks)] == [1, 1, 2]
+
+
+def test_one_that_diverged_does_not_hide_the_others() -> None:
+    rows = curve_rows(["fedavg", "burst"])
+    for one in rows:
+        one["loss"] *= 1e30 if one["start"] == "burst" else 1
+    before, _ = figures.learning_figure(frame(rows)).axes
+    assert before.get_yscale() == "log"
+    alone, _ = figures.learning_figure(frame(curve_rows(["fedavg"]))).axes
+    assert alone.get_yscale() == "linear"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "window"),
+    [
+        (range(1, 1001), 41),
+        (range(1, 31), 29),  # as many as there are, but odd
+        (range(2, 1001, 2), 19),  # 20 tested rounds lie in 41
+        (range(10, 1001, 10), 5),
+        (range(1, 5), 0),
+        ([], 0),
+    ],
+)
+def test_window(rounds: range, window: int) -> None:
+    assert smoothing_window(rounds) == window
+
+
+def test_what_is_drawn() -> None:
+    """A cubic goes through the filter unchanged; noise does not."""
+    numbers = np.arange(1, 101)
+    cubic = {int(n): 50 + 1e-5 * (n - 50.0) ** 3 for n in numbers}
+    noisy = {int(n): 50.0 + (-1) ** int(n) for n in numbers}
+    accuracy = pd.DataFrame({"fedavg": cubic, "cyclic+fedavg": noisy})
+    figure = switch_figure(accuracy, {"cyclic+fedavg": 30})
+    (panel,) = figure.axes
+    raw, smooth, raw_noisy, smooth_noisy, switch = panel.lines
+    np.testing.assert_allclose(raw.get_ydata(), list(cubic.values()))
+    np.testing.assert_allclose(smooth.get_ydata(), list(cubic.values()), atol=1e-9)
+    np.testing.assert_allclose(raw_noisy.get_ydata(), list(noisy.values()))
+    assert np.ptp(np.asarray(smooth_noisy.get_ydata())[20:-20]) < 0.2
+    assert list(switch.get_xdata()) == [30, 30]
+    assert switch.get_linestyle() == ":"
+    shown = colours(["fedavg", "cyclic+fedavg"])
+    assert smooth.get_color() == shown["fedavg"][0]
+    assert switch.get_color() == shown["cyclic+fedavg"][0]
+    assert raw.get_alpha() < 0.5
+
+
+def test_long_runs_are_zoomed() -> None:
+    accuracy = pd.DataFrame({"a": {n: 40 + n / 100 for n in range(1, 401)}})
+    whole, last = switch_figure(accuracy, {"a": 100}).axes
+    assert last.get_xlim() == (350, 400)
+    low, high = last.get_ylim()
+    assert 43 < low < 43.5
+    assert 44 < high < 44.5
+    assert whole.get_xlim()[0] < 1
+
+
+def test_too_few_rounds_are_drawn_as_they_are() -> None:
+    (panel,) = switch_figure(pd.DataFrame({"a": {1: 10.0, 2: 30.0, 3: 20.0}}), {}).axes
+    assert list(panel.lines[1].get_ydata()) == [10, 30, 20]
+
+
+def test_nothing_tested_is_refused() -> None:
+    with pytest.raises(SettingsError, match="nothing to draw"):
+        switch_figure(pd.DataFrame({"a": {}}), {})

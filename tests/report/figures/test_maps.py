@@ -1,0 +1,49 @@
+"""Landscapes on one colour scale."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report.figures.maps import landscape_figure
+
+
+def landscape(losses: npt.ArrayLike) -> pd.DataFrame:
+    steps = [-1.0, 0.0, 1.0]
+    return pd.DataFrame(np.asarray(losses), steps, steps)
+
+
+def test_one_colour_scale_for_all() -> None:
+    flat = landscape(np.full((3, 3), 2.0))
+    steep = landscape([[9.0, 5.0, math.inf], [4.0, 1.0, 4.0], [9.0, 5.0, 9.0]])
+    *panels, bar = landscape_figure({"flat": flat, "steep": steep}).axes
+    contours = [panel.collections[0] for panel in panels]
+    assert [contour.get_clim() for contour in contours] == [(1, 9), (1, 9)]
+    assert [panel.get_title(loc="left") for panel in panels] == ["flat", "steep"]
+    assert panels[1].texts[0].get_text() == "loss 1 at the cross"
+    assert bar.get_ylabel() == "Loss"
+
+
+def test_the_first_direction_runs_to_the_right() -> None:
+    """The loss grows with the first step only: filled below it, on the left, at every height."""
+    rising = landscape(np.repeat(np.array([[1.0], [2.0], [3.0]]), 3, axis=1))
+    panel, _ = landscape_figure({"a": rising}).axes
+    lowest = panel.collections[0].get_paths()[0].get_extents()
+    assert lowest.x0 == -1
+    assert lowest.x1 < -0.8
+    assert (lowest.y0, lowest.y1) == (-1, 1)
+
+
+def test_steep_landscapes_have_steps_of_equal_ratio() -> None:
+    losses = np.array([[1.0, 10.0, 100.0]] * 3)
+    panel, _ = landscape_figure({"a": landscape(losses)}).axes
+    levels = panel.collections[0].levels
+    np.testing.assert_allclose(levels[1:] / levels[:-1], levels[1] / levels[0])
+
+
+def test_nothing_finite_is_refused() -> None:
+    with pytest.raises(SettingsError, match="finite losses"):
+        landscape_figure({"a": landscape(np.full((3, 3), math.nan))})

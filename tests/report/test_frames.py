@@ -1,0 +1,209 @@
+"""Rows of results: summed up over tasks, written, and read again."""
+
+import csv
+import io
+import json
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import frames
+from tests.common.comparisons import row, two_starts
+
+
+def test_summary() -> None:
+    """Oracle. random: task 0 has 80 and 60 (mean 70, variance 100), task 1 90 and 90 (90, 0).
+
+    Over tasks: accuracy (70 + 90) / 2 = 80, sample std = |70 - 90| / √2; variance 50, 100 / √2;
+    every worst-k % is one client: 60 and 90, 75, 30 / √2; best: 80 and 90, 85, 10 / √2. Sampling
+    gives (80 · 20 + 60 · 40) / 9 / 2 / 2 = 1000 / 9 in task 0, 90 · 10 / 9 / 2 = 50 in task 1.
+    """
+    random, coprefl = frames.summary(pd.DataFrame(two_starts())).to_dict("records")
+    root = math.sqrt(2)
+    assert random == pytest.approx(
+        {
+            "start": "random",
+            "tasks": 2,
+            "accuracy": 80.0,
+            "accuracy std": 20 / root,
+            "variance": 50.0,
+            "variance std": 100 / root,
+            **{f"worst-{k}%": 75.0 for k in (10, 20, 30, 40)},
+            **{f"worst-{k}% std": 30 / root for k in (10, 20, 30, 40)},
+            "best-10%": 85.0,
+            "best-10% std": 10 / root,
+            "variance-beyond": (100 - 1000 / 9 - 50) / 2,
+            "variance-beyond std": (100 - 1000 / 9 + 50) / root,
+        }
+    )
+    assert (coprefl["start"], coprefl["accuracy"]) == ("coprefl", 85.0)
+
+
+def test_clients_count_the_same_whatever_their_samples() -> None:
+    """100 % of 1 sample and 50 % of 100 have the mean 75, not 51 / 101."""
+    rows = [row("a", 0, 0, 1, n=1), row("a", 0, 1, 50, n=100)]
+    (entry,) = frames.summary(pd.DataFrame(rows)).to_dict("records")
+    assert entry["accuracy"] == 75
+    assert math.isnan(entry["accuracy std"])
+
+
+def test_rows_come_back(tmp_path: Path) -> None:
+    rows = two_starts()
+    rows[0]["start"] = "gr\u00fcn\u2028"
+    path = tmp_path / "new" / "rows.jsonl"
+    frames.write_rows(path, pd.DataFrame(rows))
+    pd.testing.assert_frame_equal(frames.read_rows(path), pd.DataFrame(rows))
+    assert os.listdir(path.parent) == ["rows.jsonl"]
+
+
+def test_diverged_loss_is_standard_json(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    frames.write_rows(path, pd.DataFrame([{**row("a", 0, 0, 5), "loss": math.inf}]))
+    assert json.loads(path.read_text())["loss"] is None
+    assert math.isnan(frames.read_rows(path)["loss"][0])
+
+
+def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.jsonl"
+    frames.write_rows(path, pd.DataFrame(two_starts()))
+    before = path.read_bytes()
+
+    def full(_: int) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        frames.write_rows(path, pd.DataFrame(two_starts()[:1]))
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["rows.jsonl"]
+
+
+WHOLE = row("a", 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (b'{"start": "a"', ""),
+        (b"\xff\xfe", ""),
+        (b"[1]", r"\[1\]"),
+        (b'{"start": "a", "task": 0}', "'client'"),
+        (json.dumps(WHOLE).replace("correct", "corect").encode(), "'corect'.*'correct'"),
+        (json.dumps(WHOLE | {"n": True}).encode(), "'n' .* True"),
+        (json.dumps(WHOLE | {"n": 0, "correct": 0}).encode(), "'n' .* 0"),
+        (json.dumps(WHOLE | {"n": 3, "correct": 4}).encode(), "'correct' .* 4.* 3"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: bytes, named: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    frames.write_rows(path, pd.DataFrame([row("a", 0, 0, 5)]))
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(SettingsError, match=f"line 2: .*{named}") as caught:
+        frames.read_rows(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_missing_file_names_the_nearest(tmp_path: Path) -> None:
+    frames.write_rows(tmp_path / "rows.jsonl", pd.DataFrame())
+    with pytest.raises(SettingsError, match=r"nearest: .*rows\.jsonl"):
+        frames.read_rows(tmp_path / "row.jsonl")
+
+
+def test_rounds_come_back(tmp_path: Path) -> None:
+    """A metric that a round lacks is not in its line; whole numbers stay whole."""
+    records = [
+        {"phase": "pretraining", "start": "a", "task": None, "round": 1, "wire-bytes-up": 7},
+        {"phase": "downstream", "start": "a", "task": 0, "round": 1, "accuracy": 50.0},
+        {"phase": "downstream", "start": "a", "task": 1, "round": 1, "loss": math.inf},
+    ]
+    path = tmp_path / "rounds.jsonl"
+    frames.write_rounds(path, frames.frame(records))
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        *records[:2], {**records[2], "loss": None},
+    ]  # fmt: skip
+    found = frames.read_rounds(path)
+    assert found["task"].tolist() == [pd.NA, 0, 1]
+    assert found["accuracy"][1] == 50
+    assert found["loss"].isna().all()
+
+
+def test_repeated_and_absent_rows_are_refused() -> None:
+    with pytest.raises(SettingsError, match="start 'a', task 0, client 3 has two rows"):
+        frames.summary(pd.DataFrame([row("a", 0, 3, 5), row("a", 0, 3, 6)]))
+    with pytest.raises(SettingsError, match="0 result rows"):
+        frames.summary(pd.DataFrame())
+
+
+def test_summary_as_csv() -> None:
+    rows = pd.DataFrame([row("a,b", 0, 0, 5), row("a,b", 0, 1, 10)])
+    (entry,) = csv.DictReader(io.StringIO(frames.csv(frames.summary(rows))))
+    assert entry["start"] == "a,b"
+    assert (entry["tasks"], entry["accuracy"], entry["variance"]) == ("1", "75.0", "625.0")
+    assert (entry["worst-40%"], entry["best-10%"], entry["accuracy std"]) == ("50.0", "100.0", "")
+
+
+def pretraining(start, accuracies, models=4.0):
+    return [
+        {
+            "phase": "pretraining",
+            "start": start,
+            "round": number,
+            "models-down": models,
+            "models-up": models / 2,
+            "client-bytes-down": 2_000_000,
+            "client-bytes-up": 1_000_000,
+            # Of the messages of this run alone, so in no table that compares.
+            "wire-bytes-down": 500_000,
+            "wire-bytes-up": 700_000,
+        }
+        | ({} if accuracy is None else {"server-accuracy": accuracy})
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+
+
+ROUNDS = [
+    *pretraining("fedavg", [10.0, None, 40.0, 35.0]),
+    *pretraining("cyclic:rounds=2+fedavg", [20.0, None, 41.0, 50.0], models=8.0),
+    *pretraining("cyclic:rounds=1+fedavg", [20.0, None, 30.0, 39.9], models=8.0),
+    {"phase": "downstream", "start": "fedavg", "round": 1},
+]
+
+
+def test_pretraining_summary_by_hand():
+    fedavg, cyclic, slower = frames.pretraining_summary(frames.frame(ROUNDS)).to_dict("records")
+    assert math.isnan(fedavg.pop("catches-up"))
+    assert fedavg == {
+        "start": "fedavg", "rounds": 4, "models": 24.0, "megabytes": 12.0, "final": 35.0,
+        "best": 40.0, "best-round": 3,
+    }  # fmt: skip
+    # At round 3 it is as good as FedAvg alone ever was; the other never is.
+    assert cyclic["catches-up"] == 3
+    assert (cyclic["final"], cyclic["best"], cyclic["best-round"]) == (50.0, 50.0, 4)
+    assert cyclic["models"] == 48
+    assert slower["catches-up"] == math.inf
+
+
+def test_an_untrained_start_which_is_tested_once_sends_nothing():
+    untrained = {"phase": "pretraining", "start": "random", "round": 0, "server-accuracy": 9.0}
+    found = frames.pretraining_summary(
+        frames.frame([*pretraining("fedavg", [1.0]), untrained])
+    ).set_index("start")
+    assert found["megabytes"].to_dict() == {"fedavg": 3, "random": 0}
+    assert found["models"].to_dict() == {"fedavg": 6, "random": 0}
+
+
+def test_a_plain_start_is_found_by_its_last_phase():
+    def catches_up(*starts):
+        rounds = frames.frame([row for start in starts for row in pretraining(start, [10.0, 20.0])])
+        return frames.pretraining_summary(rounds).set_index("start")["catches-up"]
+
+    two = ("fedavg:q=1", "fedavg:q=2")
+    assert catches_up(*two, "cyclic+fedavg:q=2")["cyclic+fedavg:q=2"] == 2
+    # Which of the two would it be?
+    assert math.isnan(catches_up(*two, "cyclic+fedavg")["cyclic+fedavg"])
+    assert catches_up("fedavg:q=1", "cyclic+fedavg")["cyclic+fedavg"] == 2
+    assert math.isnan(catches_up("fedavg", "cyclic+scaffold")["cyclic+scaffold"])

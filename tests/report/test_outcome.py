@@ -1,0 +1,130 @@
+"""The report of a study's or a Python result's frames, from memory and from a folder."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report.frames import frame
+from coprefl_flwr.report.outcome import Outcome, report_of
+from tests.common.comparisons import two_starts
+from tests.common.figures import curve_rows
+
+SENT = {"weights-sent": 1234567, "numbers-sent": 2000}
+
+
+def personalised(domains: str = "aabb", seed: int = 0, **methods: list[int]) -> Outcome:
+    """Clients with ten test samples, and how many of them each method has right."""
+    rows: list[dict[str, Any]] = [
+        {"start": method, "task": 0, "client": client, "n": 10, "correct": right, "loss": 1.0,
+         "domain": domains[client]}
+        for method, correct in methods.items()
+        for client, right in reversed(list(enumerate(correct)))
+    ]  # fmt: skip
+    rounds = [
+        {"phase": "personalised", "start": method, "task": None, "round": at, "loss": 1 / at} | SENT
+        for method in methods
+        for at in (1, 2)
+    ]
+    return Outcome(pd.DataFrame(rows), frame(rounds), {"seed": seed})
+
+
+def values(outcome: Outcome, *more: Outcome) -> dict[str, dict[str, list[float]]]:
+    """Return {start: {column: a number per unit}} of the report."""
+    (found,) = report_of([outcome, *more]).comparisons
+    return {row.name: {key: list(of) for key, of in row.values.items()} for row in found.measured}
+
+
+def test_a_personalised_run_by_hand() -> None:
+    """solo has 90, 70, 50, 30 %: mean 60, deviations 30, 10, 10, 30, variance 2000 / 4.
+
+    The worst 40 % are ceil(1.6) = 2 clients, (30 + 50) / 2. fedpcl has 60 throughout.
+    """
+    found = values(personalised(solo=[9, 7, 5, 3], fedpcl=[6, 6, 6, 6]))
+    assert found["solo"] == {
+        "accuracy": [60.0], "worst-10%": [30.0], "worst-20%": [30.0], "worst-40%": [40.0],
+        "best-10%": [90.0], "std-clients": [math.sqrt(500)], "accuracy@a": [80.0],
+        "accuracy@b": [40.0], "weights-sent": [1234567], "numbers-sent": [2000],
+    }  # fmt: skip
+    assert found["fedpcl"]["std-clients"] == [0.0]
+    assert "accuracy@a" not in values(personalised("aaaa", a=[6] * 4))["a"]
+
+
+def test_several_runs_are_units_of_one_comparison() -> None:
+    runs = [personalised("aaaa", seed, a=[right] * 4) for seed, right in ((0, 6), (3, 7))]
+    (found,) = report_of(runs).comparisons
+    assert list(found.units) == ["seed 0", "seed 3"]
+    assert values(*runs)["a"]["accuracy"] == [60.0, 70.0]
+    assert list(found.measured[0].rows["task"]) == [0] * 4 + [1] * 4
+
+
+def test_runs_that_cannot_be_compared() -> None:
+    with pytest.raises(SettingsError, match="there is no run"):
+        report_of([])
+    one = personalised(a=[1, 2, 3, 4])
+    others = (
+        personalised(b=[1, 2, 3, 4]),
+        personalised("abab", a=[1, 2, 3, 4]),
+        personalised(a=[1, 2, 3]),
+    )
+    for other in others:
+        with pytest.raises(SettingsError, match="not of the same methods"):
+            report_of([one, other])
+
+
+def starts() -> Outcome:
+    about = {
+        "title": "T", "seed": 5, "starts": ["random", "coprefl"], "chained": {"coprefl": [2]},
+        "costs": {"coprefl": {"step-size": 1.5}}, "troubles": {"coprefl": "did not learn"},
+        "warnings": ["coprefl: did not learn."], "made": {"machine": "An engine"},
+        "settings": {"rounds": 8},
+    }  # fmt: skip
+    return Outcome(pd.DataFrame(two_starts()), frame(curve_rows(["coprefl"])), about)
+
+
+def test_what_is_of_a_pretraining_is_at_the_first_task() -> None:
+    found = values(starts())
+    assert found["random"]["accuracy"] == [70.0, 90.0]
+    assert found["coprefl"]["rounds"] == pytest.approx([8, math.nan], nan_ok=True)
+    assert found["coprefl"]["step-size"] == pytest.approx([1.5, math.nan], nan_ok=True)
+    report = report_of([starts()])
+    (of_table,) = report.comparisons
+    assert list(of_table.units) == ["seed 5, task 0", "seed 5, task 1"]
+    assert [list(row.troubles) for row in of_table.measured] == [[], ["did not learn"]]
+    rounds = of_table.measured[1].rounds
+    assert list(rounds["round"][rounds["chained"]]) == [2]
+    assert set(of_table.measured[1].curves["phase"]) == {"downstream"}
+    assert report.warnings == ["coprefl: did not learn."]
+
+
+def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
+    page = starts().write(tmp_path)
+    assert page == tmp_path / "report" / "report.html"
+    before = {path: path.read_bytes() for path in page.parent.rglob("*.*")}
+    assert page.with_name("figures") / "table-curves.png" in before
+    assert "An engine" in page.read_text(encoding="utf-8")
+    again = Outcome.read(tmp_path)
+    assert again.about == starts().about
+    again.write(tmp_path)
+    assert {path: path.read_bytes() for path in page.parent.rglob("*.*")} == before
+
+
+def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:
+    """Random weights without tasks leave neither rows nor rounds."""
+    empty = Outcome(pd.DataFrame(), pd.DataFrame(), {"starts": ["random"]})
+    assert "random" in empty.write(tmp_path).read_text(encoding="utf-8")
+    assert Outcome.read(tmp_path).starts == ["random"]
+
+
+def test_damaged_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"holds no finished run: it has no rounds\.jsonl"):
+        Outcome.read(tmp_path)
+    starts().write(tmp_path)
+    file = tmp_path / "about.json"
+    file.write_text(json.dumps({"troubles": "none"}))
+    with pytest.raises(SettingsError, match=r"about\.json is damaged: 'troubles' is no dict"):
+        Outcome.read(tmp_path)

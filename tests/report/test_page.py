@@ -1,0 +1,224 @@
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report import Measured, Report, write_report
+from coprefl_flwr.report.comparison import FIGURES as EVERY_FIGURE
+from coprefl_flwr.report.comparison import Tried
+from tests.common.comparisons import NASTY, client_rows, comparison, one_unit
+
+VOID = {"meta", "img", "link", "br"}
+
+# It has no diagnostics and no noise.
+FIGURES = tuple(kind for kind in EVERY_FIGURE if kind not in ("diagnostics", "noise"))
+
+
+class Page(HTMLParser):
+    """What is on a page: tags with their attributes, texts by tag; closed as they were opened."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._open: list[str] = []
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self._open[-1], data.strip()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def rounds(label: str) -> pd.DataFrame:
+    rows = [
+        {"phase": "pretraining", "start": label, "task": None, "round": number, "seed": seed,
+         "loss": 4 / number, "server-accuracy": 40 + number + seed,
+         "meta-sum": 80 / number, "meta-variance": 0.01, "meta-sum-gradient": 20.0,
+         "meta-variance-gradient": 0.1}
+        for seed in (0, 1)
+        for number in range(1, 13)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def with_everything() -> Report:
+    heat = pd.DataFrame([[0.75, 0.5], [0.25, 0.5]], ["birds", "planes"], ["a", NASTY])
+    steps = [-1.0, 0.0, 1.0]
+    grid = pd.DataFrame(np.arange(1.0, 10.0).reshape(3, 3), steps, steps)
+    rows = [
+        Measured(
+            "cyclic+fedavg",
+            f"gamma={gamma}",
+            {
+                "accuracy": [70.0 + switch, 71.0, 72.0, 73.0],
+                "variance": [9.0, 8.0, 7.0, 6.0],
+            },
+            client_rows("x"),
+            rounds("x"),
+            pd.DataFrame([{"phase": "downstream", "start": "x", "task": 0, "round": 1,
+                           "loss": 1.0, "accuracy": 50.0}]),
+            switch,
+            grid,
+            heat,
+            float(gamma),
+        )
+        for gamma, switch in (("0", 3), ("1", 6))
+    ]  # fmt: skip
+    one = comparison(measured=rows, reference="cyclic+fedavg", failed=[])
+    settings = {"dataset": NASTY, "participants": [15, 20], "resume": False, "mu": ""}
+    return Report(f"Title {NASTY}", "source", [f"note {NASTY}"], [one], FIGURES, settings)
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a report with everything."""
+    return write_report(with_everything(), tmp_path_factory.mktemp("reports") / "new")
+
+
+def test_the_folder(index: Path) -> None:
+    names = {str(path.relative_to(index.parent)) for path in index.parent.rglob("*.*")}
+    figures = {f"figures/participants-20-{kind}.{s}" for kind in FIGURES for s in ("png", "pdf")}
+    tables = {f"tables/participants-20.{suffix}" for suffix in ("md", "tex")}
+    files = {"report.html", "provenance.md", "results.csv", "units.csv"}
+    assert names - {".coprefl"} == files | figures | tables
+
+
+def test_the_page_needs_no_other_file(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
+    assert len(page.all("figure")) == len(page.all("svg")) == len(FIGURES)
+    images = [one for one in page.all("div") if one.get("role") == "img"]
+    for image in images:
+        assert "cyclic+fedavg:gamma=0, cyclic+fedavg:gamma=1" in str(image["aria-label"])
+    assert len(images) == len(FIGURES)
+    assert not page.all("script") + page.all("link") + page.all("img")
+    sources = [str(one["xlink:href"]) for one in page.all("image") + page.all("use")]
+    assert all(source.startswith(("#", "data:")) for source in sources)
+
+
+def test_figures_have_the_colours_of_the_page_and_ids_of_their_own(index: Path) -> None:
+    """They were white boxes on a dark page."""
+    text = index.read_text(encoding="utf-8")
+    assert "fill: Canvas" in text
+    assert not re.findall("#ffffff|#222222|#d9d9d9", text)
+    ids = [one["id"] for _, one in Page(text).tags if "id" in one]
+    assert len(set(ids)) == len(ids) > 10
+
+
+def test_a_report_without_a_source_has_no_empty_paragraph(tmp_path: Path) -> None:
+    text = write_report(Report("t", "", [], [comparison()]), tmp_path).read_text(encoding="utf-8")
+    assert not re.findall(r"<p[^>]*>\s*</p>", text)
+
+
+def test_links_of_the_page_stay_on_it(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
+    assert all(str(link["href"]).startswith("#") for link in page.all("a"))
+
+
+def test_the_page_shows_every_character(index: Path) -> None:
+    page = Page(index.read_text(encoding="utf-8"))
+    assert ("h1", f"Title {NASTY}") in page.texts
+    assert ("li", f"note {NASTY}") in page.texts
+    assert ("td", NASTY) in page.texts
+    assert {("td", "15, 20"), ("td", "false"), ("td", "not set")} <= set(page.texts)
+
+
+def test_failed_runs_and_missing_figures_are_on_the_page(tmp_path: Path) -> None:
+    report = Report("t", "", ["a note"], [comparison(), replace(one_unit(), name="b")], ["switch"])
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert ("h2", "Failed runs") in page.texts
+    assert ("li", f"{NASTY}, seed 0, task 1: client 3 sent a NaN") in page.texts
+    assert ("li", "No data for the figure switch.") in page.texts
+    assert not list(tmp_path.glob("figures/*"))
+    assert (tmp_path / "tables" / "overview.md").exists()
+    assert {str(link["href"]) for link in page.all("a")} == {"#participants-20", "#b"}
+    assert {"participants-20", "b"} <= {str(part.get("id")) for part in page.all("section")}
+
+
+def test_the_same_report_is_the_same_bytes(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Matplotlib would put this into a PDF as its date.
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1")
+    again = write_report(with_everything(), tmp_path).parent
+    files = [path.relative_to(again) for path in again.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    for path in files:
+        assert (again / path).read_bytes() == (index.parent / path).read_bytes(), path
+
+
+def test_what_is_no_longer_in_the_report_goes(tmp_path: Path) -> None:
+    """And nothing else does: files of the user's own beside them stay."""
+    mine = tmp_path / "tables" / "mine.md"
+    for name in ("gone", "here"):
+        write_report(Report("t", "", [], [replace(comparison(), name=name)]), tmp_path)
+        mine.write_text("mine")
+    assert {file.stem for file in (tmp_path / "tables").iterdir()} == {"here", "mine"}
+    mine.rename(mine.with_name("next.md"))
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with pytest.raises(SettingsError, match=r"tables/next\.md was not written by coprefl"):
+        write_report(Report("t", "", [], [replace(comparison(), name="next")]), tmp_path)
+    assert before == {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+
+
+def test_a_report_is_not_written_among_other_files(tmp_path: Path) -> None:
+    mine = tmp_path / "figures" / "mine.png"
+    mine.parent.mkdir()
+    mine.write_bytes(b"mine")
+    with pytest.raises(SettingsError, match="holds files that coprefl did not write"):
+        write_report(Report("t", "", [], [comparison()]), tmp_path)
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [mine]
+
+
+def test_nothing_measured_at_all(tmp_path: Path) -> None:
+    """Every run failed: a page all the same."""
+    nothing = [math.nan] * 4
+    rows = [Measured("coprefl", "", {"accuracy": nothing, "variance": nothing})]
+    report = Report("t", "", [], [comparison(measured=rows, paper={})], FIGURES)
+    page = Page(write_report(report, tmp_path).read_text(encoding="utf-8"))
+    assert sum("No data for the figure" in text for _, text in page.texts) == len(FIGURES)
+
+
+def test_one_comparison_has_its_title_once(tmp_path: Path) -> None:
+    """It stood above the page and again above its only table."""
+    page = Page(write_report(Report("T", "", [], [comparison(title="T")]), tmp_path).read_text())
+    assert [text for tag, text in page.texts if tag in ("h1", "h2") and text == "T"] == ["T"]
+    assert ("h2", "Results") in page.texts
+
+
+def test_here_stands_beside_the_papers_numbers_alone(tmp_path: Path) -> None:
+    """A column of p-values made a heading "here" where there was nothing else to be there."""
+    without = comparison(paper={})
+    page = Page(write_report(Report("T", "", [], [without]), tmp_path / "a").read_text())
+    heads = [text for tag, text in page.texts if tag == "th"]
+    assert "p" in heads
+    assert "here" not in heads
+    page = Page(write_report(Report("T", "", [], [comparison()]), tmp_path / "b").read_text())
+    assert [text for tag, text in page.texts if tag == "th"].count("here") == 2
+
+
+def test_the_search_stands_below_the_table_it_is_of(tmp_path: Path) -> None:
+    tried = [Tried("coprefl", f"gamma={gamma}", 50.0 + gamma, bool(gamma)) for gamma in (0, 1)]
+    found = comparison(tried=tried, scored="on 2 validation tasks")
+    page = Page(write_report(Report("T", "", [], [found]), tmp_path).read_text())
+    assert ("summary", "Search: 2 values tried") in page.texts
+    assert {("td", "gamma=0"), ("td", "gamma=1"), ("td", "chosen")} <= set(page.texts)
+    text = (tmp_path / "tables" / "participants-20-search.md").read_text()
+    assert "| coprefl | gamma=1 | 51.00 | **chosen** |" in text

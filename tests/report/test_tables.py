@@ -1,0 +1,390 @@
+# ruff: noqa: RUF001  The dash that stands for a missing number.
+import csv
+import io
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from markdown_it import MarkdownIt
+
+from coprefl_flwr.report import Measured, Report, text_tables, write_report
+from coprefl_flwr.report.columns import column
+from coprefl_flwr.report.comparison import Comparison, Tried
+from coprefl_flwr.report.formats import latex, markdown
+from coprefl_flwr.report.formats import text as plain_text
+from coprefl_flwr.report.tables import (
+    NONE,
+    Table,
+    numbers,
+    overviews,
+    search_table,
+    table,
+    tables,
+    units,
+)
+from tests.common.comparisons import NASTY, UNITS, comparison, measured, one_unit
+from tests.common.simulation import ROOT
+
+METRICS = ["accuracy", "variance"]  # those of the made-up comparison
+# fedavg less coprefl: -5, -3 of seed 0 and -6, -6 of seed 1. Means of seeds -4 and -6: mean -5, std
+# √2, t = -5 with 1 degree of freedom, whose distribution is Cauchy's.
+P_ACCURACY = 1 - 2 / math.pi * math.atan(5)
+
+
+def entry(of: Comparison, row: str, metric: str) -> Any:
+    """The numbers of a row's metric."""
+    found = numbers(of)
+    (one,) = found[(found["label"] == row) & (found["metric"] == metric)].to_dict("records")
+    return one
+
+
+def cell(of: Comparison, line: int, metric: str, part: str = "here") -> str:
+    """The text of a cell."""
+    text = table(of).cells[column(metric).title, part].iloc[line]
+    assert isinstance(text, str)
+    return text
+
+
+def best(of: Comparison, metric: str) -> list[bool]:
+    """Which lines are marked."""
+    marks = table(of).best
+    assert marks is not None
+    return [bool(mark) for mark in marks[column(metric).title, "here"]]
+
+
+def as_lines(found: pd.DataFrame) -> list[dict[str, str]]:
+    """What a reader of the CSV file sees."""
+    return list(csv.DictReader(io.StringIO(found.to_csv(index=False))))
+
+
+def test_numbers_of_a_row() -> None:
+    """fedavg: 70 to 76, mean 73, std √(20 / 3) = 2.58; p is Holm's over two tested rows.
+
+    The failed row less coprefl is 15 in seed 0 (one task is missing), 10 and 8 in seed 1: means 15
+    and 9, mean 12, std √18, t = 12 / 3 = 4 with 1 degree of freedom.
+    """
+    fedavg, coprefl, fedmeta = 0, 1, 3
+    assert [names[0] for names in table(comparison()).names] == [
+        "fedavg",
+        "coprefl",
+        NASTY,
+        "fedmeta",
+    ]
+    of_fedavg = entry(comparison(), "fedavg", "accuracy")
+    assert cell(comparison(), fedavg, "accuracy") == "73.00 ± 2.58"
+    assert of_fedavg["p"] == pytest.approx(P_ACCURACY)
+    failed = entry(comparison(), NASTY, "accuracy")
+    assert (failed["difference"], failed["pairs"]) == (12, 2)
+    assert failed["p"] == pytest.approx(1 - 2 / math.pi * math.atan(4))
+    assert of_fedavg["p-holm"] == pytest.approx(2 * P_ACCURACY)
+    assert cell(comparison(), fedavg, "accuracy", "paper") == "78.90 ± 2.98"
+    assert cell(comparison(), fedavg, "variance", "paper") == "64.80"
+    assert cell(comparison(), coprefl, "accuracy", "p") == NONE
+    assert cell(comparison(), fedmeta, "accuracy") == NONE
+    assert cell(comparison(), fedmeta, "accuracy", "paper") == "82.45 ± 2.61"
+
+
+def test_a_row_that_lacks_units_is_not_best() -> None:
+    for metric in METRICS:
+        assert best(comparison(), metric) == [False, True, False, False]
+        assert entry(comparison(), NASTY, metric)["n"] == 3
+
+
+def test_where_all_are_equal_none_is_best() -> None:
+    rows = [measured(name, [70.001] * 4, [1.0] * 4) for name in ("a", "coprefl")]
+    found = comparison(measured=rows)
+    assert not any(mark for metric in METRICS for mark in best(found, metric))
+
+
+def test_costs_are_not_tested_and_never_is_a_word() -> None:
+    rows = [
+        Measured("fedavg", "", {"models": [1e4, 2e4], "catches-up": [math.nan, math.nan]}),
+        Measured("coprefl", "", {"models": [3e4, 5e4], "catches-up": [math.inf, 3.0]}),
+    ]
+    found = table(
+        comparison(
+            metrics=["models", "catches-up"], units=["seed 0", "seed 1"], measured=rows, paper={}
+        )
+    )
+    assert found.lines()[0][0] == ("here", "15,000 ± 7,071", True)
+    assert found.lines()[1][1] == ("here", "never", False)
+    assert [part for _, part in found.cells] == ["here", "here"]
+
+
+def test_markdown_shows_every_character() -> None:
+    """Rendered by a CommonMark reader, the labels come out as they went in."""
+    text = markdown(table(comparison()))
+    html = MarkdownIt().enable("table").render(text)
+    shown = NASTY.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    assert f'<td style="text-align:left">{shown}</td>' in html
+    assert html.count("<tr>") == 5
+    assert "<strong>78.00 ± 3.56</strong>" in html
+    head, _, fedavg = text.splitlines()[2:5]
+    assert head == "| Method | Chosen | Accuracy % | paper | p | Variance %² | paper | p |"
+    assert fedavg.startswith("| fedavg | – | 73.00 ± 2.58 | 78.90 ± 2.98 | 0.251 | 55.00 ± 12.91 |")
+    assert f"<li>{shown}, seed 0, task 1: client 3 sent a NaN</li>" in html
+
+
+def test_the_note_says_what_was_tested() -> None:
+    note = markdown(table(comparison())).splitlines()[9].replace("\\", "")
+    assert "over 4 tasks of 2 seeds; accuracies in %" in note
+    assert f"{NASTY.replace(chr(92), '')} has 3 of 4 values, and is not marked best." in note
+    assert "paired t-test against coprefl:gamma=0.5 over the seeds, each by its mean" in note
+    assert "over the tasks that both rows have (the tasks of one seed share a pre-trained" in note
+    assert "Holm-corrected" in note
+    assert "paper: CoPreFL, AAAI text, Table 1(a)." in note
+
+
+def test_the_note_counts_what_is_of_the_pretraining() -> None:
+    """Once a seed beside tasks; a start that is not pre-trained lacks it without having failed."""
+    nan = math.nan
+    rows = [
+        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "final": [nan] * 4}),
+        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "final": [50.0, nan, 52, nan]}),
+    ]
+    text = markdown(table(comparison(metrics=["accuracy", "final"], measured=rows, paper={})))
+    assert "Final %: 2 values per row." in text
+    assert "not marked best" not in text
+    assert "| coprefl | **5.00 ± 2.58** | – | 51.00 ± 1.41 |" in text
+    # A cell without a number says why.
+    assert "– random: the start was not trained, or test-every is not set (Final %)." in text
+    assert "– below p: no p-value (reference row, too few seeds, or identical" in text
+
+
+def test_one_unit_has_no_deviation_and_no_test() -> None:
+    found = table(one_unit())
+    text = markdown(found)
+    assert "| Method | Accuracy % | Variance %² |" in text
+    assert "| fedavg | 70.00 | 40.00 |" in text
+    assert "Values of 1 task of 1 seed" in text
+    assert "Only one seed: no standard deviation and no significance test." in text
+    assert "Holm" not in text
+    assert numbers(one_unit())["p-holm"].isna().all()
+
+
+def test_tasks_of_one_seed_are_no_test() -> None:
+    """However many there are: they share the pre-training that is compared."""
+    of_one_seed = [f"seed 0, task {task}" for task in range(4)]
+    found = comparison(units=of_one_seed)
+    assert numbers(found)["p"].isna().all()
+    text = markdown(table(found))
+    assert "Only one seed, and its tasks share a pre-trained model: no significance test." in text
+    assert "t-test" not in text
+
+
+def test_units_of_another_name_are_tested_each() -> None:
+    """fedavg less coprefl over four runs: mean -5, std √2, t = -5 √2 with 3 degrees of freedom."""
+    found = comparison(units=["a, 1", "a, 2", "b, 1", "b, 2"])
+    of_fedavg = entry(found, "fedavg", "accuracy")
+    assert of_fedavg["pairs"] == 4
+    assert of_fedavg["p"] == pytest.approx(0.0058, abs=5e-5)
+
+
+def test_latex_escapes_everything() -> None:
+    text = latex(table(comparison()))
+    assert r"a\textbar{}b\_c\%d\&e\textless{}f\textgreater{}\{g\}\#\$\textasciitilde{}" in text
+    assert (
+        r"\textasciicircum{}\textbackslash{}* & -- & 90.00 $\pm$ 0.00 & 1.00 $\pm$ 0.00 \\" in text
+    )
+    assert r"coprefl & gamma=0.5 & \textbf{78.00 $\pm$ 3.56} &" in text
+    assert r"\quad paper &  & 78.90 $\pm$ 2.98 & 64.80 \\" in text
+    assert r"\quad p &  & 0.251 &" in text
+    assert text.isascii()
+    cells = [line.count(" & ") for line in text.splitlines() if line.endswith(r"\\")]
+    assert set(cells) == {3}
+
+
+def test_text_is_at_most_100_wide() -> None:
+    assert max(map(len, text_tables(comparison()).splitlines())) <= 100
+    metrics = ["accuracy", "variance", *(f"worst-{k}%" for k in (10, 20, 30, 40)), "best-10%"]
+    long = "coprefl " + "learning-rate=0.001 " * 6
+    rows = [
+        Measured(name, "", {metric: [0.0, 100.0, 0.0, 100.0] for metric in metrics})
+        for name in ("fedavg", long)
+    ]
+    text = text_tables(comparison(metrics=metrics, measured=rows, reference=long))
+    assert max(map(len, text.splitlines())) <= 100
+    titles = ["Accuracy %", "Variance %²", "Worst 10 %", "Worst 40 %", "Best 10 %"]
+    assert all(title in text for title in titles)
+
+
+def test_text_says_nothing_of_what_it_does_not_show() -> None:
+    text = text_tables(comparison())
+    assert "78.00 ± 3.56*" in text
+    assert "t-test" not in text
+    assert "Table 1(a)" not in text
+
+
+def test_costs_are_a_table_of_their_own() -> None:
+    """Once a seed, they are not said to be of tasks; what was not pre-trained has none."""
+    nan = math.nan
+    rows = [
+        Measured("random", "", {"accuracy": [1.0, 2.0, 3.0, 4.0], "models": [nan] * 4}),
+        Measured("coprefl", "", {"accuracy": [2.0, 4.0, 6.0, 8.0], "models": [6.0, nan, 8.0, nan]}),
+    ]
+    found = comparison(metrics=["models", "accuracy"], measured=rows, paper={}, title="T")
+    accuracy, costs = tables(found)
+    assert (accuracy.title, accuracy.label) == ("T", "participants-20")
+    assert (costs.title, costs.label) == ("T: training and costs", "participants-20-costs")
+    assert [heading for heading, _ in costs.cells] == ["Models sent"]
+    assert [text for ((_, text, _),) in costs.lines()] == [NONE, "7 ± 1"]
+    told = " ".join(costs.told("*"))
+    assert told.startswith("Mean ± sample standard deviation over 2 seeds.")
+    assert "random: nothing was trained (Models sent)." in told
+    assert costs.failed == ()
+    assert len(numbers(found)) == 4
+    assert [one.label for one in tables(comparison())] == ["participants-20"]
+
+
+def test_every_character_of_the_text() -> None:
+    """Signs and stars are below each other; the note is about what is shown."""
+    assert text_tables(comparison(measured=comparison().measured[:2])) == (
+        "participants = 20\n"
+        "\n"
+        "Method               Accuracy %     Variance %²\n"
+        "────────────────────────────────────────────────\n"
+        "fedavg             73.00 ± 2.58   55.00 ± 12.91\n"
+        "coprefl:gamma=0.5  78.00 ± 3.56*  35.00 ±  5.77*\n"
+        "\n"
+        "Mean ± sample standard deviation over 4 tasks of 2 seeds; accuracies in %; variance over "
+        "the clients\nof a task, in %²; *: best."
+    )
+
+
+def test_the_table_of_the_readme() -> None:
+    """Its cells, from left to right, give its very characters."""
+    (shown,) = re.findall(
+        r"```text\n(Method .*?)\n```", (ROOT / "README.md").read_text(), flags=re.DOTALL
+    )
+    table, notes = shown.split("\n\n")
+    head, _, *lines = table.splitlines()
+    rows = [re.split("  +", line.replace("±  ", "± ")) for line in lines]
+    headings = [(heading, "here") for heading in re.split("  +", head)[1:]]
+    marked = pd.DataFrame([row[1:] for row in rows], columns=pd.MultiIndex.from_tuples(headings))
+    marked.index = pd.Index([row[0] for row in rows], name="Method")
+    found = Table(
+        marked.map(lambda cell: cell.removesuffix("*")),
+        marked.map(lambda cell: cell.endswith("*")),
+        [(notes.replace("\n", " "), "here")],
+    )
+    assert plain_text(found) == shown
+
+
+def test_results_csv() -> None:
+    lines = as_lines(numbers(comparison()))
+    assert len(lines) == 8
+    fedavg = lines[0]
+    assert [fedavg[key] for key in ("comparison", "row", "metric", "mean", "n", "pairs")] == [
+        "participants-20", "fedavg", "accuracy", "73.0", "4", "2",
+    ]  # fmt: skip
+    assert float(fedavg["std"]) == pytest.approx(math.sqrt(20 / 3))
+    assert float(fedavg["difference"]) == -5
+    assert float(fedavg["p"]) == pytest.approx(P_ACCURACY)
+    assert float(fedavg["p-holm"]) == pytest.approx(2 * P_ACCURACY)
+    assert [fedavg[key] for key in ("paper-mean", "paper-std")] == ["78.9", "2.98"]
+    assert fedavg["source"] == "CoPreFL, AAAI text, Table 1(a)"
+    assert [lines[1][key] for key in ("paper-mean", "paper-std")] == ["64.8", ""]
+    assert [lines[2][key] for key in ("row", "label", "chosen", "p", "paper-mean", "source")] == [
+        "coprefl:gamma=0.5", "coprefl", "gamma=0.5", "", "", "",
+    ]  # fmt: skip
+    assert [lines[6][key] for key in ("row", "mean", "n", "paper-mean")] == [
+        "fedmeta", "", "0", "82.45",
+    ]  # fmt: skip
+
+
+def test_units_csv() -> None:
+    lines = as_lines(units(comparison()))
+    assert len(lines) == 12
+    assert [line["unit"] for line in lines[:4]] == UNITS
+    assert [line["accuracy"] for line in lines[8:]] == ["90.0", "", "90.0", "90.0"]
+    assert lines[8]["row"] == NASTY
+    assert [line["label"] for line in lines[::4]] == ["fedavg", "coprefl", NASTY]
+
+
+def test_overview_has_a_column_a_comparison() -> None:
+    other = comparison(
+        name="b", title="participants = 30", measured=comparison().measured[:2], paper={}
+    )
+    accuracy, variance = overviews([comparison(), other])
+    assert accuracy.title == "Accuracy %, all tables"
+    assert variance.title == "Variance %², all tables"
+    assert [title for title, _ in accuracy.cells] == ["participants = 20", "participants = 30"]
+    lines = {name: list(texts) for name, texts in accuracy.cells.iterrows()}
+    assert lines["coprefl"] == ["78.00 ± 3.56"] * 2
+    assert lines[NASTY] == ["90.00 ± 0.00", NONE]
+    assert "| coprefl | **78.00 ± 3.56** | **78.00 ± 3.56** |" in markdown(accuracy)
+    assert overviews([other]) == []
+
+
+def troubled() -> Comparison:
+    """The most even row diverged, the most accurate one has not learnt."""
+    rows = [
+        measured("fedavg", [70.0] * 4, [50.0] * 4),
+        measured("coprefl", [75.0] * 4, [40.0] * 4),
+        measured("burst", [1.0] * 4, [0.0] * 4, troubles=["seed 0: diverged: loss 1.96e+31"]),
+        measured("idle", [99.0] * 4, [60.0] * 4, troubles=["seed 1: did not learn: loss 4.38"]),
+    ]
+    return comparison(measured=rows, paper={})
+
+
+def test_what_diverged_or_did_not_learn_is_never_best() -> None:
+    """A loss of 1.96e31 took the bold "best variance" of four equal nothings."""
+    assert [best(troubled(), metric) for metric in METRICS] == [[False, True, False, False]] * 2
+    for text in (markdown(table(troubled())), text_tables(troubled())):
+        assert "burst †" in text
+        assert "idle †" in text
+        assert "fedavg †" not in text
+        told = " ".join(text.split())
+        assert "† never marked best. burst: seed 0: diverged: loss 1.96e+31. idle: seed 1" in told
+    assert r"burst \textdagger{} & 1.00" in latex(table(troubled()))
+
+
+def test_an_overview_marks_them_too() -> None:
+    accuracy, _ = overviews([troubled(), comparison(name="b", title="B")])
+    assert [text[-1] for text in accuracy.cells.iloc[:4, 0]] == ["0", "0", "†", "†"]
+    assert "† diverged or did not learn" in markdown(accuracy)
+
+
+def test_no_cell_is_empty() -> None:
+    """Neither where the paper has nothing, nor p, nor what was measured, nor what was chosen."""
+    for found in (comparison(), troubled(), one_unit()):
+        assert (table(found).cells != "").all(axis=None)
+        assert "| |" not in markdown(table(found)).replace("  ", " ")
+    note = markdown(table(comparison()))
+    for why in (
+        "– fedmeta: only the paper has it.",
+        "– below Chosen: nothing was searched.",
+        "– below paper: not printed there.",
+    ):
+        assert why in note
+
+
+def test_the_table_of_a_search() -> None:
+    tried = [
+        Tried("coprefl", "gamma=0.0", 61.5, chosen=False, trouble="seed 100: diverged"),
+        Tried("coprefl", "gamma=1.0", 63.25, chosen=True),
+        Tried("qffl", "q=1", math.nan, chosen=False, why="no memory"),
+    ]
+    text = markdown(search_table(tried, "on 2 validation tasks (seed 100)"))
+    assert "| coprefl † | gamma=0.0 | 61.50 | no |" in text
+    assert "| coprefl | gamma=1.0 | 63.25 | **chosen** |" in text
+    assert "| qffl | q=1 | – | no |" in text
+    assert "on 2 validation tasks (seed 100)" in text
+    assert "– qffl with q=1: no memory." in text
+    assert "† coprefl with gamma=0.0: seed 100: diverged" in text
+
+
+def test_a_cell_that_a_spreadsheet_would_take_for_a_formula_is_a_text(tmp_path: Path) -> None:
+    labels = ["=1+1", "+1+1", "-1-1", "@SUM(A1)", "\t=1+1", "-1.5", "a=b"]
+    rows = [measured(label, [-70.0], [40.0]) for label in labels]
+    one = comparison(units=UNITS[:1], measured=rows, reference="a=b", paper={}, failed=[])
+    write_report(Report("=1+1", "", [], [one], ()), tmp_path)
+    with (tmp_path / "results.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["metric"] == "accuracy"]
+    assert [line["row"] for line in lines] == [
+        *("'=1+1", "'+1+1", "'-1-1", "'@SUM(A1)", "'\t=1+1", "-1.5", "a=b")
+    ]
+    assert {float(line["mean"]) for line in lines} == {-70.0}

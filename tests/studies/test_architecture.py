@@ -1,0 +1,56 @@
+"""Networks of a program's own: their head, their identity, and what is refused."""
+
+import pytest
+import torch
+
+from coprefl_flwr.models import model_arrays
+from coprefl_flwr.studies.architecture import OwnArchitecture, architecture_of_tasks, unchanged
+from coprefl_flwr.studies.populations import Tasks
+from coprefl_flwr.studies.sources import LoadedSource, Spread
+from tests.common.checks import refusal
+from tests.common.data import images
+from tests.common.networks import Perceptron
+
+
+@pytest.fixture
+def tasks():
+    return Tasks(LoadedSource.of(images()), Spread(clients=2, scheme="iid"), 1, 3)
+
+
+def test_a_task_replaces_the_last_layer_alone(tasks):
+    first = Perceptron()
+    made = architecture_of_tasks([first], None, tasks, keeps_head=False)
+    before, after = model_arrays(first), model_arrays(made.make())
+    changed = {name for name in after if after[name].shape != before[name].shape}
+    assert changed == made.head == {"last.weight", "last.bias"}
+    assert made.make(7).last.out_features == 7
+    one, again, other = (model_arrays(made.make(3, key)) for key in ("a", "a", "b"))
+    for name in after:
+        assert (one[name] == again[name]).all()
+        assert (one[name] == other[name]).all() == (name not in made.head)
+
+
+def test_the_identity_is_that_of_the_head_where_tasks_replace_one(tasks):
+    one, other = (
+        architecture_of_tasks([Perceptron(seed=seed)], None, tasks, keeps_head=False)
+        for seed in (0, 1)
+    )
+    assert one.identity() == other.identity()
+    whole = [
+        OwnArchitecture("a", unchanged(Perceptron(seed=seed)), tasks.source, 0) for seed in (0, 1)
+    ]
+    assert whole[0].head == frozenset()
+    assert whole[0].identity() != whole[1].identity()
+
+
+def test_an_unchanged_network_is_a_copy(tasks):
+    first = Perceptron()
+    made = OwnArchitecture("a", unchanged(first), tasks.source, 0)
+    with torch.no_grad():
+        first.last.bias.fill_(5)
+    assert not torch.equal(made.make().last.bias, first.last.bias)
+
+
+def test_starts_that_are_files_alone_need_a_function(tasks):
+    line = refusal(architecture_of_tasks, ["model.pt"], None, tasks, keeps_head=False)
+    assert line == "starts are only files: pass network=, which makes the network"
