@@ -8,9 +8,11 @@ import ast
 import dataclasses
 import inspect
 import re
+import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import coprefl_flwr
@@ -36,28 +38,8 @@ OBJECTS = {
 }
 """Arguments of strategies that are objects and no declared options."""
 
-TEXTS = {
-    "tasks.number": "Number of tasks.",
-    "tasks.classes": "Number of classes that each task draws from the dataset, or from `only`.",
-    "tasks.clients": "Number of clients of each task.",
-    "tasks.train_fraction": "Part of each client's samples to train on; the rest are for tests.",
-    "pretrain.nodes": "Number of nodes that run a ClientApp; only with a ClientApp.",
-    "register.kind": "What the object is: `model`, `method`, `dataset`, `partition`, `metric` or "
-    "another kind of object that a setting can name.",
-    "register.name": "The name, a Python identifier, by which settings then find the object.",
-    "register.what": "The function or class.",
-    "query_reply.message": "The message of the query exchange.",
-    "query_reply.model": "The network; it takes the weights of the message.",
-    "query_reply.batches": "Batches of the query set.",
-    "query_reply.loss_fn": "Loss of (outputs, labels); not set: the cross-entropy.",
-    "query_reply.batch": "Returns (inputs, labels) of a batch that is a dict or the like.",
-    "query_reply.clip": "Largest l2 norm of the gradient, and largest loss; not set: no limit.",
-    "query_reply.noise": "Standard deviation of Gaussian noise on the loss and on each number of "
-    "the gradient, as a multiple of `clip`. No privacy is accounted.",
-    "query_reply.rng": "Draws the noise; not set: a function of the run's seed, which the server "
-    "knows, so that a run can be repeated.",
-}
-"""Parameters that the docstring of their function describes in its text or leaves to another's."""
+TEXTS = tomllib.loads((Path(__file__).parent / "parameters.toml").read_text(encoding="utf-8"))
+"""By function or class: parameters that no docstring and no option describes by itself."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +52,12 @@ class Parameter:
 
 
 def parameters(name: str) -> str:
-    """Return every parameter of a public function, such as `pretrain`."""
-    return _list(_documented(_public(name)), name)
+    """Return every parameter of a public function, such as `pretrain`, and what it raises."""
+    function = _public(name)
+    title = f"**Parameters of `{name.rpartition('.')[2]}`**"
+    parts = [title, _list(_documented(function), name)]
+    raised = [f"`{kind}`\n:   {_indented(text)}\n" for kind, (_, text) in _rows(function, "Raises")]
+    return "\n\n".join([*parts, *(["**Raises**", "\n".join(raised)] if raised else [])])
 
 
 def arguments(name: str) -> str:
@@ -94,12 +80,6 @@ def of_every_strategy() -> str:
     return _list(_arguments(RoundStrategy), "strategy")
 
 
-def options_of(name: str) -> str:
-    """Return the declared options of a class, such as `federation.Bounds`."""
-    found = declared(_public(name)).values()
-    return _list([_of_option(one) for one in found], name.rpartition(".")[2])
-
-
 def _public(name: str) -> Any:
     """Return an object of the package by its dotted name."""
     found: Any = coprefl_flwr
@@ -113,9 +93,14 @@ def _list(found: list[Parameter], owner: str) -> str:
     lines = []
     for one in found:
         anchor = f"{owner}.{one.name}".lower().replace("*", "")
-        meaning = one.meaning.replace("\n", "\n    ")
+        meaning = _indented(one.meaning)
         lines.append(f"`{one.name}`{{ #{anchor} }} {one.about}".rstrip() + f"\n:   {meaning}\n")
     return "\n".join(lines)
+
+
+def _indented(text: str) -> str:
+    """Return the text of a definition, whose further lines are indented."""
+    return text.replace("\n", "\n    ")
 
 
 def _arguments(owner: type) -> list[Parameter]:
@@ -148,40 +133,54 @@ def _of_option(one: Option) -> Parameter:
 
 
 def _documented(function: Any) -> list[Parameter]:
-    """Return the parameters of a function; raise a KeyError for one that is not described."""
-    rows, found = dict(_rows(function)), []
-    if function is coprefl_flwr.tasks:
-        rows = (
-            dict(_rows(coprefl_flwr.partition))
-            | {
-                name.partition(".")[2]: ("", text)
-                for name, text in TEXTS.items()
-                if name.startswith("tasks.")
-            }
-            | rows
-        )
+    """Return the parameters of a function or class; raise a KeyError for an undescribed one."""
+    shared = coprefl_flwr.partition if function is coprefl_flwr.tasks else None
+    rows = {**(dict(_rows(shared)) if shared else {}), **_texts(function), **dict(_rows(function))}
+    options = {one.name: one for one in declared(function).values()} if _is_class(function) else {}
+    settings = {one.name: one.meaning for one in declared(Settings).values()}
+    found = []
     for name, one in inspect.signature(function).parameters.items():
+        if name == "self":
+            continue
+        if name in options and name not in rows:
+            found.append(_of_option(options[name]))
+            continue
         shown = f"**{name}" if one.kind is one.VAR_KEYWORD else name
-        kind, meaning = rows.get(shown) or ("", _elsewhere(f"{function.__name__}.{name}"))
+        kind, meaning = rows.get(shown) or ("", settings.get(name, ""))
+        if not (kind or meaning):
+            problem = f"{function.__name__}: nothing describes the parameter {name}"
+            raise KeyError(f"{problem}: its docstring or docs/parameters.toml should")
         if not meaning or meaning[0].islower():  # The type is the beginning of the text.
             kind, meaning = "", f"{kind} {meaning}".strip()
-        about = _about(_type(kind) or _annotation(one.annotation), one.default, kind)
+        about = _about(_type(kind) or _annotation(one.annotation), _default(function, one), kind)
         found.append(Parameter(shown, about, _sentence(meaning)))
     return found
 
 
-def _elsewhere(parameter: str) -> str:
-    """Return what `TEXTS`, or the setting of the same name, says of a function's parameter."""
-    if parameter in TEXTS:
-        return TEXTS[parameter]
-    settings = {one.name: one.meaning for one in declared(Settings).values()}
-    return settings[parameter.partition(".")[2]]
+def _is_class(function: Any) -> bool:
+    return isinstance(function, type)
 
 
-def _rows(function: Any) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield the parameters of a docstring in NumPy's style: name, type and text."""
+def _texts(function: Any) -> dict[str, tuple[str, str]]:
+    """Return what `TEXTS` says of a function or class and of its bases."""
+    owners = reversed(function.__mro__) if _is_class(function) else [function]
+    found = {name: text for one in owners for name, text in TEXTS.get(one.__name__, {}).items()}
+    return {name: ("", text) for name, text in found.items()}
+
+
+def _default(function: Any, one: inspect.Parameter) -> Any:
+    """Return a parameter's default, made anew where a dataclass makes it for each instance."""
+    if dataclasses.is_dataclass(function):
+        for field in dataclasses.fields(function):
+            if field.name == one.name and field.default_factory is not dataclasses.MISSING:
+                return field.default_factory()
+    return one.default
+
+
+def _rows(function: Any, title: str = "Parameters") -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield the rows of a section of a docstring in NumPy's style: name, type and text."""
     text = inspect.cleandoc(function.__doc__)
-    section = re.search(r"^Parameters\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.S | re.M)
+    section = re.search(rf"^{title}\n-+\n(.*?)(?=^\w+\n-+\n|\Z)", text, re.S | re.M)
     if not section:
         return
     for row in re.finditer(r"^(\S[^\n]*)\n((?:[ ]+[^\n]*\n?|\n)*)", section[1], re.M):
@@ -195,6 +194,8 @@ def _rows(function: Any) -> Iterator[tuple[str, tuple[str, str]]]:
 def _type(text: str) -> str:
     """Return the type of a docstring: an expression as code, words as they are."""
     text = re.sub(r", optional$", "", text.strip())
+    if re.search(r" (or|and) ", text):
+        return text
     try:
         ast.parse(text, mode="eval")
     except SyntaxError:
@@ -208,6 +209,7 @@ def _annotation(annotation: Any) -> str:
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
     text = re.sub(r"(\w+\.)+(?=\w)", "", text).replace("'", "")
+    text = re.sub(r"ndarray\[tuple\[Any, \.\.\.\], dtype\[\w+\]\]", "ndarray", text)
     return f"`{text.removesuffix(' | None')}`"
 
 
@@ -217,7 +219,7 @@ def _about(kind: str, default: Any, text: str = "") -> str:
         shown = ""
     elif default is None:
         shown = "" if "not set" in text else "not set"
-    elif default == ():
+    elif default in ((), {}):
         shown = "default none"
     else:
         simple = isinstance(default, bool | int | float | str)
@@ -236,6 +238,5 @@ def _sentence(text: str) -> str:
 PREFIXES: Mapping[str, typing.Callable[[str], str]] = {
     "parameters of ": parameters,
     "arguments of ": arguments,
-    "options of the class ": options_of,
 }
 """By the beginning of a part's name in a page: the function that writes the part."""
