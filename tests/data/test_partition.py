@@ -226,7 +226,10 @@ def test_a_users_own_is_seeded_and_takes_options(own_partition):
         ("twice", "some positions are given twice"),
         ("outside", "client 0 has positions that do not exist"),
         ("nothing", "must return a list of positions for each client, not NoneType"),
-        ("empty", "client 0 must have a list of whole numbers|client 0 is left with 0 samples; 1 are needed"),
+        (
+            "empty",
+            "client 0 is left with 0 samples; 1 are needed",
+        ),
         ("dealt:begin=3", "unknown option 'begin': did you mean|known are start"),
         ("delt", "unknown name 'delt': did you mean 'dealt'"),
     ],
