@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, of_system, say
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line, say
 
 INTERRUPTED = 130
 REPORT_HELP = "the folder of a recipe, of a run of `flwr run`, or of `result.report()`"
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1
     except OSError as error:  # The disk is full, a folder is gone or may not be written to.
-        say(f"coprefl: {of_system(error)}", file=sys.stderr)
+        say(f"coprefl: {os_error_line(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         say("\ncoprefl: stopped; the same command goes on from here", file=sys.stderr)

@@ -40,12 +40,12 @@ def concerning(*keys: str) -> Iterator[None]:
 
 def one_line(error: BaseException) -> str:
     """Return an exception as one line, with its type unless the message is written for people."""
-    text = " ".join(said(error).split())
+    text = " ".join(text_of(error).split())
     written = isinstance(error, ValueError | RoundFailedError | RunFailedError) and text
     return text if written else f"{type(error).__name__}: {text}"
 
 
-def said(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Return what an exception says, "" for one of somebody's own that cannot say it."""
     try:
         return str(error)
@@ -53,7 +53,7 @@ def said(error: BaseException) -> str:
         return ""
 
 
-ENDS = (SystemExit, asyncio.CancelledError, GeneratorExit)
+EXITS = (SystemExit, asyncio.CancelledError, GeneratorExit)
 """What ends a program, or a part of one, where a client raises it: that client's work alone."""
 
 
@@ -143,7 +143,7 @@ def wrong_type(name: str, value: object, needed: str, example: str) -> SettingsE
     return SettingsError(f"{name}: got {what}; pass {needed}, as in {example}")
 
 
-def of_system(error: OSError) -> str:
+def os_error_line(error: OSError) -> str:
     """Return what the operating system refused, and for which file."""
     # Of two it is the second: the first is what was to be renamed, which nobody knows of.
     name = error.filename2 or error.filename

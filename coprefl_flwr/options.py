@@ -90,7 +90,7 @@ class Option:
     takes: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> Any:
+    def kind(self) -> type:
         """The type of its values that are not None."""
         return next(kind for kind in self.kinds if kind is not NoneType)
 
@@ -101,13 +101,14 @@ class Option:
         checks: dict[str, Any] = {name: one for name, one in limits.items() if one is not None}
         if self.kind is float:
             checks["allow_inf_nan"] = False
-        return TypeAdapter(Annotated[self.kind, Field(strict=True, **checks)])
+        annotation: Any = Annotated[self.kind, Field(strict=True, **checks)]
+        return TypeAdapter(annotation)
 
     @property
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of its values in run-config and recipes, with meaning and default."""
         is_text = self.kind not in _KINDS  # A structure is written as one.
-        schema = {"type": "string"} if is_text else self._adapter.json_schema()
+        schema: dict[str, Any] = {"type": "string"} if is_text else self._adapter.json_schema()
         if self.choices:
             places = [{"pattern": ":"}] if self.own else []
             schema["anyOf"] = [{"enum": list(self.choices)}, *places]
@@ -138,7 +139,7 @@ class Option:
             raise SettingsError(f"{name} = {short(value)}: must be {most}", self.key)
         try:
             if self.kind not in _KINDS:  # A structure, whose text settings may give.
-                return self.kind.read(value)
+                return self.kind.read(value)  # type: ignore[attr-defined]
             value = self._adapter.validate_python(value)
         except TypeError as error:
             raise SettingsError(f"{name} = {short(repr(value))}: {error}", self.key) from error
@@ -156,10 +157,11 @@ class Option:
     def _as_number(self, value: Any) -> Any:
         """Return a number, such as one of NumPy's, as this option's type; others as they are."""
         try:
-            if self.kind is float and isinstance(value, numbers.Real) and type(value) is not bool:
+            if isinstance(value, bool):
+                return value
+            if self.kind is float and isinstance(value, numbers.Real):
                 return float(value)
-            is_integer = isinstance(value, numbers.Integral) and type(value) is not bool
-            return int(value) if self.kind is int and is_integer else value
+            return int(value) if self.kind is int and isinstance(value, numbers.Integral) else value
         except OverflowError:  # A whole number that no float can hold.
             return math.inf
 

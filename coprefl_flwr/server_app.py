@@ -3,7 +3,7 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
 from coprefl_flwr.federation.flower import end_log_with, plain_log, without_colours
 from coprefl_flwr.studies.build import run_study
 from coprefl_flwr.studies.settings import Settings
@@ -22,6 +22,6 @@ def main(grid: Grid, context: Context) -> None:
         end_log_with(error)
         raise
     except OSError as error:  # The disk is full, a folder is gone or may not be written to.
-        failed = RunFailedError(of_system(error))
+        failed = RunFailedError(os_error_line(error))
         end_log_with(failed)
         raise failed from error

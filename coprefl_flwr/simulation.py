@@ -8,6 +8,7 @@ Everything else that may be wrong is left to Flower and to the app.
 """
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -60,7 +61,7 @@ def run_study(config: Mapping[str, Value], folder: Path, nodes: int) -> str:
     """
     app = folder / "app"
     app.mkdir()
-    lines = [f"{key} = {_toml(value)}" for key, value in config.items()]
+    lines = [f"{key} = {json.dumps(value)}" for key, value in config.items()]
     (app / "pyproject.toml").write_text(_APP + "\n".join(lines) + "\n")
     (app / "study_app.py").write_text(_CODE)
     environment = {"PYTHONPATH": os.pathsep.join(_importable()), "CUDA_VISIBLE_DEVICES": ""}
@@ -96,13 +97,6 @@ def simulated(
             raise
         output += f"\nit did not end within {LONGEST:g} s\n"
     return subprocess.CompletedProcess(process.args, process.returncode or 0, output)
-
-
-def _toml(value: Value) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    quoted = str(value).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{quoted}"' if isinstance(value, str) else str(value)
 
 
 def _importable() -> list[str]:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from coprefl_flwr.errors import SettingsError, of_system, short
+from coprefl_flwr.errors import SettingsError, os_error_line, short
 from coprefl_flwr.files import (
     SUMS,
     alone,
@@ -74,7 +74,7 @@ def test_a_folder_in_a_files_place_is_what_is_named(tmp_path):
     (tmp_path / "a.json").mkdir()
     with pytest.raises(OSError, match="directory") as caught:
         write_atomically(tmp_path / "a.json", b"{}")
-    assert of_system(caught.value) == f"{tmp_path / 'a.json'}: Is a directory"
+    assert os_error_line(caught.value) == f"{tmp_path / 'a.json'}: Is a directory"
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 

@@ -13,7 +13,7 @@ from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.learning import EVALUATION_BATCH, loss_and_gradient
 from coprefl_flwr.learning.noise import clipped
 from coprefl_flwr.models import first_names
-from coprefl_flwr.options import check_declared, declared, option
+from coprefl_flwr.options import option
 
 
 class CoPreFLClient(TorchClient):
@@ -42,24 +42,14 @@ class CoPreFLClient(TorchClient):
         ),
     }
 
-    def __init__(
-        self,
-        model: nn.Module,
-        train: Samples,
-        *,
-        support_fraction: float = options["support_fraction"].default,
-        resplit: bool = options["resplit"].default,
-        query_clip: float = options["query_clip"].default,
-        query_noise: float = options["query_noise"].default,
-        **more: Any,
-    ) -> None:
+    support_fraction: float
+    resplit: bool
+    query_clip: float
+    query_noise: float
+
+    def __init__(self, model: nn.Module, train: Samples, **more: Any) -> None:
         super().__init__(model, train, **more)
-        self.support_fraction = support_fraction
-        self.resplit = resplit
-        self.query_clip = query_clip
-        self.query_noise = query_noise
-        check_declared(self)
-        self._check_noise({"query_clip": query_clip, "query_noise": query_noise})
+        self._check_noise(vars(self))
 
     @classmethod
     def check_samples(cls, fewest: int, **options: Any) -> None:
@@ -73,11 +63,8 @@ class CoPreFLClient(TorchClient):
 
     @classmethod
     def _check_noise(cls, options: Mapping[str, Any]) -> None:
-        """Refuse noise without a norm that it is a multiple of, and both where there are none."""
+        """Refuse noise without a norm that it is a multiple of."""
         clip, noise = options.get("query_clip", 0.0), options.get("query_noise", 0.0)
-        if (clip or noise) and "query-clip" not in declared(cls):
-            problem = f"{cls.__name__} clips no gradient and puts no noise on it"
-            raise SettingsError(f"query_clip = {clip:g}: {problem}", "query-clip")
         if noise and not clip:
             multiple = "set query-clip too, of which it is a multiple"
             raise SettingsError(f"query-noise = {noise:g}: {multiple}", "query-noise")

@@ -13,19 +13,13 @@ from torch import nn
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples, as_samples
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.learning import (
-    EVALUATION_BATCH,
-    LocalTraining,
-    Objective,
-    default_device,
-    evaluate,
-    local_sgd,
-    placed,
-    torch_seeded,
-)
+from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
+from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
 from coprefl_flwr.models import computing, load_arrays, model_arrays
+from coprefl_flwr.options import declared
 
 Parameters = list[np.ndarray[Any, Any]]
 Config = dict[str, Any]
@@ -34,11 +28,11 @@ Config = dict[str, Any]
 class TorchClient(NumPyClient):
     """Local SGD on a client's training samples; evaluation on its test samples.
 
-    A client of a method is a subclass; its own options are the entries of `options`, and keyword
-    arguments of its constructor. `model` may be shared by all clients of a process: every call
-    loads the weights it was sent. `train` and `test` are Samples, or any map-style torch Dataset or
-    DataLoader, which is read once (see `as_samples`). `device` is the GPU if none is given and the
-    process sees one.
+    A client of a method is a subclass; its own options are the entries of `options`. They are
+    keyword arguments of its constructor, and then its attributes. `model` may be shared by all
+    clients of a process: every call loads the weights it was sent. `train` and `test` are Samples,
+    or any map-style torch Dataset or DataLoader, which is read once (see `as_samples`). `device` is
+    the GPU if none is given and the process sees one.
     """
 
     options: ClassVar[Mapping[str, Any]] = {}
@@ -61,7 +55,13 @@ class TorchClient(NumPyClient):
         test: Samples | Any | None = None,
         training: LocalTraining | None = None,
         device: torch.device | None = None,
+        **options: Any,
     ) -> None:
+        own = {one.name: one for one in declared(type(self)).values()}
+        for name in options.keys() - own.keys():
+            raise SettingsError(f"{type(self).__name__}: {unknown('option', name, own)}", name)
+        for name, one in own.items():
+            setattr(self, name, one.checked(options.get(name, one.default), name))
         self.device = device or default_device()
         self.model = placed(model, self.device)
         self.train = as_samples("train", train)

@@ -7,7 +7,7 @@ from coprefl_flwr.federation.aggregation import Accumulator as Accumulator
 from coprefl_flwr.federation.aggregation import Chain as Chain
 from coprefl_flwr.federation.aggregation import LossMoments as LossMoments
 from coprefl_flwr.federation.aggregation import Mean as Mean
-from coprefl_flwr.federation.aggregation import Nothing as Nothing
+from coprefl_flwr.federation.aggregation import MetricsOnly as MetricsOnly
 from coprefl_flwr.federation.aggregation import PerClient as PerClient
 from coprefl_flwr.federation.aggregation import Total as Total
 from coprefl_flwr.federation.budget import Budget as Budget

@@ -102,7 +102,7 @@ class PerClient(Rule):
 
 
 @dataclass(frozen=True)
-class Apart(Rule):
+class SeparateOf(Rule):
     """Every client's arrays separately, where `of` would add them up, for robust aggregation.
 
     A client answers, and is checked, as under `of`. The server holds the arrays of all participants
@@ -139,7 +139,7 @@ class Chain(Rule):
         return {"last": 1.0}
 
 
-class Nothing(Rule):
+class MetricsOnly(Rule):
     """No arrays, only what the clients measured (an evaluation)."""
 
     name = "nothing"
@@ -154,11 +154,11 @@ class Nothing(Rule):
 def parse(text: str) -> Rule:
     """Return the rule that `str(rule)` described."""
     name, colon, value = text.partition(":")
-    if name == Apart.name and colon:
-        return Apart(parse(value))
+    if name == SeparateOf.name and colon:
+        return SeparateOf(parse(value))
     if name == Mean.name and colon:
         return Mean(value)
-    for rule in (Total, LossMoments, PerClient, Chain, Nothing):
+    for rule in (Total, LossMoments, PerClient, Chain, MetricsOnly):
         if rule.name == text:
             return rule()
     raise ValueError(f"unknown rule '{text}'")

@@ -19,36 +19,20 @@ Where clients differ in size, both are means over all clients: what is expected 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
-
-
-class Training(Protocol):
-    """Local training, as far as a budget goes (see `learning.LocalTraining`)."""
-
-    def rate(self, server_round: int) -> float:
-        """Return the learning rate of a round, counted from 1."""
-
-    def travel(self, n: int) -> float:
-        """Return how far a participation on n samples moves, in learning rates."""
-
-    def steps(self, n: int) -> int:
-        """Return how many steps a participation on n samples takes."""
-
-    def batch_sizes(self, n: int, count: int) -> Sequence[int]:
-        """Return the sizes of its first `count` batches, one a step for most methods."""
+from typing import Any
 
 
 @dataclass(frozen=True)
 class Work:
     """What a round works on: its participants, and what each of the clients holds and does.
 
-    `sizes` are the clients' numbers of training samples, `options` those of the method's clients,
-    by key.
+    `sizes` are the clients' numbers of training samples, `training` is a `learning.LocalTraining`,
+    and `options` are those of the method's clients, by key.
     """
 
     participants: int
     sizes: Sequence[int]
-    training: Training
+    training: Any
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def mean(self, of: Callable[[int], float]) -> float:
@@ -112,7 +96,7 @@ class Budget:
         more = {"at_server": self.at_server + step_size, "gradients": self.gradients + gradients}
         return replace(self, **more)
 
-    def step_sizes(self, training: Training, first: int = 1) -> Iterator[float]:
+    def step_sizes(self, training: Any, first: int = 1) -> Iterator[float]:
         """Yield the summed step size of each round from `first` on, without end.
 
         The local learning rate decays as it does by the round; `first` is where the method begins.

@@ -11,7 +11,7 @@ from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
 from coprefl_flwr.federation.aggregation import Chain
 from coprefl_flwr.federation.client_state import Versions
-from coprefl_flwr.federation.exchange import Exchange, Replies, joined
+from coprefl_flwr.federation.exchange import Exchange, Replies, concat_replies
 from coprefl_flwr.federation.transport import Transport
 
 if TYPE_CHECKING:
@@ -92,15 +92,15 @@ class RoundContext:
         clients, wanted = self._clients(), options.participants
         if options.fraction_train is not None:
             wanted = max(1, int(options.fraction_train * len(clients)))
-        return self._drawn(clients, len(clients) if wanted is None else wanted, "participants")
+        return self._choose(clients, len(clients) if wanted is None else wanted, "participants")
 
     def evaluating(self) -> list[int]:
         """Draw the clients that evaluate the model, ascending: by `fraction_evaluate`."""
         clients = self._clients()
         number = max(1, int(self.run.fraction_evaluate * len(clients)))
-        return self._drawn(clients, number, "evaluating")
+        return self._choose(clients, number, "evaluating")
 
-    def _drawn(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
+    def _choose(self, clients: Sequence[int], number: int, purpose: str) -> list[int]:
         """Return so many of the clients, or all there are, ascending."""
         if number >= len(clients):
             return list(clients)
@@ -136,7 +136,7 @@ class RoundContext:
             link = yield Exchange("train", arrays, segment, combine=Chain(), needed=0)
             arrays = link.arrays or arrays
             links.append(link)
-        trained = joined(links)
+        trained = concat_replies(links)
         if len(trained.clients) < self.min_replies:
             raise RoundFailedError(
                 f"{len(trained.clients)} clients of {len(clients)} trained, needed are "

@@ -16,23 +16,11 @@ from flwr.app import Message
 
 from coprefl_flwr.errors import cut, one_line
 
-PROGRAM_ERRORS = frozenset(
-    {
-        "AssertionError",
-        "AttributeError",
-        "ImportError",
-        "IndentationError",
-        "IndexError",
-        "KeyError",
-        "LoadClientAppError",
-        "ModuleNotFoundError",
-        "NameError",
-        "NotImplementedError",
-        "SyntaxError",
-        "TypeError",
-        "UnboundLocalError",
-    }
-)
+PROGRAM_ERRORS = {
+    *("AssertionError", "AttributeError", "ImportError", "IndentationError", "IndexError"),
+    *("KeyError", "LoadClientAppError", "ModuleNotFoundError", "NameError", "NotImplementedError"),
+    *("SyntaxError", "TypeError", "UnboundLocalError"),
+}
 """Errors that stand in the program: if all clients raise one, they will raise it again."""
 
 NOT_REGISTERED = r"No \w+ function registered"
@@ -64,7 +52,7 @@ _LONGEST = 20_000
 """Characters of an error reply that are read: a traceback is shorter."""
 
 
-def told(error: BaseException) -> str:
+def describe_exception(error: BaseException) -> str:
     """Return an exception as one line, with its place if it went through a user's file."""
     return one_line(error) + place(error)
 

@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import Strategy
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, to_record, weights_of
 from coprefl_flwr.errors import RoundFailedError, SettingsError, one_line
-from coprefl_flwr.federation.aggregation import Apart
+from coprefl_flwr.federation.aggregation import SeparateOf
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.context import RoundContext
@@ -118,7 +118,7 @@ class FlowerStrategy(RoundStrategy):
         before = dict(_attributes(flower))
         config.pop("server-round", None)
         told = dict(config) | ({"q": flower.q} if hasattr(flower, "q") else {})
-        replies = yield Exchange("train", arrays, ctx.sample(), Apart(), config=told)
+        replies = yield Exchange("train", arrays, ctx.sample(), SeparateOf(), config=told)
         moved = self._aggregated(flower, ctx, replies, seen)
         ctx.state.update(self._changed(flower, before))
         each = [replies.sums[str(client)] for client in replies.clients]

@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message
 from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
-from coprefl_flwr.errors import ENDS
+from coprefl_flwr.errors import EXITS
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
-from coprefl_flwr.federation.failures import told
+from coprefl_flwr.federation.failures import describe_exception
 from coprefl_flwr.federation.messages import (
     ARRAYS,
     NO_MODEL,
@@ -24,7 +24,7 @@ from coprefl_flwr.federation.messages import (
     plain_reply,
     with_norm,
 )
-from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, names_of_most
+from coprefl_flwr.federation.validation import OTHER_NAMES, Bounds, majority_names
 
 MakeClient = Callable[[int | None, Mapping[str, Any]], NumPyClient]
 """Make a client from its id (None where the node is the client) and the request's config."""
@@ -99,11 +99,11 @@ def run_all(
                 sums.add(client_id, arrays, metrics)
             measured[client_id] = metrics
             arrays = {}  # Not kept while the next client computes: a model may be large.
-        except (Exception, *ENDS) as error:  # A failure must not cost the others their work.
-            reply.failed[client_id] = told(error)
+        except (Exception, *EXITS) as error:  # A failure must not cost the others their work.
+            reply.failed[client_id] = describe_exception(error)
     if not groups:
         return reply
-    chosen = names_of_most({names: len(measured) for names, (_, measured) in groups.items()})
+    chosen = majority_names({names: len(measured) for names, (_, measured) in groups.items()})
     for names, (_, measured) in groups.items():
         if names != chosen:
             reply.failed |= dict.fromkeys(measured, OTHER_NAMES)

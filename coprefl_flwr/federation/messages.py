@@ -42,16 +42,8 @@ OF_CLIENTS = ("state-version", "state-kept")
 """Settings that differ from client to client, in a request to several."""
 
 OURS = (
-    "server-round",
-    "run",
-    "population",
-    "seed",
-    "attempt",
-    "client",
-    "clients",
-    "combine",
-    "bounds",
-    RETURNED,
+    *("server-round", "run", "population", "seed", "attempt"),
+    *("client", "clients", "combine", "bounds", RETURNED),
 )
 """Settings that every request has from this package; an app cannot send its own under these."""
 

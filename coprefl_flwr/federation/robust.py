@@ -1,6 +1,6 @@
 """Robust aggregation: what becomes of clients' results where some clients may be attackers.
 
-The server is sent each client's arrays apart (`Apart`) and makes one of them by a rule:
+The server is sent each client's arrays apart (`SeparateOf`) and makes one of them by a rule:
 
 median         of each number by itself (Yin et al. 2018, arxiv.org/abs/1803.01498)
 trimmed-mean   of each number by itself, without the f largest and the f smallest (the same paper)
@@ -12,7 +12,7 @@ norm-clipping  the mean of updates, each cut to a length (Sun et al. 2019, arxiv
 
 n are the replies, and f the share `tolerated_share` of them, rounded down. The first three are
 unweighted, as in the papers. The last two weigh clients as the mean would; the weights, which
-clients tell themselves, are kept `within` those of the others, and so are the losses of CoPreFL: a
+clients tell themselves, are kept within those of the others, and so are the losses of CoPreFL: a
 rule for the arrays would protect nothing if a client could say that it has a billion samples.
 
 An update is x_j - x, x the arrays that were sent; of gradients and `changes` it is what is sent.
@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation.aggregation import Apart, LossMoments, Mean, Nothing
+from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly, SeparateOf
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies, Round
 
 MEAN, MEDIAN, TRIMMED, KRUM, MULTI_KRUM, CLIPPING = AGGREGATIONS = (
@@ -67,26 +67,26 @@ class Robust:
         try:
             exchange = next(program)
             while True:
-                replies, more = self.mean(exchange, (yield self.apart(exchange)))
+                replies, more = self.mean(exchange, (yield self.per_client(exchange)))
                 about |= more
                 exchange = program.send(replies)
         except StopIteration as end:
             arrays, metrics = end.value
         return arrays, metrics | about
 
-    def apart(self, exchange: Exchange) -> Exchange:
+    def per_client(self, exchange: Exchange) -> Exchange:
         """Return an exchange that asks for each client's arrays apart, if it asks for a mean.
 
         Raises a SettingsError if it asks for what there is no robust form of, or too few clients.
         """
         rule = exchange.combine
-        if isinstance(rule, Nothing):
+        if isinstance(rule, MetricsOnly):
             return exchange
         if not isinstance(rule, Mean | LossMoments):
             problem = f"{exchange.action} is combined by '{rule}', of which there is no robust form"
             raise SettingsError(f"aggregation = {self.aggregation}: {problem}", "aggregation")
         self.check(len(exchange.clients))
-        return replace(exchange, combine=Apart(rule))
+        return replace(exchange, combine=SeparateOf(rule))
 
     def check(self, clients: int) -> None:
         """Raise a SettingsError if so many clients are too few for the rule."""
@@ -94,13 +94,13 @@ class Robust:
             raise SettingsError(problem, "aggregation", "tolerated-share")
 
     def mean(self, exchange: Exchange, replies: Replies) -> tuple[Replies, dict[str, float]]:
-        """Return the replies with the robust mean, and what to tell of it.
+        """Return the replies with the robust mean, and metrics of the rule.
 
-        `exchange` is the one that asked for a mean, `replies` those to it `apart`. Replies to an
-        exchange for gradients stay as they are: see `total`.
+        `exchange` asked for a mean, and `replies` are those to its form `per_client`. Replies to an
+        exchange for gradients stay as they are: see `robust_sum`.
         """
         rule, sent = exchange.combine, exchange.template
-        if isinstance(rule, Nothing):
+        if isinstance(rule, MetricsOnly):
             return replies, {}
         if problem := self._too_few(len(replies.clients)):
             raise RoundFailedError(problem)
@@ -110,18 +110,18 @@ class Robust:
         start = {n: np.zeros(()) if n in exchange.changes else array for n, array in sent.items()}
         buffers = {name for name in sent if is_buffer(name, sent[name])}
         told = [replies.metrics[rule.weight]] if rule.weight else []
-        found, about = self._combined(each, start, buffers, *map(self.within, told))
+        found, about = self._combined(each, start, buffers, *map(self.winsorise, told))
         if "krum-client" in about:
             about["krum-client"] = float(replies.clients[int(about["krum-client"])])
         return replace(replies, arrays=cast_like(found, sent), sums={}), about
 
-    def total(self, each: Sequence[Arrays]) -> Arrays:
+    def robust_sum(self, each: Sequence[Arrays]) -> Arrays:
         """Return n times the robust mean of n clients' gradients, which have no weights."""
         start = {name: np.zeros(()) for name in each[0]}
         found, _ = self._combined(each, start, set())
         return {name: len(each) * array for name, array in found.items()}
 
-    def within(self, values: Numbers) -> Numbers:
+    def winsorise(self, values: Numbers) -> Numbers:
         """Return values cut to the range that is left without the f largest and the f smallest.
 
         Up to f attackers cannot move one beyond what others have; this is known as winsorising.

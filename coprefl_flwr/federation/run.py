@@ -31,7 +31,6 @@ from coprefl_flwr.federation.communication import Traffic, size
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Metrics, Replies
 from coprefl_flwr.federation.messages import MessageConfig
-from coprefl_flwr.federation.nodes import hosted_clients
 from coprefl_flwr.federation.transport import Transport
 
 if TYPE_CHECKING:
@@ -99,16 +98,7 @@ class Run:
         self.arrays, self.first = kept.arrays, kept.round + 1
         self.history, self.state, self.lines = kept.history, kept.state, kept.lines
         self.versions = Versions(dict(kept.versions), dict(kept.versions))
-        self.link = Transport(
-            self.grid,
-            self.timeout,
-            self.strategy.min_available_nodes,
-            self.strategy.min_replies,
-            self.strategy.population,
-            self.strategy.bounds,
-            hosted_clients(self.strategy.clients),
-            kept.bound,
-        )
+        self.link = Transport(self.grid, self.strategy, self.timeout, kept.bound)
         self.evaluation: Replies | None = None
         self._stateful: set[int] = set()
 

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, from_record
 from coprefl_flwr.errors import SettingsError, unknown
-from coprefl_flwr.federation.aggregation import Nothing
+from coprefl_flwr.federation.aggregation import MetricsOnly
 from coprefl_flwr.federation.budget import UNKNOWN, Budget, Work
 from coprefl_flwr.federation.context import RoundContext
 from coprefl_flwr.federation.exchange import Exchange, Round
@@ -145,8 +145,9 @@ class RoundStrategy(InsideWrapper):
     """Its own defaults of settings of local training, by key."""
 
     loss_of: ClassVar[str] = "clients"
-    """What a round's loss is: the mean cross-entropy of "clients" whose models began alike, that of
-    a "chain", on the way from one to the next, or with "more" in it, which may be below 0."""
+    """How to read a round's loss. "clients": mean cross-entropy of clients that all started from
+    the global model; "chain": of one model passed from client to client; "more": the objective has
+    further terms and may be negative."""
 
     averages: ClassVar[bool] = False
     """Whether it takes only means of models, and moments of gradients, which `aggregation` can make
@@ -266,7 +267,7 @@ class RoundStrategy(InsideWrapper):
         self, ctx: RoundContext, arrays: Arrays, clients: Sequence[int]
     ) -> Exchange:
         """Return the exchange that evaluates `arrays` on every client."""
-        return Exchange("evaluate", arrays, clients, Nothing(), needed=1)
+        return Exchange("evaluate", arrays, clients, MetricsOnly(), needed=1)
 
     def summary(self) -> None:
         """Log the strategy's options, as part of Flower's own account of the start."""

@@ -6,7 +6,8 @@ import re
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -14,17 +15,11 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
+from coprefl_flwr.federation import failures, validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
 from coprefl_flwr.federation.exchange import Exchange, Replies
-from coprefl_flwr.federation.failures import (
-    MOD,
-    NOT_REGISTERED,
-    most_often,
-    program_error,
-    reason,
-)
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
 from coprefl_flwr.federation.messages import (
     ARRAYS,
@@ -37,15 +32,10 @@ from coprefl_flwr.federation.messages import (
     request,
     table,
 )
-from coprefl_flwr.federation.nodes import Hosted, Roster
-from coprefl_flwr.federation.validation import (
-    Bounds,
-    check_reply,
-    check_size,
-    check_unchanged,
-    leave_out_other_names,
-    no_model,
-)
+from coprefl_flwr.federation.nodes import Roster, hosted_clients
+
+if TYPE_CHECKING:
+    from coprefl_flwr.federation.strategy import RoundStrategy
 
 logger = logging.getLogger("flwr.coprefl")
 
@@ -55,7 +45,7 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = f"{failures.NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
@@ -65,49 +55,44 @@ LINES = 20
 """Lines of a round that are about one node, or nodes that are gone; what follows is counted."""
 
 
-@dataclass
 class Transport:
     """One run's link to the nodes: it knows who hosts which client, and sends the messages.
 
-    An exchange may take `timeout` seconds; a node that has not answered by then is not asked again.
-    `min_available_nodes` clients are waited for before the first exchange. `bounds` and `hosted`
-    are the strategy's, and `bound` has the nodes that clients were bound to when the run was
-    stopped.
-    Of a round, `failed` has by action why clients failed, and `worked` the actions that a client
-    answered.
+    The options of `strategy` say which clients nodes host, how many are waited for before the first
+    exchange and how many replies an exchange needs. An exchange may take `timeout` seconds; a node
+    that has not answered by then is not asked again. `bound` has the nodes that clients were bound
+    to when the run was stopped. Of a round, `failed` has by action why clients failed, and `worked`
+    the actions that a client answered.
     """
 
-    grid: Grid
-    timeout: float
-    min_available_nodes: int
-    min_replies: int
-    population: str
-    bounds: Bounds = field(default_factory=Bounds)
-    hosted: Hosted | None = None
-    bound: Mapping[int, int] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    begun: bool = False
-    most_clients: int = 0
-    traffic: Traffic = field(default_factory=Traffic)
-    failed: dict[str, dict[int, str]] = field(default_factory=dict)
-    worked: set[str] = field(default_factory=set)
-    _said: Counter[str] = field(default_factory=Counter)
-    _asked: Exchange | None = None
-    _sent: list[Message] = field(default_factory=list)
-    _shares: dict[int, list[int]] = field(default_factory=dict)
-    _with_models: set[int] = field(default_factory=set)
-
-    def __post_init__(self) -> None:
-        """Let the grid of a simulation look for replies more often, and end when that ended."""
-        ours = end_with_simulation(self.grid) or getattr(self.grid, "own_nodes", False)
-        per_node = self.bounds.clients_per_node or (None if ours else 1)
-        self.roster = Roster(self.hosted, per_node, self.bound)
+    def __init__(
+        self,
+        grid: Grid,
+        strategy: "RoundStrategy",
+        timeout: float,
+        bound: Mapping[int, int] | None = None,
+    ) -> None:
+        self.grid, self.strategy, self.timeout = grid, strategy, timeout
+        ours = end_with_simulation(grid) or getattr(grid, "own_nodes", False)
+        per_node = strategy.bounds.clients_per_node or (None if ours else 1)
+        self.roster = Roster(hosted_clients(strategy.clients), per_node, bound)
+        self.begun, self.most_clients = False, 0
+        self.traffic = Traffic()
+        self.refused: dict[int, str] = {}
+        self.failed: dict[str, dict[int, str]] = {}
+        self.worked: set[str] = set()
+        self._warned = Counter[str]()
         self._disputed: Collection[str] = ()
         self._heard: set[int] = set()
+        self._exchange: Exchange | None = None
+        self._sent: list[Message] = []
+        self._shares: dict[int, list[int]] = {}
+        self._with_models: set[int] = set()
         # Kept for the next strategy on the same grid, where a busy node is still busy.
-        self.silent = _SILENT.setdefault(self.grid, set())
-        if getattr(self.grid, "pull_interval", 0.0) > PULL_INTERVAL:
-            self.grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
+        self.silent = _SILENT.setdefault(grid, set())
+        # A simulation's grid looks for replies more often.
+        if getattr(grid, "pull_interval", 0.0) > PULL_INTERVAL:
+            grid.pull_interval = PULL_INTERVAL  # type: ignore[attr-defined]
 
     def nodes(self) -> list[int]:
         """Return the ids of the nodes that can be asked, ascending."""
@@ -120,7 +105,7 @@ class Transport:
         not connected within the time limit.
         """
         end, told = time.monotonic() + self.timeout, False
-        needed = 1 if self.begun else max(self.min_available_nodes, wanted or 1)
+        needed = 1 if self.begun else max(self.strategy.min_available_nodes, wanted or 1)
         self.refused.clear()
         while True:
             nodes = self.nodes()
@@ -131,7 +116,7 @@ class Transport:
                 self.begun = True
                 self.roster.keep()
                 return clients
-            shared = program_error(self.refused.values())
+            shared = failures.program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
@@ -161,12 +146,16 @@ class Transport:
         roster = self.roster
         if roster.shared is not None:
             return
-        known = roster.claims.keys() | self.refused.keys()
-        new = [node for node in nodes if node not in known]
-        replies = self._ask(new) if roster.given is None else {}
+        new = [node for node in nodes if node not in roster.claims and node not in self.refused]
+        replies = self._ask(new) if new and roster.given is None else {}
         for node in new if roster.given is not None else replies:
             try:
-                roster.hear(node, self._named(node, replies))
+                if roster.given is None:
+                    roster.hear(node, _named_by(replies[node]))
+                elif node in roster.given:
+                    roster.hear(node, roster.given[node])
+                else:
+                    raise ValueError("the strategy's clients do not name it")
             except Exception as error:  # Whatever a node sends must not end the run.
                 self.refused[node] = cut(one_line(error))
                 self._warn(f"node {node}", f"node {node} is left out: {self.refused[node]}")
@@ -178,36 +167,18 @@ class Transport:
 
     def _ask(self, nodes: Sequence[int]) -> dict[int, Message]:
         """Return the replies of these nodes to the question which clients are theirs."""
-        content = RecordDict({"config": ConfigRecord({"population": self.population})})
+        content = RecordDict({"config": ConfigRecord({"population": self.strategy.population})})
         messages = [Message(content, node, ROSTER) for node in nodes]
         with plain_log():  # Inside one of Flower's wrappers it is not that of a run of ours.
-            patience = self.patience(nodes)
-            sent = self.grid.send_and_receive(messages, timeout=patience) if messages else []
+            sent = self.grid.send_and_receive(messages, timeout=self.patience(nodes))
         replies = dict(_by_node(sent, messages))
         self._mark_silent(nodes, replies)
         return {node: replies[node] for node in nodes if node in replies}
 
-    def _named(self, node: int, replies: Mapping[int, Message]) -> object:
-        """Return the clients that the strategy, or the node, names as its own.
-
-        None is of a node whose app does not know the question. Raises a ValueError if there are
-        none.
-        """
-        if self.roster.given is not None:
-            if node not in self.roster.given:
-                raise ValueError("the strategy's clients do not name it")
-            return self.roster.given[node]
-        reply = replies[node]
-        if not reply.has_error():
-            return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
-        if re.search(NO_ROSTER, reason(reply)):
-            return None
-        raise ValueError(reason(reply))
-
     def _warn(self, about: str, line: str) -> None:
         """Log a line, or count it where the round has many about this: no node can fill the log."""
-        self._said[about] += 1
-        if self._said[about] <= LINES:
+        self._warned[about] += 1
+        if self._warned[about] <= LINES:
             logger.warning("%s", line)
 
     def prepare(
@@ -217,8 +188,10 @@ class Transport:
         named = {ARRAYS: exchange.arrays, **exchange.extra}
         # Shared: the round's program waits for the replies meanwhile.
         records = {name: to_record(arrays, copy=False) for name, arrays in named.items()}
-        self._asked = exchange
-        self._bounds = replace(self.bounds, positive=(*self.bounds.positive, *exchange.positive))
+        self._exchange = exchange
+        self._bounds = replace(
+            self.strategy.bounds, positive=(*self.strategy.bounds.positive, *exchange.positive)
+        )
         chained = isinstance(exchange.combine, Chain)
         self._shares = self.roster.assign(exchange.clients, self.nodes(), in_order=chained)
         self._with_models = self.roster.single() if exchange.of_models else set()
@@ -246,13 +219,13 @@ class Transport:
 
         Raises a RoundFailedError if fewer clients than needed gave a good reply.
         """
-        exchange = self._asked
+        exchange = self._exchange
         if exchange is None:
             raise RuntimeError("no exchange is under way")
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
-                why = f": {reason(message)}" if message.has_error() else ""
+                why = f": {failures.reason(message)}" if message.has_error() else ""
                 self._warn(
                     f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
                 )
@@ -261,16 +234,16 @@ class Transport:
             self.traffic.count_wire_up(message)
             _empty(message)
         self._mark_silent(self._shares, replies)
-        leave_out_other_names(replies)
+        validation.leave_out_other_names(replies)
         self._tell_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
         self.traffic.count_replies(len(exchange.clients), count)
         self.traffic.count_up(exchange, good)
-        needed = self.min_replies if exchange.needed is None else exchange.needed
+        needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = most_often(self.failed[exchange.action].values())
+            why = failures.most_often(self.failed[exchange.action].values())
             raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
@@ -294,10 +267,10 @@ class Transport:
 
     def new_round(self) -> None:
         """Forget what failed in the round before, and log how many lines were not shown."""
-        for about, said in sorted(self._said.items()):
+        for about, said in sorted(self._warned.items()):
             if said > LINES:
                 logger.warning("%s: %s more such lines in this round", about, said - LINES)
-        self._said.clear()
+        self._warned.clear()
         self.failed.clear()
         self.worked.clear()
 
@@ -306,7 +279,7 @@ class Transport:
 
         It is "" if there is none, or only one client of several failed: its data may be to blame.
         """
-        action = self._asked.action if self._asked else ""
+        action = self._exchange.action if self._exchange else ""
         failed = self.failed.get(action, {})
         if action in self.worked or len(failed) < min(2, self.most_clients):
             return ""
@@ -316,15 +289,15 @@ class Transport:
         """Read and check one node's reply; a bad reply fails all its clients."""
         share = self._shares[node]
         if message.has_error():
-            why = reason(message)
-            if MOD in why and node not in self._with_models:
-                why = f"{why}; the reply is not a model, but {no_model(exchange)}"
+            why = failures.reason(message)
+            if failures.MOD in why and node not in self._with_models:
+                why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
-            check_size(message.content, exchange, len(share))
+            validation.check_size(message.content, exchange, len(share))
             reply = read_reply(message.content, share, exchange.combine.sums)
-            check_unchanged(exchange, reply)
-            check_reply(exchange, self._bounds, reply)
+            validation.check_unchanged(exchange, reply)
+            validation.check_reply(exchange, self._bounds, reply)
         except Exception as error:  # Whatever a node sends must not end the run.
             return NodeReply(failed=dict.fromkeys(share, cut(one_line(error))))
         return reply
@@ -344,6 +317,18 @@ class Transport:
         self._heard.update(heard)
 
 
+def _named_by(reply: Message) -> object:
+    """Return the clients that a node names as its own, None if its app knows no such question.
+
+    Raises a ValueError if the reply is another error.
+    """
+    if not reply.has_error():
+        return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
+    if re.search(NO_ROSTER, failures.reason(reply)):
+        return None
+    raise ValueError(failures.reason(reply))
+
+
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
     """Return replies with the node each is from: an error may come from the SuperLink instead."""
     asked = {message.metadata.message_id: message.metadata.dst_node_id for message in sent}
@@ -361,7 +346,7 @@ def _empty(message: Message) -> None:
 
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
-    shared = program_error(failed.values())
+    shared = failures.program_error(failed.values())
     who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
     return f"{action}: {who} failed with {shared}" if shared else ""
 

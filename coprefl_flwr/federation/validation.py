@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, records_of, size_of
 from coprefl_flwr.errors import LONGEST, SettingsError
-from coprefl_flwr.federation.aggregation import Apart, LossMoments, Metrics, Rule, measured
+from coprefl_flwr.federation.aggregation import LossMoments, Metrics, Rule, SeparateOf, measured
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.failures import MOD
 from coprefl_flwr.federation.messages import NodeReply
@@ -141,7 +141,7 @@ def check_unchanged(exchange: Exchange, reply: NodeReply) -> None:
 
 def no_model(exchange: Exchange) -> str:
     """Say what the replies are that a client-side mod must not change, and what to do instead."""
-    rule = exchange.combine.of if isinstance(exchange.combine, Apart) else exchange.combine
+    rule = exchange.combine.of if isinstance(exchange.combine, SeparateOf) else exchange.combine
     if isinstance(rule, LossMoments):
         return "a gradient: set clip= and noise= where it is made"
     if exchange.of_models:
@@ -220,7 +220,7 @@ def _numbers(array: Array) -> int:
     return math.prod(shape) * dtype.itemsize
 
 
-def names_of_most(named: Mapping[frozenset[str], int]) -> frozenset[str]:
+def majority_names(named: Mapping[frozenset[str], int]) -> frozenset[str]:
     """Return the names that most clients' arrays have, of {names: how many clients have these}.
 
     Where as many have others, it is those that are more: a gradient lacks none.
@@ -239,7 +239,7 @@ def leave_out_other_names(replies: Mapping[int, NodeReply]) -> None:
             named[names] += len(reply.metrics)
     if len(named) < 2:
         return
-    chosen = names_of_most(named)
+    chosen = majority_names(named)
     for reply in replies.values():
         if any(frozenset(one) != chosen for one in reply.records.values()):
             reply.failed |= dict.fromkeys(reply.metrics, OTHER_NAMES)

@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
-from coprefl_flwr.errors import ENDS, said
+from coprefl_flwr.errors import EXITS, text_of
 from coprefl_flwr.federation.failures import place
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
@@ -112,8 +112,8 @@ def answer(client_app: ClientAppFn, message: Message, context: Context) -> Messa
         # Flower's mods answer the app's reply where they refuse that.
         stray = Error(2, "ValueError: its reply fits no message that it was sent")
         return Message(reply.error if reply.has_error() else stray, reply_to=message)
-    except (Exception, *ENDS) as error:
+    except (Exception, *EXITS) as error:
         logger.debug("%s", traceback.format_exc())
         # 2 is Flower's code for it.
-        told = f"{type(error)}:<{said(error)!r}>{place(error)}"
+        told = f"{type(error)}:<{text_of(error)!r}>{place(error)}"
         return Message(Error(2, told), reply_to=message)

@@ -110,7 +110,7 @@ def top_eigenvalue(
     Lanczos iteration on products of the Hessian with a vector.
     """
     load_arrays(model, arrays)
-    held = _drawn([one.train for one in clients], key)
+    held = _sampled([one.train for one in clients], key)
     model.eval()
     parameters = [p for p in model.parameters() if p.requires_grad]
     size = sum(p.numel() for p in parameters)
@@ -130,7 +130,7 @@ def top_eigenvalue(
     return float(value[0])
 
 
-def _drawn(held: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
+def _sampled(held: Sequence[Samples], key: tuple[str | int, ...]) -> list[Samples]:
     """Return all samples of the clients, or a share of each's, HESSIAN_SAMPLES together."""
     share = min(1.0, HESSIAN_SAMPLES / sum(map(len, held)))
     rng = generator(*key, "hessian-samples")

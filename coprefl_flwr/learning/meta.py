@@ -15,9 +15,9 @@ the sum and the variance: see `Terms`.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -81,22 +81,12 @@ def _each_weighted(
     return [{n: c * g for n, g in one.items()} for c, one in zip(factors, each, strict=True)]
 
 
-class Robustly(Protocol):
-    """A robust rule in the place of sums: see `rounds.robust`, whose `Robust` is one."""
-
-    def within(self, values: Losses) -> Losses:
-        """Return what clients say, each kept within what the others say."""
-
-    def total(self, each: Sequence[Arrays]) -> Arrays:
-        """Return m times the robust mean of m clients' arrays."""
-
-
 def meta_gradient(
     sums: Mapping[str, Arrays],
     losses: Losses,
     gamma: float,
     objective: Objective = sum_and_variance,
-    robust: Robustly | None = None,
+    robust: Any = None,
 ) -> tuple[Arrays, dict[str, float]]:
     """Return grad L_meta from the two moments of the clients' gradients, exactly, and metrics.
 
@@ -114,12 +104,12 @@ def meta_gradient(
     arrays, "meta-sum-gradient" and "meta-variance-gradient"; another objective's terms have names
     of their own.
 
-    With `robust`, `sums` are the clients' g_j by their ids, the losses are kept within those of the
-    others, as each c_j depends on all of them, and sum_j c_j g_j becomes m times the robust mean of
-    the c_j g_j, which has no part for each term.
+    With `robust`, a `federation.robust.Robust`, `sums` are the clients' g_j by their ids, the
+    losses are kept within those of the others, as each c_j depends on all of them, and
+    sum_j c_j g_j becomes m times the robust mean of the c_j g_j, which has no part for each term.
     """
     if robust is not None:
-        losses = robust.within(losses)
+        losses = robust.winsorise(losses)
     terms, mean = objective(losses), losses.mean()
     values = dict(zip(terms.names, (terms.first, terms.second), strict=True))
     metrics = {
@@ -129,7 +119,7 @@ def meta_gradient(
         **{f"meta-{name}": value for name, value in values.items()},
     }
     if robust is not None:
-        return robust.total(_each_weighted(sums, losses, gamma, terms)), metrics
+        return robust.robust_sum(_each_weighted(sums, losses, gamma, terms)), metrics
     found, squares = Arrays(), np.zeros(2)
     for name, g1 in sums["gradient"].items():
         centred = sums["loss-gradient"][name] - mean * g1

@@ -9,17 +9,9 @@ from torch import nn
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.data import Samples
-from coprefl_flwr.learning import (
-    EVALUATION_BATCH,
-    LocalTraining,
-    LossAndGradient,
-    default_device,
-    evaluate,
-    local_sgd,
-    loss_and_gradient,
-    placed,
-    torch_seeded,
-)
+from coprefl_flwr.learning import EVALUATION_BATCH, LossAndGradient, evaluate, loss_and_gradient
+from coprefl_flwr.learning.device import default_device, placed
+from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
 from coprefl_flwr.models import load_arrays, model_arrays
 from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.seeds import generator

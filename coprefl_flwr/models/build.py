@@ -10,27 +10,18 @@ from torch import nn
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError, concerning, unknown
+from coprefl_flwr.models import networks
 from coprefl_flwr.models.arrays import check_weights, model_arrays
 from coprefl_flwr.models.heads import outputs_and_representation
-from coprefl_flwr.models.networks import (
-    CharLSTM,
-    fashion_mnist_cnn,
-    femnist_cnn,
-    femnist_cnn_linear,
-    lenet5,
-    resnet8,
-    resnet18,
-    seeded,
-)
 from coprefl_flwr.models.precision import computing
 
 NORMS = ("batch", "group")
-RESIDUAL = {"resnet18": resnet18, "resnet8": resnet8}
+RESIDUAL = {"resnet18": networks.resnet18, "resnet8": networks.resnet8}
 SMALL = {
-    "lenet5": lenet5,
-    "fashion-mnist-cnn": fashion_mnist_cnn,
-    "femnist-cnn": femnist_cnn,
-    "femnist-cnn-linear": femnist_cnn_linear,
+    "lenet5": networks.lenet5,
+    "fashion-mnist-cnn": networks.fashion_mnist_cnn,
+    "femnist-cnn": networks.femnist_cnn,
+    "femnist-cnn-linear": networks.femnist_cnn_linear,
 }
 SMALLEST_SIDE = dict(zip((*RESIDUAL, *SMALL), (8, 4, 16, 16, 4, 4), strict=True))
 """The least height and width, in pixels, that leave a feature map of at least one pixel."""
@@ -65,7 +56,7 @@ def build_model(
         raise SettingsError(f"number of classes is {num_classes}; it must be at least 2")
     if norm not in NORMS:
         raise SettingsError(unknown("norm", norm, NORMS), "norm")
-    with seeded(seed_key):
+    with networks.seeded(seed_key):
         if name not in KNOWN and plugins.is_place("model", name):
             return own_model(name, num_classes, input_shape)
         return _known_model(name, num_classes, input_shape, norm)
@@ -121,7 +112,7 @@ def _known_model(name: str, num_classes: int, input_shape: tuple[int, ...], norm
         raise SettingsError(f"{line} ({own})", "model")
     _check_shape(name, input_shape)
     if name == TEXT_MODEL:
-        return CharLSTM(num_classes)
+        return networks.CharLSTM(num_classes)
     if name in SMALL:
         return SMALL[name](num_classes, input_shape)
     return RESIDUAL[name](num_classes, input_shape, norm)

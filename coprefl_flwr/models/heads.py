@@ -63,7 +63,7 @@ def _recorded_calls(
     calls: list[tuple[str, Tensor]] = []
     handles = [
         layer.register_forward_pre_hook(
-            lambda _, inputs, name=name: calls.append((name, inputs[0]))  # type: ignore[misc]
+            lambda _, inputs, name=name: calls.append((name, inputs[0]))
         )
         for name, layer in layers.items()
     ]

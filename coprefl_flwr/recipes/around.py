@@ -4,7 +4,6 @@ The loss around a model is measured in two filter-normalised directions: Li et a
 Loss Landscape of Neural Nets, NeurIPS 2018, Section 4. https://arxiv.org/abs/1712.09913
 """
 
-import io
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from safetensors.numpy import load_file
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
 from coprefl_flwr.arrays import Arrays, weights_of
-from coprefl_flwr.data.readers import arrays_in
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.errors import SettingsError, one_line
 from coprefl_flwr.files import write_atomically
 from coprefl_flwr.learning import ServerData
 from coprefl_flwr.models import load_saved_model
@@ -44,12 +43,12 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     made, folder = run.main, store.folder(run.main)
     if not isinstance(made, Pretraining):
         return None
-    file = folder / "landscape.npz"
+    file = folder / "landscape.safetensors"
     if file.exists():
-        kept = _kept(file, "steps", "losses")
-        steps, losses = kept["steps"], kept["losses"]
-        if steps.ndim != 1 or len(steps) < 2 or losses.shape != steps.shape * 2:
+        (losses,) = _stored(file, "losses")
+        if losses.ndim != 2 or len({*losses.shape}) > 1 or len(losses) < 3:
             raise _damaged(file, f"it has losses of shape {losses.shape}")
+        steps = _steps(SPAN, len(losses))
         return pd.DataFrame(losses, steps, steps)
     logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
     samples = made.clients.samples_of("clients")
@@ -58,48 +57,38 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     data = ServerData(made.architecture.make(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
-    _save(file, steps=found.index.to_numpy(), losses=found.to_numpy())
+    write_atomically(file, save({"losses": found.to_numpy()}))
     return found
 
 
 def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
     """Return an image that a personalised method is trained on, without and with its noise."""
-    stage, file = run.main, store.folder(run.main) / "noised.npz"
+    stage, file = run.main, store.folder(run.main) / "noised.safetensors"
     if not isinstance(stage, PersonalStage):
         return None
     if file.exists():
-        kept = _kept(file, "before", "after")
-        before, after = kept["before"], kept["after"]
+        before, after = _stored(file, "before", "after")
         if before.ndim not in (2, 3) or after.shape != before.shape:
             raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
         return before, after
     found = noised_image(stage.data)
     if not found:
         return None
-    _save(file, before=found[0], after=found[1])
+    write_atomically(file, save(dict(zip(("before", "after"), found, strict=True))))
     return found
 
 
-def _kept(file: Path, *names: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of numbers that a file must have."""
+def _stored(file: Path, *names: str) -> list[Floats]:
+    """Return the arrays that a file must have."""
     try:
-        found = arrays_in(file)
-    except SettingsError as error:
-        raise SettingsError(f"{error}; it is damaged: remove it, and it is made again") from error
-    for name in names:
-        if name not in found or found[name].dtype.kind not in "iuf":
-            raise _damaged(file, f"it has no numbers {name!r}")
-    return found
+        found = load_file(file)
+        return [found[name] for name in names]
+    except (SafetensorError, KeyError) as error:
+        raise _damaged(file, one_line(error)) from error
 
 
 def _damaged(file: Path, why: str) -> SettingsError:
     return SettingsError(f"{file} is damaged: {why}; remove it, and it is made again")
-
-
-def _save(file: Path, **arrays: npt.NDArray[Any]) -> None:
-    content = io.BytesIO()
-    np.savez(content, **arrays)  # type: ignore[arg-type]
-    write_atomically(file, content.getvalue())
 
 
 # ---- the loss around a model ---------------------------------------------------------------------
@@ -126,8 +115,7 @@ def landscape(
     if not span > 0:
         raise SettingsError(f"span = {span}; allowed: above 0")
     first, second = (direction(arrays, seed, which) for which in ("first", "second"))
-    # Whole numbers divided, not linspace: the middle one is 0 itself.
-    steps = span * np.arange(1 - points, points, 2) / (points - 1)
+    steps = _steps(span, points)
 
     def moved(a: float, b: float) -> Arrays:
         moving = {
@@ -138,6 +126,11 @@ def landscape(
 
     losses = np.array([[loss(moved(a, b)) for b in steps] for a in steps], dtype=np.float64)
     return pd.DataFrame(losses, steps, steps)
+
+
+def _steps(span: float, points: int) -> Floats:
+    # Whole numbers divided, not linspace: the middle one is 0 itself.
+    return span * np.arange(1 - points, points, 2) / (points - 1)
 
 
 def direction(arrays: Arrays, seed: int, which: str) -> Arrays:

@@ -83,13 +83,16 @@ start's, over all training samples of all pre-training clients.
 """
 
 
+MEASURED = "measured:"
+"""What the name of a number of a user's own measurement begins with."""
+
 OWN_HEADINGS: dict[str, Heading] = {}
 """How metrics of the user's own are shown, by their columns: as whoever found them says."""
 
 
 def is_column(metric: str) -> bool:
     """Tell whether a metric can stand in a column."""
-    own = metric.startswith((ACCURACY_OF, METRIC))
+    own = metric.startswith((ACCURACY_OF, METRIC, MEASURED))
     return metric in COLUMNS or own or bool(TO_REACH.fullmatch(metric))
 
 
@@ -97,8 +100,12 @@ def column(metric: str) -> Heading:
     """Return how a metric is shown.
 
     It is one of `COLUMNS`, accuracy@DATASET, that of its clients, rounds-to-60% or megabytes-to-60%
-    of mean accuracy, or metric:NAME, the mean over clients of a metric of the user's own.
+    of mean accuracy, metric:NAME, the mean over clients of a metric of the user's own, or
+    measured:NAME, a number of a user's own measurement.
     """
+    if metric.startswith(MEASURED):
+        missing = "set measurements to measure it"
+        return Heading(metric.removeprefix(MEASURED), None, 3, tested=False, missing=missing)
     if metric.startswith(METRIC):
         return OWN_HEADINGS.get(metric, Heading(metric.removeprefix(METRIC)))
     if reached := TO_REACH.fullmatch(metric):

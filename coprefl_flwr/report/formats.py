@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from coprefl_flwr.report.tables import HERE, NONE, PARTS, Table
+from coprefl_flwr.report.tables import DAGGER, HERE, NONE, PARTS, Table
 
 TEXT_WIDTH = 100  # most characters of a line of plain text
 _NAMES_WIDTH = 24  # characters that the names get at least, if any is as long
@@ -22,10 +22,12 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
 
     Columns that do not fit beside the others are in a further table below; long names are wrapped.
     """
+    mark = f" {DAGGER}"
     names = [":".join(part for part in name if part not in ("", NONE)) for name in table.names]
+    names = [name.replace(mark, "") + mark * (mark in name) for name in names]
     columns = [
         _aligned(heading, table, at)
-        for at, (heading, part) in enumerate(table.cells)
+        for at, (heading, part) in enumerate(table.columns)
         if part == HERE
     ]
     room = width - min(_NAMES_WIDTH, max(map(cell_len, names)))
@@ -38,7 +40,7 @@ def text(table: Table, width: int = TEXT_WIDTH) -> str:
     lines = [table.title, ""] if table.title else []
     for group in groups:
         lines += [*_grid(table.cells.index.names[0], names, group, width), ""]
-    notes = " ".join(table.told("*", HERE))
+    notes = " ".join(table.sentences("*", HERE))
     return "\n".join(lines + textwrap.wrap(notes, width)).rstrip("\n")
 
 
@@ -75,7 +77,7 @@ def markdown(*tables: Table) -> str:
     """Return tables in Markdown, one below the other, each with title, notes and failed runs."""
     lines = []
     for table in tables:
-        heads = [*table.cells.index.names, *(h if p == HERE else p for h, p in table.cells)]
+        heads = [*table.cells.index.names, *(h if p == HERE else p for h, p in table.columns)]
         names = len(table.cells.index.names)
         lines += [f"## {escaped(table.title)}", ""] if table.title else []
         lines += [_bars(map(escaped, map(str, heads)))]
@@ -84,7 +86,7 @@ def markdown(*tables: Table) -> str:
             cells = [f"**{escaped(t)}**" if best else escaped(t) for _, t, best in line]
             lines.append(_bars([*map(escaped, of), *cells]))
         if table.notes:
-            lines += ["", escaped(" ".join(table.told("bold")))]
+            lines += ["", escaped(" ".join(table.sentences("bold")))]
         if table.failed:
             lines += ["", "Failed:", "", *(f"- {escaped(line)}" for line in table.failed)]
         lines.append("")
@@ -121,12 +123,12 @@ def latex(*tables: Table) -> str:
 
 
 def _environment(table: Table) -> str:
-    heads = [heading for heading, part in table.cells if part == HERE]
+    heads = [heading for heading, part in table.columns if part == HERE]
     names = len(table.cells.index.names)
     lines = []
     for of, line in zip(table.names, table.lines(), strict=True):
         by_part: dict[str, dict[str, str]] = {part: {} for part in PARTS}
-        for (heading, part), (_, cell, best) in zip(table.cells, line, strict=True):
+        for (heading, part), (_, cell, best) in zip(table.columns, line, strict=True):
             shown = cell.translate(_LATEX)
             by_part[part][heading] = rf"\textbf{{{shown}}}" if best else shown
         for part, cells in by_part.items():
@@ -136,7 +138,7 @@ def _environment(table: Table) -> str:
                 lines.append([*first, *(cells.get(heading, "") for heading in heads)])
     titles = [str(head).translate(_LATEX) for head in [*table.cells.index.names, *heads]]
     styler = pd.DataFrame(lines, columns=pd.Index(titles)).style.hide(axis="index")
-    caption = f"{table.title or table.label}. {' '.join(table.told('bold'))}"
+    caption = f"{table.title or table.label}. {' '.join(table.sentences('bold'))}"
     return styler.to_latex(
         hrules=True,
         caption=caption.translate(_LATEX),

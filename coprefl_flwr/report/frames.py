@@ -20,7 +20,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.files import parse_json, read_bytes, write_atomically
 from coprefl_flwr.plugins import METRIC
-from coprefl_flwr.report.columns import ACCURACY_OF, SENT, STD_CLIENTS, TO_REACH
+from coprefl_flwr.report.columns import ACCURACY_OF, SENT, START_LOSS, STD_CLIENTS, TO_REACH
 from coprefl_flwr.report.statistics import (
     BEYOND,
     METRICS,
@@ -28,6 +28,12 @@ from coprefl_flwr.report.statistics import (
     summarise_task,
     variance_beyond_sampling,
 )
+
+PHASES = ("pretraining", "downstream", "personalised", "diagnosis", START_LOSS)
+"""Phases of rounds that this package makes; others are measurements of a user's own."""
+
+OF_A_ROUND = ("phase", "start", "task", "round")
+"""What says of which round a row is."""
 
 TASK_METRICS = (*METRICS, BEYOND)
 """What `one_task` returns, by name."""
@@ -87,13 +93,10 @@ def read_rounds(path: str | Path) -> pd.DataFrame:
 def accuracies(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with a column accuracy, in percent.
 
-    Raises `SettingsError` for a row that cannot be right, a client that appears twice in a task
-    of a start, and no rows at all.
+    Raises `SettingsError` for a client that appears twice in a task of a start, and no rows at all.
     """
     if rows.empty:
         raise SettingsError("there are 0 result rows; allowed: at least one")
-    for record in records(rows, keep="loss"):
-        _checked(record)
     key = ["start", "task", "client"]
     for _, row in rows[rows.duplicated(key)].iterrows():
         raise SettingsError(

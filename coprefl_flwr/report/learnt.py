@@ -1,4 +1,4 @@
-"""Whether a pre-training has learnt anything, told from its loss.
+"""Whether a pre-training has learnt anything, judged by its loss.
 
 Guessing among C classes has the cross-entropy ln C. A round's loss is the mean over its clients'
 local training, so one that has learnt lies below that:
@@ -36,12 +36,12 @@ class Trouble:
     guessing: float = math.nan  # ln C; nan where that says nothing
 
     def __str__(self) -> str:
-        """Return e.g. "did not learn: loss 4.376, guessing is 4.382"."""
+        """Return e.g. "did not learn: loss 4.376 (random guessing: 4.382)"."""
         if self.what not in (DIVERGED, NOT_LEARNT):
             return self.what
         loss = f"{self.loss:.3f}" if self.loss < 1000 else f"{self.loss:.3g}"
-        told = f"{self.what}: loss {loss if math.isfinite(self.loss) else 'not finite'}"
-        return f"{told}, guessing is {self.guessing:.3f}" if self.guessing > 0 else told
+        text = f"{self.what}: loss {loss if math.isfinite(self.loss) else 'not finite'}"
+        return f"{text} (random guessing: {self.guessing:.3f})" if self.guessing > 0 else text
 
 
 def trouble_of(

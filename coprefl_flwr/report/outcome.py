@@ -12,7 +12,7 @@ import pandas as pd
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import read_json, write_atomically
 from coprefl_flwr.report import columns, frames
-from coprefl_flwr.report.columns import DIAGNOSTICS, START_LOSS
+from coprefl_flwr.report.columns import DIAGNOSTICS, MEASURED, START_LOSS
 from coprefl_flwr.report.comparison import Comparison, Measured, Report
 from coprefl_flwr.report.frames import pretraining_summary
 from coprefl_flwr.report.learnt import CHAINED
@@ -30,7 +30,7 @@ OF_CLIENTS = ("accuracy", "worst-10%", "worst-20%", "worst-40%", "best-10%", col
 """The columns of starting models and of personalised methods."""
 
 _KINDS = {"title": str, "seed": int, "tasks": int, "warnings": list, "settings": dict, "made": dict}
-_KINDS |= {"starts": list, "chained": dict, "costs": dict, "troubles": dict}
+_KINDS |= {"columns": dict, "starts": list, "chained": dict, "costs": dict, "troubles": dict}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,8 @@ class Outcome:
 
     `about` has any of these: "title", "seed", "tasks" (how many), "starts" (in order), "chained"
     ({start: rounds in which the model went from client to client}), "costs" ({start: {column:
-    number}}), "troubles" ({start: what is wrong with it}), "warnings" (lines), "made" (how), and
+    number}}), "seconds" ({start: of each task}), "troubles" ({start: what is wrong with it}),
+    "columns" ({metric of the user's own: [title, better]}), "warnings" (lines), "made" (how), and
     "settings".
     """
 
@@ -54,6 +55,8 @@ class Outcome:
         for key, kind in _KINDS.items():
             if not isinstance(about.get(key, kind()), kind):
                 raise SettingsError(f"{folder / ABOUT} is damaged: {key!r} is no {kind.__name__}")
+        for metric, (title, better) in about.get("columns", {}).items():
+            columns.OWN_HEADINGS.setdefault(metric, columns.Heading(title, better))
         if not (folder / ROUNDS).is_file():
             raise SettingsError(f"{folder} holds no finished run: it has no {ROUNDS}")
         rows = frames.read_rows(folder / ROWS) if (folder / ROWS).exists() else pd.DataFrame()
@@ -64,7 +67,10 @@ class Outcome:
         frames.write_rounds(folder / ROUNDS, self.rounds)
         if not self.rows.empty:
             frames.write_rows(folder / ROWS, self.rows)
-        write_atomically(folder / ABOUT, json.dumps(self.about, indent=1, default=str).encode())
+        own = {metric: columns.column(metric) for metric in frames.own_metrics(self.rows)}
+        shown = {"columns": {metric: (of.title, of.better) for metric, of in own.items()}}
+        about = {**self.about, **(shown if own else {})}
+        write_atomically(folder / ABOUT, json.dumps(about, indent=1, default=str).encode())
         return write_report(report_of([self]), folder / FOLDER)
 
     @property
@@ -118,12 +124,16 @@ class Outcome:
                     for row in rounds.get(("diagnosis", start, task), []):
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
-            found[entry.pop("start")][0].update(entry)
+            start = entry.pop("start")
+            found[start][0].update({str(key): value for key, value in entry.items()})
         for start, costs in self.about.get("costs", {}).items():
             found[start][0].update(costs)
         for (phase, start, _), (row, *_) in rounds.items():
             if phase == START_LOSS and START_LOSS in row:
                 found[start][0][START_LOSS] = row[START_LOSS]
+            elif phase not in frames.PHASES:
+                numbers = {key: one for key, one in row.items() if key not in frames.OF_A_ROUND}
+                found[start][0] |= {f"{MEASURED}{key}": one for key, one in numbers.items()}
         return found
 
 
@@ -147,7 +157,12 @@ def report_of(outcomes: Sequence[Outcome]) -> Report:
     wanted += [f"{columns.ACCURACY_OF}{one}" for one in domains] if len(domains) > 1 else []
     wanted += [START_LOSS, *frames.PRETRAINING, *columns.BUDGETS, *columns.SENT, *DIAGNOSTICS]
     units = [unit for of_start in values.values() for unit in of_start]
-    metrics = [m for m in wanted if any(not math.isnan(unit.get(m, math.nan)) for unit in units)]
+    wanted += [name for unit in units for name in unit if name.startswith(MEASURED)]
+    metrics = [
+        m
+        for m in dict.fromkeys(wanted)
+        if any(not math.isnan(unit.get(m, math.nan)) for unit in units)
+    ]
     metrics, title = metrics or ["rounds"], first.about.get("title", "Starting models")
     comparison = Comparison(
         name="table",

@@ -49,15 +49,21 @@ class Table:
         """Which cells are marked, of the shape of `cells`."""
         return self.cells.map(lambda _: False) if self.best is None else self.best
 
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """The heading and the part of each column."""
+        found: list[tuple[str, str]] = self.cells.columns.tolist()
+        return found
+
     def lines(self) -> list[list[tuple[str, str, bool]]]:
         """Return each row's cells: the part of the column, the text, and whether it is marked."""
-        parts = [part for _, part in self.cells.columns]
+        parts = [part for _, part in self.columns]
         return [
             list(zip(parts, texts, marks, strict=True))
             for texts, marks in zip(self.cells.to_numpy(), self.marked.to_numpy(), strict=True)
         ]
 
-    def told(self, mark: str, part: str = "") -> list[str]:
+    def sentences(self, mark: str, part: str = "") -> list[str]:
         """Return the notes, or those on one part; `mark` says how the best numbers are marked."""
         return [text.replace(MARK, mark) for text, of in self.notes if part in ("", of)]
 
@@ -195,9 +201,12 @@ def _column(
     values = found[["mean", "std"]]
     whole = heading.decimals == 1 and (values.isna() | (values % 1 == 0)).all(axis=None)
     decimals = 0 if whole else heading.decimals  # Rounds are whole, except where they are averaged.
+    stds = found["std"]
+    if not heading.tested:  # Costs that are the same for every seed.
+        stds = stds.where(stds.round(decimals) > 0)
     here = [
         unstarted[row] if row in unstarted and math.isnan(mean) else shown(mean, std, decimals)
-        for row, mean, std in zip(found["row"], found["mean"], found["std"], strict=True)
+        for row, mean, std in zip(found["row"], found["mean"], stds, strict=True)
     ]
     # Qualities with the papers' two decimals, costs in as many as it takes.
     spec = ".2f" if heading.tested else ",.10g"
@@ -306,8 +315,8 @@ def search_table(tried: Sequence[Tried], scored: str) -> Table:
             "of a row's values was run to the end; where it is one value, it was chosen."
         )
     for mark, of in ((NONE, "why"), (DAGGER, "trouble")):
-        told = [f"{o.label} with {o.values}: {getattr(o, of)}" for o in tried if getattr(o, of)]
-        notes += [f"{mark} {'; '.join(told)}."] if told else []
+        lines = [f"{o.label} with {o.values}: {getattr(o, of)}" for o in tried if getattr(o, of)]
+        notes += [f"{mark} {'; '.join(lines)}."] if lines else []
     labels = [f"{one.label} {DAGGER}" if one.trouble else one.label for one in tried]
     rows = pd.MultiIndex.from_arrays(
         [labels, [one.values for one in tried]], names=["Method", "Values"]
@@ -327,9 +336,8 @@ def _notes(
     seeds = list(dict.fromkeys(comparison.seeds))
     once = found["n"].max() <= len(seeds) < len(comparison.units)  # As of a pre-training.
     units = seeds if once else comparison.units
-    told = [_values(comparison, units, marked), *_missing(comparison, found, len(units))]
-    told += _absent(comparison, found)
-    notes = [(text, HERE) for text in told]
+    lines = [_values(comparison, units, marked), *_missing(comparison, found, len(units))]
+    notes = [(text, HERE) for text in [*lines, *_absent(comparison, found)]]
     rows = [f"{row.name}: {'; '.join(row.troubles)}" for row in comparison.measured if row.troubles]
     if rows and first:
         notes.append((f"{DAGGER} never marked best. {'. '.join(rows)}.", HERE))
@@ -349,8 +357,7 @@ def _notes(
         PAPER: "not printed there.",
     }
     for part, why in without.items():
-        texts = [cells[one] for one in cells if one[1] == part]
-        if any((of == NONE).any() for of in texts):
+        if (cells.loc[:, cells.columns.get_level_values(1) == part] == NONE).any(axis=None):
             notes.append((f"{NONE} below {part}: {why}", part))
     return notes
 
@@ -373,8 +380,8 @@ def _absent(comparison: Comparison, found: pd.DataFrame) -> list[str]:
                 titles.setdefault(heading.missing, []).append(heading.title)
             for reason, of in titles.items():
                 why.setdefault(f"{reason} ({', '.join(of)})", []).append(str(row))
-    told = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
-    return [f"{NONE} {'; '.join(told)}."] if told else []
+    lines = [f"{', '.join(rows)}: {reason}" for reason, rows in why.items()]
+    return [f"{NONE} {'; '.join(lines)}."] if lines else []
 
 
 def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
@@ -384,7 +391,7 @@ def _values(comparison: Comparison, units: Sequence[str], marked: bool) -> str:
     text = f"{what} {_count(seeds if kind == 'seed' else len(units), kind)}"
     if kind == "task":
         text += f" of {_count(seeds, 'seed')}"
-    if any(column(metric).title.endswith("%") for metric in comparison.metrics):
+    if any(one.tested and one.title.endswith("%") for one in map(column, comparison.metrics)):
         text += "; accuracies in %"
     if "variance" in comparison.metrics:
         text += "; variance over the clients of a task, in %²"

@@ -3,16 +3,8 @@
 from dataclasses import dataclass
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    LossMoments,
-    Mean,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, LossMoments, Mean, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.learning.meta import Losses, Terms, descend, meta_gradient, sum_and_variance
 from coprefl_flwr.options import option
 

@@ -7,16 +7,9 @@ import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    MessageConfig,
-    PerClient,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, PerClient, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.learning.prototypes import aggregated, no_prototypes, padded, unit_rows
 from coprefl_flwr.options import option
 

@@ -4,15 +4,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    PerClient,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, PerClient, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.learning.prototypes import aggregated, no_prototypes
 from coprefl_flwr.options import option
 

@@ -4,15 +4,8 @@ from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    Mean,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network

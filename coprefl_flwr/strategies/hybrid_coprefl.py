@@ -9,15 +9,8 @@ import numpy.typing as npt
 from coprefl_flwr import seeds
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation import (
-    Accumulator,
-    Exchange,
-    LossMoments,
-    Mean,
-    Round,
-    RoundContext,
-    RoundStrategy,
-)
+from coprefl_flwr.federation import Exchange, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.aggregation import Accumulator, LossMoments, Mean
 from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.learning.meta import descend, meta_gradient
 from coprefl_flwr.options import option

@@ -7,16 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from coprefl_flwr.arrays import Arrays, cast_like
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    HeadLayer,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Total,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, HeadLayer, Round, RoundContext, RoundStrategy, Total
+from coprefl_flwr.federation.budget import Budget, Work
 from coprefl_flwr.options import option
 
 
@@ -37,8 +29,8 @@ class LinearHead(RoundStrategy):
     head: HeadLayer
     logit_scale: float = option(
         1.0,
-        "what the layer is multiplied by: no prediction changes, but a softmax over it is sharper, "
-        "as training from it feels",
+        "factor on the computed layer; does not change predictions, but scales the logits and thus "
+        "the loss of later training",
         above=0,
     )
 

@@ -4,16 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    Mean,
-    MessageConfig,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
+from coprefl_flwr.federation.messages import MessageConfig
 from coprefl_flwr.options import option
 
 
@@ -60,7 +53,7 @@ class PerFedAvg(RoundStrategy):
         each = 3 if self.variant == "hf" else 2
 
         def gradients(n: int) -> int:
-            sizes = work.training.batch_sizes(n, each * work.training.steps(n))
+            sizes: list[int] = work.training.batch_sizes(n, each * work.training.steps(n))
             return sum(sizes) + sum(sizes[2::3]) * (each == 3)
 
         return Budget(work.travel, work.participants * work.mean(gradients))

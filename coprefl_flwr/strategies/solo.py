@@ -3,15 +3,8 @@
 from typing import TYPE_CHECKING
 
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.federation import (
-    Budget,
-    Exchange,
-    Nothing,
-    Round,
-    RoundContext,
-    RoundStrategy,
-    Work,
-)
+from coprefl_flwr.federation import Exchange, MetricsOnly, Round, RoundContext, RoundStrategy
+from coprefl_flwr.federation.budget import Budget, Work
 
 if TYPE_CHECKING:
     from coprefl_flwr.models.build import Network
@@ -34,7 +27,7 @@ class Solo(RoundStrategy):
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Let every client train on what it has."""
-        replies = yield Exchange("train", arrays, ctx.sample(), Nothing(), stateful=True)
+        replies = yield Exchange("train", arrays, ctx.sample(), MetricsOnly(), stateful=True)
         return arrays, replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:

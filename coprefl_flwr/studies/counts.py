@@ -22,7 +22,7 @@ from coprefl_flwr.models.backbones import Backbone
 from coprefl_flwr.plugins import portable
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.budgets import works
-from coprefl_flwr.studies.measurements import StartLoss
+from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import Phase, TrainingSettings
 from coprefl_flwr.studies.populations import ClientData
@@ -204,7 +204,7 @@ def computing(stage: Stage) -> Computing:
         model = stage.model[0] if settings.from_scratch else head
         name = _named(model, settings.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
-    assert isinstance(stage, Pretraining | Task | Diagnosis | StartLoss)
+    assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made
     architecture, source = made.architecture, made.architecture.source.dataset

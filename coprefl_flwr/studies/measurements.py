@@ -6,7 +6,7 @@ from typing import Any
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays
-from coprefl_flwr.errors import SettingsError, concerning
+from coprefl_flwr.errors import SettingsError, concerning, short
 from coprefl_flwr.federation.progress import TASK_KIND
 from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.report.columns import START_LOSS
@@ -18,6 +18,12 @@ from coprefl_flwr.studies.stage import Measurement, Stage, Store
 MEASUREMENT = "measurement"
 """The kind of plugin that a user's own measurement is."""
 
+RESERVED = {
+    *("pretraining", "downstream", "personalised", "diagnosis", START_LOSS),
+    *("starts", "tasks", "diagnoses", "methods", "features", "report"),
+}
+"""Names of phases and folders that a user's measurement cannot have."""
+
 StageOf = Callable[[Pretraining], Stage]
 """Makes a stage of the pre-training whose model it measures."""
 
@@ -25,8 +31,20 @@ StageOf = Callable[[Pretraining], Stage]
 class StartMeasurement(Measurement):
     """A measurement of one starting model.
 
-    A subclass sets `phase`, its name in the rows, and writes `measure`. Its result depends on the
-    model and on the text of the class.
+    A subclass sets `phase`, its name in rows and folders, and writes `measure`. Its result depends
+    on the model and on the text of the file that defines the subclass:
+
+    ```python
+    class WorstClient(StartMeasurement):
+        phase = "worst-client"
+
+        def measure(self, store):
+            arrays, every = self.model(store), self.made.clients.samples
+            return {"worst-loss": max(self.made.evaluate(arrays, own)["loss"] for own in every)}
+    ```
+
+    With the setting `measurements: "worst.py:WorstClient"` a report has a column
+    `measured:worst-loss`.
 
     Parameters
     ----------
@@ -47,9 +65,11 @@ class StartMeasurement(Measurement):
 
     def identity(self) -> Mapping[str, Any]:
         """Return what the result depends on: the model, and the text of a user's own class."""
-        built_in = type(self).__module__ == __name__
-        text = "" if built_in else hash_of({"text": inspect.getsource(type(self))})
-        return {"start": hash_of(self.made.identity()), "text": text}
+        kind, text = type(self), ""
+        if kind.__module__ != __name__:
+            module = inspect.getmodule(kind)  # A notebook's has no file.
+            text = inspect.getsource(module if module and module.__file__ else kind)
+        return {"start": hash_of(self.made.identity()), "text": hash_of({"text": text})}
 
     @property
     def key(self) -> str:
@@ -69,7 +89,8 @@ class StartLoss(StartMeasurement):
 
     def measure(self, store: Store) -> Mapping[str, Any]:
         """Return the loss."""
-        return {START_LOSS: self.made.loss(self.model(store))}
+        samples = self.made.clients.samples_of("clients")
+        return {START_LOSS: self.made.evaluate(self.model(store), samples)["loss"]}
 
 
 @concerning("measurements")
@@ -84,5 +105,9 @@ def own_measurements(text: str) -> Sequence[StageOf]:
         if not (isinstance(kind, type) and issubclass(kind, Stage)):
             needed = "a class of studies.stage.Stage, made of a start's pre-training, is needed"
             raise SettingsError(f"measurements: {place} is a {type(kind).__name__}; {needed}")
+        phase = getattr(kind, "phase", None)
+        if not isinstance(phase, str) or phase in RESERVED or folder_of(phase) != phase:
+            problem = f"measurements: {place}: phase = {short(repr(phase))}"
+            raise SettingsError(f"{problem}: must be a name of its own, such as 'worst-client'")
         found.append(kind)
     return found

@@ -14,7 +14,7 @@ from torch import nn
 
 from coprefl_flwr import plugins
 from coprefl_flwr.arrays import Arrays, checksum_of, from_record
-from coprefl_flwr.data import ImageDataset
+from coprefl_flwr.data import ImageDataset, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.checkpoint import State
 from coprefl_flwr.federation.client_state import ClientState
@@ -62,7 +62,7 @@ class Start:
     phases : Sequence[Phase]
         None of them where nothing is trained.
     given : str or nn.Module, optional
-        Weights: a module's, or a place that `models.origin` reads.
+        Weights: a module's, or a place that `models.weights` reads.
     strategy : RoundStrategy, optional
         Runs all phases; not set: each phase's own, one after the other.
     """
@@ -336,9 +336,9 @@ class Pretraining(TrainingStage):
         """Tell whether the model learns from client to client in a round."""
         return self.phase_of(server_round).algorithm.strategy_class.loss_of == "chain"
 
-    def loss(self, arrays: Arrays) -> float:
-        """Return the mean loss over all training samples of all clients, in eval mode."""
-        return self.server_data("clients").evaluate(arrays)["loss"]
+    def evaluate(self, arrays: Arrays, samples: Samples) -> Mapping[str, float]:
+        """Return {"loss": mean, "correct": hits, "num-examples": n} of a model, in eval mode."""
+        return ServerData(self.architecture.make(), samples).evaluate(arrays)
 
     def reached(self, loss: float) -> bool:
         """Tell whether a loss is one to stop at."""

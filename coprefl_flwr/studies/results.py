@@ -82,9 +82,9 @@ def _about(study: Study, store: Store) -> dict[str, Any]:
             step_size, gradients = cost(stage, len(rounds))
             of_start = {STEP_SIZE: step_size, "gradients": gradients / 1e6}
             costs[start] = {key: one for key, one in of_start.items() if math.isfinite(one)}
-    for stage in study.stages:
-        line = left_out(read_result(store.folder(stage))["rounds"])
-        lost += [f"{stage.title}: {line}."] * bool(line)
+    for one in study.stages:
+        line = left_out(read_result(store.folder(one))["rounds"])
+        lost += [f"{one.title}: {line}."] * bool(line)
     troubles, how = told(study, store), made_by()
     defaults = Settings().to_config()
     known = {key: how[key] for key in ("commit", "machine") if key in how}

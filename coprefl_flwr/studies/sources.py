@@ -185,7 +185,7 @@ class LoadedSource(Source):
         relabel: bool = False,
         batch: Pick | None = None,
     ) -> "LoadedSource":
-        """Return the source of a dataset that a program gives (see `data.of_torch.as_dataset`).
+        """Return the source of a dataset that a program gives (see `data.as_dataset`).
 
         Images of bytes become floats in 0..1, so a model that was trained here takes the inputs
         that the program's own loaders give. `only` are numbers or names of classes; None: all.

@@ -27,7 +27,7 @@ from flwr.client import NumPyClient
 from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, to_record
-from coprefl_flwr.errors import RunFailedError, SettingsError
+from coprefl_flwr.errors import RunFailedError, SettingsError, short
 from coprefl_flwr.federation.checkpoint import History, State, remove_checkpoint
 from coprefl_flwr.federation.client_state import VERSION
 from coprefl_flwr.federation.progress import PERSONAL_KIND, Progress
@@ -142,7 +142,7 @@ class Stage(ABC):
     phase: ClassVar[str]
     """What its rounds say that it is."""
     measures: ClassVar[bool] = False
-    """Whether it leaves a row per client."""
+    """Whether it leaves a row per client, which tables compare: tasks, personalised methods."""
     phases: Sequence[Phase] = ()
     """The methods that it trains by, one after the other."""
     open_ended: bool = False
@@ -201,14 +201,23 @@ class Measurement(Stage):
     """A stage that computes a few numbers about a starting model, where the server runs."""
 
     @abstractmethod
-    def measure(self, store: Store) -> Mapping[str, Any]:
-        """Return the numbers by name: the columns of its one row of rounds."""
+    def measure(self, store: Store) -> Mapping[str, float | None]:
+        """Return the numbers by name; None for an unknown number."""
 
     def make(self, making: Making) -> None:
-        """Measure, and write the result."""
+        """Measure, and write the numbers as the one row of rounds.
+
+        Raises a SettingsError for a value that is not a number, or a reserved name.
+        """
         making.progress.note(self.title)
         about = {"phase": self.phase, "start": self.start, "task": self.task, "round": 0}
-        write_result(making.folder, [], [{**about, **self.measure(making.store)}])
+        numbers = self.measure(making.store)
+        for name, value in numbers.items():
+            if name in about or not isinstance(value, int | float | None):
+                problem = f"{type(self).__name__}.measure returned {name} = {short(repr(value))}"
+                allowed = f"a number, of a name other than {', '.join(about)}"
+                raise SettingsError(f"{problem}; allowed is {allowed}")
+        write_result(making.folder, [], [{**about, **numbers}])
 
 
 class TrainingStage(Stage):

@@ -16,10 +16,6 @@ class SmallWeights(TorchClient):
 
     options = {"shrink": option(1e-4, "weight of the squared length of the weights", minimum=0)}
 
-    def __init__(self, model, train, *, shrink, **more):
-        super().__init__(model, train, **more)
-        self.shrink = shrink
-
     def fit(self, parameters, config):
         """Train on the loss with the added term."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coprefl_flwr.errors import RunFailedError, SettingsError, of_system
+from coprefl_flwr.errors import RunFailedError, SettingsError, os_error_line
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _refusing(program) -> int:
     try:
         return int(program() or 0)
     except (SettingsError, RunFailedError, OSError) as error:
-        line = of_system(error) if isinstance(error, OSError) else error
+        line = os_error_line(error) if isinstance(error, OSError) else error
         print(f"refused: {line}", file=sys.stderr)
         return 1
 

@@ -20,7 +20,7 @@ NAMES = [
     "models.txt", "runs.json", "failed.json", "commit.txt", ".lock", ".locks/a", "report.html",
     "results.csv", "units.csv", "provenance.md", "run.json", "settings.yaml", "texts.json",
     "rows.jsonl", "rounds.jsonl", "about.json", "report.html", "model.json", "model.safetensors",
-    "result.json", "seconds.json", "SHA256SUMS", "landscape.npz", "checkpoint.safetensors",
+    "result.json", "seconds.json", "SHA256SUMS", "landscape.safetensors", "checkpoint.safetensors",
     "checkpoint.safetensors.rounds.jsonl",
     "result.json.damaged", "report/report.html",
     "report/figures/mine.png", "report/tables/table.md",

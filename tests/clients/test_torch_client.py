@@ -1,6 +1,7 @@
 """The PyTorch client: a function of what it is sent, whoever shares its model and its process."""
 
 import inspect
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from coprefl_flwr.clients import CoPreFLClient, TorchClient
 from coprefl_flwr.data import Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.learning import LocalTraining
+from coprefl_flwr.options import option
 from tests.common.federation import SIZES
 from tests.common.networks import CLASSES
 
@@ -190,3 +192,21 @@ def test_a_client_of_any_dataset(kind):
 def test_what_no_client_can_hold_is_one_line():
     with pytest.raises(SettingsError, match="train: a map-style torch Dataset is needed, not int"):
         TorchClient(nn.Linear(4, 3), 7)
+
+
+def test_declared_options_are_arguments_and_attributes():
+    """Those of a base too; one that a subclass took away is unknown."""
+
+    class Mine(CoPreFLClient):
+        options: ClassVar = {"shrink": option(0.5, "a factor", maximum=1), "resplit": None}
+
+    model, samples = torch.nn.Linear(2, 2), [(torch.zeros(2), 0), (torch.zeros(2), 1)]
+    made = Mine(model, samples, support_fraction=0.6, device=CPU)
+    assert (made.shrink, made.support_fraction, made.query_clip) == (0.5, 0.6, 0.0)
+    for wrong, line in {
+        "shrink": "shrink = 2.0: must be at most 1",
+        "resplit": "Mine: unknown option 'resplit': known are ",
+        "shrnk": "Mine: unknown option 'shrnk': did you mean 'shrink'",
+    }.items():
+        with pytest.raises(SettingsError, match=line):
+            Mine(model, samples, **{wrong: 2}, device=CPU)

@@ -10,7 +10,7 @@ from coprefl_flwr.federation.aggregation import (
     Chain,
     LossMoments,
     Mean,
-    Nothing,
+    MetricsOnly,
     PerClient,
     Total,
     measured,
@@ -20,7 +20,7 @@ from coprefl_flwr.federation.aggregation import (
 LAYOUTS = ("C", "F", "channels last", "turned around", "with gaps")
 RULES = [
     *(Mean(), Mean(""), Mean("weight"), Mean("eval:n")),
-    *(Total(), LossMoments(), PerClient(), Chain(), Nothing()),
+    *(Total(), LossMoments(), PerClient(), Chain(), MetricsOnly()),
 ]
 
 
@@ -46,7 +46,7 @@ def test_coefficients():
     assert LossMoments().coefficients(metrics) == {"gradient": 1, "loss-gradient": 2.5}
     assert PerClient().coefficients(metrics) == {"7": 1}
     assert Chain().coefficients(metrics) == {"last": 1}
-    assert Nothing().coefficients(metrics) == {}
+    assert MetricsOnly().coefficients(metrics) == {}
 
 
 def test_coefficients_of_buffers():
@@ -74,8 +74,12 @@ def test_coefficients_of_buffers():
         (Mean(), {"num-examples": np.nan}, "metric 'num-examples' is nan"),
         (Chain(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
         (Chain(), {"num-examples": 0}, "metric 'num-examples' is 0; a weight must be above 0"),
-        (Nothing(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
-        (Nothing(), {"num-examples": -1}, "metric 'num-examples' is -1; a weight must be above 0"),
+        (MetricsOnly(), {"loss": 1.0}, "no metric 'num-examples' in the reply"),
+        (
+            MetricsOnly(),
+            {"num-examples": -1},
+            "metric 'num-examples' is -1; a weight must be above 0",
+        ),
         (LossMoments(), {"num-examples": 1}, "no metric 'loss' in the reply"),
         (LossMoments(), {"loss": np.inf}, "metric 'loss' is inf"),
     ],
@@ -171,7 +175,7 @@ def test_what_was_sent_says_what_is_a_buffer():
 
 
 def test_nothing_adds_nothing():
-    accumulator = Accumulator(Nothing())
+    accumulator = Accumulator(MetricsOnly())
     accumulator.add(0, {"w": np.ones(2)}, {"num-examples": 3})
     assert accumulator.sums == {}
 

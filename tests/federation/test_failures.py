@@ -6,7 +6,7 @@ import textwrap
 import pytest
 from flwr.app import Error, Message, RecordDict
 
-from coprefl_flwr.federation.failures import place, program_error, reason, told
+from coprefl_flwr.federation.failures import describe_exception, place, program_error, reason
 from coprefl_flwr.federation.flower import enter_run, name_message
 
 OF_RAY = """<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'\x1b[36mray::ClientAppActor\
@@ -95,7 +95,7 @@ def test_the_place_is_the_innermost_line_of_a_users_file(tmp_path, monkeypatch):
     exec(compile(path.read_text(), path, "exec"), names)
     error = raised(names["read"], "{")
     assert place(error) == " (mine/reading.py:5)"
-    assert told(error).endswith("(char 1) (mine/reading.py:5)")
+    assert describe_exception(error).endswith("(char 1) (mine/reading.py:5)")
     monkeypatch.chdir(path.parent)
     assert place(error) == " (reading.py:5)"
 

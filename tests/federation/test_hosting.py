@@ -6,7 +6,7 @@ from flwr.client import NumPyClient
 
 from coprefl_flwr.arrays import from_record
 from coprefl_flwr.clients import client_app
-from coprefl_flwr.federation.aggregation import LossMoments, Mean, Nothing
+from coprefl_flwr.federation.aggregation import LossMoments, Mean, MetricsOnly
 from coprefl_flwr.federation.hosting import method_name, named, run
 from coprefl_flwr.federation.validation import Bounds
 from tests.common.messages import ask
@@ -272,8 +272,8 @@ def test_check():
     good, check = {"loss": 1.0, "num-examples": 1}, Bounds().check
     check(SENT, good, SENT, Mean())
     check({"w": SENT["w"]}, good, SENT, LossMoments())
-    check({}, good, SENT, Nothing())
+    check({}, good, SENT, MetricsOnly())
     with pytest.raises(ValueError, match="metric 'loss' is nan"):
-        check(SENT, {"loss": float("nan")}, SENT, Nothing())
+        check(SENT, {"loss": float("nan")}, SENT, MetricsOnly())
     with pytest.raises(ValueError, match="array 'n' is missing"):
         check({"w": SENT["w"]}, good, SENT, Mean())

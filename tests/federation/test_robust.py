@@ -5,8 +5,16 @@ import pytest
 from flwr.server.strategy import aggregate as flowers
 
 from coprefl_flwr.errors import RoundFailedError, SettingsError
-from coprefl_flwr.federation import Chain, Exchange, LossMoments, Mean, Nothing, PerClient, Replies
-from coprefl_flwr.federation.aggregation import Apart, parse
+from coprefl_flwr.federation import (
+    Chain,
+    Exchange,
+    LossMoments,
+    Mean,
+    MetricsOnly,
+    PerClient,
+    Replies,
+)
+from coprefl_flwr.federation.aggregation import SeparateOf, parse
 from coprefl_flwr.federation.robust import AGGREGATIONS, Robust, krum_scores
 from coprefl_flwr.federation.validation import Bounds
 
@@ -111,7 +119,7 @@ def test_flowers_own_functions_compute_the_same(rule):
         "krum": lambda: flowers.aggregate_krum(results, 2, 0),
         "multi-krum": lambda: flowers.aggregate_krum(results, 2, 8),
     }[rule]()
-    total = robust(rule).total(each)
+    total = robust(rule).robust_sum(each)
     np.testing.assert_allclose(total["w"], 10 * theirs[0], rtol=0, atol=1e-13)
     np.testing.assert_allclose(total["b"], 10 * theirs[1], rtol=0, atol=1e-13)
 
@@ -182,9 +190,9 @@ def test_a_fifth_of_attackers_stays_within_what_the_others_say(rule, attack):
 def test_what_clients_say_is_kept_within_what_the_others_say():
     rule = robust("median", 0.2)
     said = np.array([1e100, 3.0, 1, 2, 5, 4, 6, -1e100, 7, 8])
-    assert rule.within(said).tolist() == [7, 3, 2, 2, 5, 4, 6, 2, 7, 7]
-    assert robust("median", 0.0).within(said).tolist() == said.tolist()
-    assert robust("median", 0.29).within(np.arange(100.0)).min() == 29
+    assert rule.winsorise(said).tolist() == [7, 3, 2, 2, 5, 4, 6, 2, 7, 7]
+    assert robust("median", 0.0).winsorise(said).tolist() == said.tolist()
+    assert robust("median", 0.29).winsorise(np.arange(100.0)).min() == 29
 
 
 def test_a_far_client_has_no_score_that_counts():
@@ -196,7 +204,7 @@ def test_too_few_clients_are_refused_before_and_after_the_exchange():
     rule = robust("krum", 0.4)
     line = "aggregation = krum: with tolerated-share = 0.4 of 5 clients at least 7 are needed"
     with pytest.raises(SettingsError, match=f"^{line}$"):
-        rule.apart(Exchange("train", SENT, range(5)))
+        rule.per_client(Exchange("train", SENT, range(5)))
     with pytest.raises(RoundFailedError, match=f"^{line}$"):
         mean_of(rule, clients(n=5))
     assert robust("trimmed-mean", 0.49).check(1) is None
@@ -205,20 +213,22 @@ def test_too_few_clients_are_refused_before_and_after_the_exchange():
 def test_an_exchange_is_asked_for_apart_if_it_is_for_a_mean():
     rule = robust("median")
     for asked in (Mean("num-examples"), Mean(""), LossMoments()):
-        apart = rule.apart(Exchange("train", SENT, (0,), asked)).combine
-        assert apart == Apart(asked) == parse(str(apart))
+        apart = rule.per_client(Exchange("train", SENT, (0,), asked)).combine
+        assert apart == SeparateOf(asked) == parse(str(apart))
         assert apart.partial == asked.partial
-    evaluation = Exchange("evaluate", SENT, (0,), Nothing())
-    assert rule.apart(evaluation) is evaluation
+    evaluation = Exchange("evaluate", SENT, (0,), MetricsOnly())
+    assert rule.per_client(evaluation) is evaluation
     for asked in (Chain(), PerClient()):
         with pytest.raises(SettingsError, match=rf"^aggregation = median: train .* '{asked}', of"):
-            rule.apart(Exchange("train", SENT, (0,), asked))
+            rule.per_client(Exchange("train", SENT, (0,), asked))
 
 
 def test_a_client_is_checked_as_under_the_rule_that_would_add_it_up():
     with pytest.raises(ValueError, match="metric 'num-examples' is 0"):
-        Bounds().check(SENT, {"num-examples": 0}, SENT, Apart(Mean("num-examples")))
+        Bounds().check(SENT, {"num-examples": 0}, SENT, SeparateOf(Mean("num-examples")))
     with pytest.raises(ValueError, match="no metric 'loss'"):
-        Bounds().check({"w": SENT["w"]}, {}, SENT, Apart(LossMoments()))
+        Bounds().check({"w": SENT["w"]}, {}, SENT, SeparateOf(LossMoments()))
     with pytest.raises(ValueError, match="array 'b' is missing"):
-        Bounds().check({"w": SENT["w"]}, {"num-examples": 3}, SENT, Apart(Mean("num-examples")))
+        Bounds().check(
+            {"w": SENT["w"]}, {"num-examples": 3}, SENT, SeparateOf(Mean("num-examples"))
+        )

@@ -10,6 +10,7 @@ from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.exchange import Exchange
 from coprefl_flwr.federation.transport import PULL_INTERVAL, Transport
 from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.strategies import FedAvg
 
 
 class SleepingGrid:
@@ -26,22 +27,20 @@ class PlainGrid:
 @pytest.mark.parametrize(("before", "after"), [(0.1, PULL_INTERVAL), (0.001, 0.001)])
 def test_a_simulations_grid_sleeps_no_longer_than_needed(before, after):
     grid = SleepingGrid(before)
-    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
+    Transport(grid, FedAvg(), 1.0)
     assert grid.pull_interval == after
 
 
 def test_a_grid_without_the_choice_is_left_alone():
     grid = PlainGrid()
-    Transport(grid, timeout=1.0, min_available_nodes=1, min_replies=1, population="train")
+    Transport(grid, FedAvg(), 1.0)
     assert not hasattr(grid, "pull_interval")
 
 
 def test_a_node_that_is_gone_cannot_fill_the_log(caplog):
     """It hosted 100 clients: a line for each was logged."""
     app = client_app(lambda context, client_id: None, clients=lambda *_: [0])
-    link = Transport(
-        LocalGrid(app), timeout=1.0, min_available_nodes=1, min_replies=1, population="train"
-    )
+    link = Transport(LocalGrid(app), FedAvg(), 1.0)
     link.roster.hear(2, [0])
     link.roster.hear(3, list(range(1, 101)))
     link.roster.settle([2, 3])

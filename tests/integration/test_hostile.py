@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from coprefl_flwr.arrays import from_record, to_record
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.federation import Exchange, Mean, Replies
-from coprefl_flwr.federation.exchange import joined
+from coprefl_flwr.federation.exchange import concat_replies
 from coprefl_flwr.federation.messages import ROSTER
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.strategies import CoPreFL, Cyclic, FedAvg
@@ -261,5 +261,7 @@ def test_metrics_of_the_links_of_a_chain_are_bounded_too():
     strategy = Cyclic(min_available_nodes=40)
     result = strategy.start(LocalGrid(app, 40), to_record(START), 1)
     assert dict(result.train_metrics_clientapp[1]) == {"loss": 1.0}
-    found = joined([Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars])
+    found = concat_replies(
+        [Replies((i,), {"loss": np.ones(1), f"junk-{i}": np.ones(1)}) for i in liars]
+    )
     assert found.metrics.keys() == {"loss"}

@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
@@ -269,9 +270,9 @@ def test_the_image_with_noise_is_what_is_trained_on(settings, tmp_path, monkeypa
     assert run(path, tmp_path / "out", Witness(), monkeypatch) == 0
     (figure,) = (tmp_path / "out" / "report" / "figures").glob("*noise.png")
     assert figure.read_bytes().startswith(b"\x89PNG")
-    (kept,) = (tmp_path / "models").glob("*/noised.npz")
-    with np.load(kept) as images:
-        before, after = images["before"], images["after"]
+    (kept,) = (tmp_path / "models").glob("*/noised.safetensors")
+    images = load_file(kept)
+    before, after = images["before"], images["after"]
     assert 0 <= before.min() < before.max() <= 1
     rest = after - 0.8 * before
     assert 0.05 < rest.std() < 0.15

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coprefl_flwr.federation import LossMoments, Mean, Nothing, Total
+from coprefl_flwr.federation import LossMoments, Mean, MetricsOnly, Total
 from coprefl_flwr.federation.run import Run
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.strategies import Schedule
@@ -41,7 +41,7 @@ def test_a_methods_figures_are_those_recorded(name, role, tmp_path, asked):
     rules = asked.get(strategy, [])
     pooled = strategy.server_data in ("clients", "both")  # It asks nothing: it has the data.
     assert rules or pooled
-    sums = all(isinstance(rule, Mean | Total | LossMoments | Nothing) for rule in rules)
+    sums = all(isinstance(rule, Mean | Total | LossMoments | MetricsOnly) for rule in rules)
     assert needs_only_sums(METHODS[name]) == (sums and not pooled)
     assert found.keys() == FOUND[key].keys()
     for what, value in FOUND[key].items():

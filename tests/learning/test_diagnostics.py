@@ -79,9 +79,9 @@ def test_top_eigenvalue_of_the_whole_hessian(federation, clients):
 
 def test_the_hessian_is_of_a_drawn_part_of_many_samples(federation, clients, monkeypatch):
     monkeypatch.setattr(diagnostics, "HESSIAN_SAMPLES", 39)  # Half of the 78 there are.
-    drawn = diagnostics._drawn([one.train for one in clients], (0,))
+    drawn = diagnostics._sampled([one.train for one in clients], (0,))
     assert [len(one) for one in drawn] == [5, 7, 12, 16]
-    again = diagnostics._drawn([one.train for one in clients], (0,))
+    again = diagnostics._sampled([one.train for one in clients], (0,))
     assert all((a.indices == b.indices).all() for a, b in zip(drawn, again, strict=True))
     assert top_eigenvalue(federation.model, federation.arrays(), clients, (0,)) > 0
 

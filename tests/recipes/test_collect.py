@@ -316,13 +316,13 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
     assert [list(row.troubles) for row in found.measured] == [
         [],
         [],
-        ["seed 0: did not learn: loss 1.780, guessing is 1.792"],
-        ["seed 0: diverged: loss 1.96e+31, guessing is 1.792"],
+        ["seed 0: did not learn: loss 1.780 (random guessing: 1.792)"],
+        ["seed 0: diverged: loss 1.96e+31 (random guessing: 1.792)"],
         [],
     ]
     assert report.warnings == [
-        "slow, seed 0: did not learn: loss 1.780, guessing is 1.792.",
-        "fast, seed 0: diverged: loss 1.96e+31, guessing is 1.792.",
+        "slow, seed 0: did not learn: loss 1.780 (random guessing: 1.792).",
+        "fast, seed 0: diverged: loss 1.96e+31 (random guessing: 1.792).",
     ]
     assert report.warnings[1] in write_report(report, tmp_path / "report").read_text()
     assert list(found.measured[4].rounds["chained"]) == [True, True]
@@ -402,7 +402,7 @@ def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
     assert collect(recipe, store, {}).warnings == []
     write_result(store.folder(run.study.stages[-1]), [], [{"start-loss": 1.79}])
     assert collect(recipe, store, {}).warnings == [
-        "fedavg, seed 0: did not learn: loss 1.790, guessing is 1.792."
+        "fedavg, seed 0: did not learn: loss 1.790 (random guessing: 1.792)."
     ]
 
 
@@ -412,5 +412,5 @@ def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
         found = told(run.study, store)
-    assert found == {str(run.settings.method): "did not learn: loss 1.790, guessing is 1.792"}
+    assert found == {str(run.settings.method): "did not learn: loss 1.790 (random guessing: 1.792)"}
     assert caplog.messages == [f"{run.main.title}: {found[str(run.settings.method)]}"]

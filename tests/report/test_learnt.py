@@ -41,7 +41,7 @@ def test_the_rule(losses, more, what):
 
 
 def test_what_is_said():
-    assert str(trouble_of([4.376], 80)) == "did not learn: loss 4.376, guessing is 4.382"
-    assert str(trouble_of([1.96e31], 80)) == "diverged: loss 1.96e+31, guessing is 4.382"
-    assert str(trouble_of([None], 80)) == "diverged: loss not finite, guessing is 4.382"
+    assert str(trouble_of([4.376], 80)) == "did not learn: loss 4.376 (random guessing: 4.382)"
+    assert str(trouble_of([1.96e31], 80)) == "diverged: loss 1.96e+31 (random guessing: 4.382)"
+    assert str(trouble_of([None], 80)) == "diverged: loss not finite (random guessing: 4.382)"
     assert str(Trouble("3 of 5 clients end badly")) == "3 of 5 clients end badly"

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.report.columns import OWN_HEADINGS, Heading
 from coprefl_flwr.report.frames import frame
 from coprefl_flwr.report.outcome import Outcome, report_of
 from tests.common.comparisons import two_starts
@@ -111,6 +112,16 @@ def test_a_folder_gives_the_same_report(tmp_path: Path) -> None:
     assert again.about == starts().about
     again.write(tmp_path)
     assert {path: path.read_bytes() for path in page.parent.rglob("*.*")} == before
+
+
+def test_metrics_of_the_users_own_keep_their_titles(tmp_path: Path) -> None:
+    rows = pd.DataFrame(two_starts()).assign(**{"metric:top3": 0.5})
+    OWN_HEADINGS["metric:top3"] = Heading("Top three", "lower")
+    page = Outcome(rows, pd.DataFrame()).write(tmp_path)
+    assert ">Top three</th>" in page.read_text(encoding="utf-8")
+    del OWN_HEADINGS["metric:top3"]
+    Outcome.read(tmp_path)
+    assert OWN_HEADINGS.pop("metric:top3") == Heading("Top three", "lower")
 
 
 def test_nothing_but_starts_still_has_a_page(tmp_path: Path) -> None:

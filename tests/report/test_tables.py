@@ -231,7 +231,7 @@ def test_costs_are_a_table_of_their_own() -> None:
     assert (costs.title, costs.label) == ("T: training and costs", "participants-20-costs")
     assert [heading for heading, _ in costs.cells] == ["Models sent"]
     assert [text for ((_, text, _),) in costs.lines()] == [NONE, "7 ± 1"]
-    told = " ".join(costs.told("*"))
+    told = " ".join(costs.sentences("*"))
     assert told.startswith("Mean ± sample standard deviation over 2 seeds.")
     assert "random: nothing was trained (Models sent)." in told
     assert costs.failed == ()

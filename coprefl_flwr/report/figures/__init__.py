@@ -90,12 +90,14 @@ def _switch(comparison: Comparison) -> Drawn:
     windows = {
         learning.smoothing_window(tested.dropna().index) for _, tested in accuracy.items()
     } - {0}
-    spans, window = " or ".join(map(str, sorted(windows))) or "too few", learning.WINDOW
-    return figure, (
-        f"Test accuracy by round{over}, smoothed by a Savitzky-Golay filter of order "
-        f"{learning.ORDER} over {spans} tested rounds ({window} rounds in CyclicFL; here as many "
-        f"as were tested in {window}); dotted lines mark a switch of phase."
-    )
+    smoothing = "too few tested rounds to smooth"
+    if windows:
+        smoothing = (
+            f"smoothed by a Savitzky-Golay filter of order {learning.ORDER} over "
+            f"{' or '.join(map(str, sorted(windows)))} tested rounds, as many as were tested in "
+            f"{learning.WINDOW} (CyclicFL)"
+        )
+    return figure, f"Test accuracy by round{over}, {smoothing}; dotted lines: a switch of phase."
 
 
 def _tested(rounds: pd.DataFrame) -> "pd.Series[float]":

@@ -1,0 +1,83 @@
+"""A user's own measurements of starting models: stored, reported and checked."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from coprefl_flwr.client_app import app
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.grids import LocalGrid
+from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.measurements import own_measurements
+
+WORST = """
+from coprefl_flwr.studies.measurements import StartMeasurement
+
+
+class Worst(StartMeasurement):
+    phase = "worst-client"
+
+    def measure(self, store):
+        arrays, every = self.model(store), self.made.clients.samples
+        losses = [self.made.evaluate(arrays, own)["loss"] for own in every]
+        return {"worst-loss": max(losses), "clients": len(losses)}
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    file = tmp_path / "worst.py"
+    file.write_text(WORST)
+    return file
+
+
+def run(settings):
+    return run_study(LocalGrid(app, 1, settings.to_config()), settings)
+
+
+def test_its_numbers_are_stored_and_reported(tiny_settings, own):
+    settings = replace(
+        tiny_settings, method="random fedavg", tasks=1, measurements=f"{own}:Worst", start_loss=True
+    )
+    folder = run(settings)
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    found = {row["start"]: row for row in rows if row["phase"] == "worst-client"}
+    every = {row["start"]: row["start-loss"] for row in rows if row["phase"] == "start-loss"}
+    assert set(found) == {"random", "fedavg"}
+    for start, row in found.items():
+        assert row["clients"] == settings.clients
+        assert row["worst-loss"] > every[start]  # The mean over all clients.
+    page = (folder / "report" / "report.html").read_text()
+    assert "worst-loss" in page
+    assert f"{found['fedavg']['worst-loss']:.3f}" in page
+
+
+def test_it_is_made_again_when_its_file_changes(tiny_settings, own):
+    settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{own}:Worst")
+    before = build(settings).stages[-1].key
+    assert build(replace(settings, run_name="other")).stages[-1].key == before
+    own.write_text(WORST + "\nA_CONSTANT_OF_THE_FILE = 1\n")
+    assert build(settings).stages[-1].key != before
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ('Worst = "a text"', "is a str; a class of studies.stage.Stage"),
+        (WORST.replace('"worst-client"', '"tasks"'), "phase = 'tasks': must be a name of its own"),
+        (WORST.replace('phase = "worst-client"', "pass"), "phase = None: must be a name"),
+    ],
+)
+def test_what_is_no_measurement_is_refused(own, code, said):
+    own.write_text(code)
+    with pytest.raises(SettingsError, match=said):
+        own_measurements(f"{own}:Worst")
+
+
+@pytest.mark.parametrize("returned", ['{"worst-loss": [1.0]}', '{"round": 7}'])
+def test_what_it_returns_must_be_numbers_of_free_names(tiny_settings, own, returned):
+    own.write_text(WORST.replace('{"worst-loss": max(losses), "clients": len(losses)}', returned))
+    settings = replace(tiny_settings, method="random", tasks=0, measurements=f"{own}:Worst")
+    with pytest.raises(SettingsError, match=r"Worst.measure returned .*; allowed is a number"):
+        run(settings)
