@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+import pydoc
 import re
 import textwrap
 from operator import attrgetter
@@ -184,3 +185,10 @@ def test_the_examples_of_the_python_reference_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for block in PYTHON.findall(page.read_text()):
         exec(compile(block, str(page), "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", API_PAGES, ids=lambda page: page.stem)
+def test_every_name_of_the_python_reference_exists(page):
+    """A renamed class is otherwise noticed only where the site is built."""
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), flags=re.MULTILINE):
+        assert pydoc.locate(name) is not None, name
