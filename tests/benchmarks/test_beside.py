@@ -20,7 +20,7 @@ def test_the_ratio_is_of_medians_and_told():
     assert "| one thread | 40, 40, 10 | 40.0 | 1.00 |" in text
     assert "| default | 30, 20, 90 | 30.0 | 0.75 |" in text
     assert "**" not in text
-    assert "no figures to quote" in section(
+    assert "do not quote these figures" in section(
         Beside(MACHINE | {"load_before": 3.0}, 2, found.seconds)
     )
 
