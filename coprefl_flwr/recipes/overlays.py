@@ -171,9 +171,9 @@ def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
         rows[label] = {"method": label, **(options or {})}
     labels, depth = list(rows), len(keys)
     for found, line in list(places.lines.items()):
-        at, *inner = found[depth:] or [""]
-        if found[:depth] == keys and isinstance(at, int):
-            label = labels[at]
+        number, *inner = found[depth:] or [""]
+        if found[:depth] == keys and isinstance(number, int):
+            label = labels[number]
             inner = inner[1:] if inner[:1] == [label] else inner
             places.lines[(*keys, label, *inner)] = line
     return rows

@@ -269,7 +269,7 @@ def test_protocols_are_lines_of_a_claim(recipe, tmp_path):
     """Each with its cause and its command."""
     protocols = {
         "printed": {"because": "as the paper has it"},
-        "ratio": {"because": "rates that train", "rates": 100},
+        "ratio": {"because": "rates that train", "settings": {"learning-rate": 5.0}},
     }
     causes = {"printed": "Nothing moves.", "ratio": "It learns."}
     write_recipe(recipe, {**read_recipe(recipe).effective, "protocols": protocols})
