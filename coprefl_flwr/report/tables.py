@@ -52,8 +52,7 @@ class Table:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The heading and the part of each column."""
-        found: list[tuple[str, str]] = self.cells.columns.tolist()
-        return found
+        return [(str(heading), str(part)) for heading, part in self.cells.columns]
 
     def lines(self) -> list[list[tuple[str, str, bool]]]:
         """Return each row's cells: the part of the column, the text, and whether it is marked."""
