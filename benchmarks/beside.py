@@ -124,11 +124,12 @@ def section(found: Beside) -> str:
     """Return the page's section."""
     about = found.machine
     lines = [
-        "## Beside other programs",
+        "## On a busy machine",
         "",
-        "By `python -m benchmarks.beside`: the wall time of `coprefl run` on a small recipe beside "
-        f"{found.busy} processes that are always busy, on {about['cores']} cores; the default, and "
-        f"`--workers 1` with one thread, in turns (goal: at most {GOAL}).",
+        "The wall time of `coprefl run` on a small recipe, while "
+        f"{found.busy} other processes are always busy on {about['cores']} cores. The default and "
+        f"`--workers 1` with one thread run in turns (goal: a ratio of at most {GOAL}). "
+        "`python -m benchmarks.beside` measures this.",
         "",
         "| run | seconds | median | ratio |",
         "| --- | --: | --: | --: |",
@@ -139,7 +140,7 @@ def section(found: Beside) -> str:
     told = f"Measured on {about['date']}: {about['processor']}; load before "
     told += f"{about['load_before']:.1f}."
     if about["load_before"] > BUSY:
-        told += " **More than the busy processes ran: these are no figures to quote.**"
+        told += " **More than the busy processes ran: do not quote these figures.**"
     return "\n".join([*lines, "", told])
 
 

@@ -82,12 +82,12 @@ def section(found: Growth) -> str:
         "![Time and memory over the number of nodes, clients, participants, rounds and tasks, and "
         "over the size of the model](scale.png)",
         "",
-        f"By `python -m benchmarks.scale`: {ROUNDS} rounds of CoPreFL (a thousand where rounds "
-        "grow; of FedAvg where it says so), with clients that compute nothing unless it says that "
-        "they train, or a whole study of tasks, on the local grid, each size in a process of its "
-        "own. CPU seconds of that process, and the memory it took beyond its imports, at the "
-        "largest size; slopes of their logarithms over "
-        f"the last decade of sizes (1 is linear; the goal is at most {GOAL}).",
+        f"Each row grows one number, on the local grid: {ROUNDS} rounds of CoPreFL unless the row "
+        "has another method or number. Clients compute nothing unless the row says that they "
+        "train. Each size runs in a separate process. CPU seconds, and memory in addition to the "
+        "imports, are those of the largest size. A slope is that of the logarithms over the last "
+        f"decade of sizes; 1 is linear, and the goal is at most {GOAL}. "
+        "`python -m benchmarks.scale` measures this.",
         "",
         "| what grows | with | from | to | CPU seconds | slope | MiB | slope |",
         "| --- | --- | --: | --: | --: | --: | --: | --: |",
@@ -134,12 +134,12 @@ def _sentences(points: Mapping[str, Sequence[Point]]) -> list[str]:
 
 
 _HELD = (
-    "What they are of: the network and its gradient, the caller's first model, the global one, and "
-    "sums in float64, which are two copies each, FedAvg's one and CoPreFL's two (of the gradients, "
-    "and of these by the losses), besides CoPreFL's temporary model; that makes 6 and 9. The rest "
-    "are arrays of a moment, and memory that was freed and is kept for the next ones: with glibc's "
-    "own malloc (`MALLOC_MMAP_THRESHOLD_=131072`) it was 6.7 and 9.5 in all on 2026-11-23, on the "
-    "machine below."
+    "These copies are the network, its gradient, the caller's first model, the global model, and "
+    "sums in float64, each of which takes two copies. FedAvg has one such sum, CoPreFL two (of the "
+    "gradients, and of the gradients times the losses) and its temporary model. This makes 6 and "
+    "9. The rest are short-lived arrays, and freed memory that is reused. With glibc's own malloc "
+    "(`MALLOC_MMAP_THRESHOLD_=131072`) the totals were 6.7 and 9.5 on 2026-11-23, on the machine "
+    "below."
 )
 
 

@@ -22,11 +22,11 @@ def page(results: Sequence[Measurement], *others: str) -> str:
     """Return docs/performance.md; `others` are sections of other commands, or empty."""
     parts = [
         "# Performance",
-        "Written by `python -m benchmarks` from its measurements (`performance.json` has every "
-        "round); do not edit.",
-        "What Flower and this package add to a plain PyTorch program that does the same: a ratio "
-        "of 1 is nothing. Each row is a whole method, held against a plain loop *of the same "
-        "method*.",
+        "This page compares the package with plain PyTorch programs that run the same method. A "
+        "ratio of 1 means that Flower and the package take no further time.",
+        *_summary(results),
+        "`python -m benchmarks` writes this page from its measurements; `performance.json` has "
+        "every round.",
         "![Time of a round over that of the plain PyTorch loop](performance.png)",
         *(section(result) for result in results),
         _how(),
@@ -34,6 +34,18 @@ def page(results: Sequence[Measurement], *others: str) -> str:
         *filter(None, others),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _summary(results: Sequence[Measurement]) -> list[str]:
+    """Return the range of the wall times' ratios by where a method ran, [] if none was measured."""
+    ratios: dict[str, list[float]] = {}
+    for result in results:
+        for runner in shown_runners(result):
+            place = result.title(runner).partition(", ")[2]
+            if result.against(runner) and not place.startswith("plain"):
+                ratios.setdefault(place, []).append(result.ratio(runner, WALL))
+    lines = [f"- {name}: {min(of):.2f} to {max(of):.2f}" for name, of in ratios.items()]
+    return ["\n".join(["Ratios of the wall time of a round:", "", *lines])] if lines else []
 
 
 def section(result: Measurement) -> str:
@@ -62,11 +74,10 @@ def section(result: Measurement) -> str:
 
 
 _FEDPCL = (
-    "FedPCL's clients keep their heads in files, which are on the disk before they answer, so that "
-    "a run survives its processes; the plain loop keeps them in memory. Of the package's time for "
-    "a client that was 1.4 of 11 ms to write and 0.5 to read (measured apart). With these files in "
-    "memory (`TMPDIR` in a folder that is) FedPCL's ratio was 1.34 on 2026-11-23, on the machine "
-    "below."
+    "FedPCL's clients store their heads in files before they reply, so that a run survives its "
+    "processes. The plain loop has them in memory. Of the package's 11 ms for a client, writing "
+    "takes 1.4 ms and reading 0.5 ms (measured apart). With these files in memory (`TMPDIR` in "
+    "such a folder) FedPCL's ratio was 1.34 on 2026-11-23, on the machine below."
 )
 
 
@@ -96,7 +107,7 @@ def about(result: Measurement) -> str:
         low, high = min(result.load), max(result.load)
         text += f", during {low:.1f} to {high:.1f} (its own is up to {result.workers})"
     if result.busy(BUSY):
-        text += ". **The machine was busy with something else: these are no figures to quote**"
+        text += ". **The machine was busy with other programs: do not quote these figures**"
     return text + "."
 
 
@@ -124,53 +135,54 @@ def spread(seconds: Sequence[float]) -> tuple[float, float]:
 def _how() -> str:
     return f"""## How this is measured
 
-- The plain loops (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
-  package. They have the same participants, batches and memory format; tests begin both with the
-  same weights and check that they end with the same.
-- The plain CNN has ReLU before pooling, as most programs have; the package's `femnist-cnn` pools
-  first, which gives the same numbers and leaves ReLU a quarter of them: a part of its ratio.
-- The package sums in float64, so that how clients are spread changes no more than its rounding; the
-  plain loops do in float32. Of the 13 s of a CoPreFL round of ResNet-18 that is 1 s (60 models are
-  added; measured apart on 2026-11-23, on the machine above); FedAvg adds 20.
-- The plain loops keep the memory of freed arrays, as the package's processes do (`machine.py`).
-  Most programs leave it to glibc. Against such loops of the CNN the ratios of wall times were 0.69
-  (FedAvg) and 0.72 (CoPreFL) on the local grid, 0.72 and 0.96 on the Ray grid, 0.83 and 1.27 under
-  `flwr run` (30 rounds, by this command on 2026-11-23 and an AMD EPYC, before its loops kept
-  theirs).
-- A ratio is a row's median over that of the plain loop of the same method: the local grid is held
-  against the plain loop in one process, and so is the plain loop in two; the Ray grid and
-  `flwr run` are held against the plain loop in two processes.
-- Every process computes with one thread: two threads of one process that wait for each other spin,
-  and took 12 to 16 times as long on a busy machine.
-- CPU seconds are those of the runner's process and all it started: of the Ray grid with Ray's own
-  processes, under `flwr run` with the SuperLink and the command line too. They say what the work
-  costs, also on a machine that others use; the wall time, which the goals are for, says how long
-  one waits on an idle machine.
-- The plain loops and the grids are processes that wait their turn and alternate round by round
-  (A B C D A B C D ...), so that drift hits all alike. `flwr run` cannot wait, so its rounds are run
-  in blocks, with blocks of the others before, between and after; the first round of every block is
-  not counted. Under `flwr run` a round is timed inside the ServerApp, from hook to hook, and the
-  first {WARM_UP} rounds of every run are left out: Ray starts its workers and these import torch.
-- Memory is the peak of the runner's processes together, looked at every half second: what each has
-  for itself plus the largest shared part (RSS less shared pages, summed, plus the largest shared).
-- Data are random. There is no evaluation and no checkpoint.
-- `python -m benchmarks --device cuda` measures the same on a GPU, in about five minutes, and prints
-  a text to paste into an issue. **Nobody has run it on a GPU yet.**"""
+- **Plain loops** (`benchmarks/bare.py`, `benchmarks/bare_heads.py`) use neither Flower nor this
+  package. They have the same participants, batches and memory format. Tests check that both end
+  with the same weights.
+- **Ratio:** a row's median divided by that of the plain loop of the same method. The local grid
+  and the plain loop in two processes are compared with the plain loop in one process. The Ray
+  grid and `flwr run` are compared with the plain loop in two processes.
+- **CPU seconds** are those of the runner's process and of all processes that it started, such as
+  Ray's and the SuperLink. They measure the work, also on a busy machine.
+- **Wall time** is the waiting time on an idle machine. The goals are for the wall time.
+- **Threads:** every process computes with one thread. Two threads of one process took 12 to 16
+  times as long on a busy machine.
+- **Order:** the plain loops and the grids alternate round by round (A B C D A B C D ...), so that
+  drift of the machine affects all of them. `flwr run` cannot wait, so that its rounds run in
+  blocks before, between and after blocks of the others. The first round of every block is not
+  counted.
+- **`flwr run`:** a round is timed inside the ServerApp, from hook to hook. The first {WARM_UP}
+  rounds of a run are not counted, because Ray starts its workers and these import PyTorch.
+- **Memory** is the peak of the runner's processes together, sampled every half second: the
+  unshared memory of each (RSS minus shared pages), summed, plus the largest shared part.
+- **ReLU:** the plain CNN has ReLU before pooling, as most programs do. The package's
+  `femnist-cnn` pools first. The numbers are the same, with a quarter of the work for ReLU.
+- **Sums:** the package sums in float64, so that only rounding depends on how clients are spread
+  over processes. The plain loops sum in float32. For CoPreFL with ResNet-18 the float64 sums take
+  1 s of the 13 s of a round (60 models are added; measured apart on 2026-11-23, on the machine
+  above). FedAvg adds 20 models.
+- **Freed memory:** the plain loops reuse the memory of freed arrays, as the package's processes
+  do (`machine.py`). Most programs leave this to glibc. Against such loops of the CNN the ratios
+  of wall times were 0.69 (FedAvg) and 0.72 (CoPreFL) on the local grid, 0.72 and 0.96 on the Ray
+  grid, and 0.83 and 1.27 under `flwr run` (30 rounds, on 2026-11-23 and an AMD EPYC).
+- **Data** are random. There is no evaluation and no checkpoint.
+- **GPU:** `python -m benchmarks --device cuda` measures the same on a GPU in about five minutes,
+  and prints a text to paste into an issue. **It has not been run on a GPU yet.**"""
 
 
-TRIED = """## What was tried and is not worth building on a CPU
+TRIED = """## Optimisations that do not pay off on a CPU
 
-Time over that of the plain way, measured earlier on such a machine (2 cores), not by this command:
+Times relative to the code without the optimisation. They were measured earlier on such a machine (2
+cores), not by this command.
 
-| what | ratio |
+| optimisation | ratio |
 |---|---|
-| clients side by side by `torch.vmap` | 0.75 to 1.9 |
+| several clients at once by `torch.vmap` | 0.75 to 1.9 |
 | convolutions as im2col and `bmm` | 1.4 to 6 |
 | `torch.compile` | 0.95 to 2.7, after a minute of compiling |
 | fused SGD | 4.2 (ResNet-18) |
-| fused Adam | 0.43 of the optimiser's step, 0.93 of a head client's time; other last digits |
-| Hessian-vector products in the place of second derivatives, for FedMeta | no gain |
-| clients side by side by grouped convolutions | 0.4 to 0.6, but for LeNet-5 alone |"""
+| fused Adam | 0.43 for the optimiser's step, 0.93 for a client with a head; last digits differ |
+| Hessian-vector products instead of second derivatives, for FedMeta | no gain |
+| several clients at once by grouped convolutions | 0.4 to 0.6, for LeNet-5 only |"""
 
 
 def draw(results: Collection[Measurement], path: Path) -> None:

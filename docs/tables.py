@@ -97,7 +97,7 @@ def methods_table() -> str:
         tasks = "yes" if TASK in method.roles else ""
         own, sums = _own(method, PRETRAINING), _sums(method)
         lines.append(f"| {_linked(name)} | {own} | {scenario} | {tasks} | {sums} |")
-    return "\n".join(lines) + "\n"
+    return _options(lines, "options methods")
 
 
 def personal_table() -> str:
@@ -110,7 +110,7 @@ def personal_table() -> str:
             own = _own(method, PERSONALISED)
             shown = (_linked(name), own, *PERSONALISED_STUDIES[name], _sums(method))
             lines.append(f"| {' | '.join(shown)} |")
-    return "\n".join(lines) + "\n"
+    return _options(lines, "options methods personal")
 
 
 def _heads(*heads: str) -> list[str]:
@@ -219,7 +219,8 @@ def commands() -> str:
         for one in command._actions:
             if not isinstance(one, argparse._HelpAction):
                 lines.append(f"| `{_argument(one)}` | {one.help or ''} |")
-        parts.append(f"## coprefl {name}\n\n{_sentence(str(meaning[name]))}\n\n" + "\n".join(lines))
+        table = ["\n".join(lines)] if len(lines) > 2 else []
+        parts.append("\n\n".join([f"## coprefl {name}", _sentence(str(meaning[name])), *table]))
     return "\n\n".join(parts) + "\n"
 
 

@@ -20,7 +20,7 @@ def test_the_ratio_is_of_medians_and_told():
     assert "| one thread | 40, 40, 10 | 40.0 | 1.00 |" in text
     assert "| default | 30, 20, 90 | 30.0 | 0.75 |" in text
     assert "**" not in text
-    assert "no figures to quote" in section(
+    assert "do not quote these figures" in section(
         Beside(MACHINE | {"load_before": 3.0}, 2, found.seconds)
     )
 
@@ -73,7 +73,7 @@ def test_each_run_has_its_threads_and_one_that_fails_says_why(monkeypatch, tmp_p
 def test_the_recipe_can_be_read(tmp_path):
     import yaml
 
-    from coprefl_flwr.recipes.reading import read_recipe
+    from coprefl_flwr.recipes.load import read_recipe
 
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(beside.RECIPE))
     assert read_recipe(tmp_path / "recipe.yaml", [], "full", "").title == "Beside busy processes"

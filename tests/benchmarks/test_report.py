@@ -90,7 +90,7 @@ def test_the_page_says_what_is_not_worth_building_and_what_nobody_ran(measuremen
     for told in ("0.75 to 1.9", "1.4 to 6", "0.95 to 2.7", "4.2 (ResNet-18)", "0.4 to 0.6"):
         assert told in text
     assert "measured earlier" in text
-    assert "**Nobody has run it on a GPU yet.**" in text
+    assert "**It has not been run on a GPU yet.**" in text
 
 
 def test_a_measurement_survives_its_file(measurement, tmp_path):
