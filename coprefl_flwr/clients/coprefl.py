@@ -28,7 +28,7 @@ class CoPreFLClient(TorchClient):
         "support_fraction": option(
             0.8, "part of a client's samples that is the support set", above=0, maximum=0.99
         ),
-        "resplit": option(True, "draw support and query sets anew every round"),
+        "resplit": option(True, "draw new support and query sets every round"),
         "query_clip": option(
             0.0,
             "largest l2 norm of the query gradient, and largest query loss; 0: any",

@@ -7,7 +7,7 @@ import pytest
 
 from docs import tables
 
-FOLDERS = ("start", "how-to", "concepts")
+FOLDERS = ("start", "how-to", "concepts", "methods")
 """Folders of docs/ whose prose is checked; code is checked in all of them."""
 
 PAGES = ("index", "deployment", "security", "recipes", "features", "compare", "cite")
