@@ -150,10 +150,10 @@ def page(model: str, found: dict[int, dict[str, Measured]], rounds: int) -> str:
     lines = [
         "# What frozen features save",
         "",
-        f"{CLIENTS} clients, each a node with {SAMPLES} images of 32x32 pixels in {CLASSES} "
-        f"classes; backbones: {model}; a round is one epoch of Adam in batches of 32, the median "
-        f"of {rounds}, in one process on the local grid. Bytes are those of the arrays in all "
-        "messages of a round.",
+        f"There are {CLIENTS} clients. Each is a node with {SAMPLES} images of 32x32 pixels in "
+        f"{CLASSES} classes. The backbones are {model}. A round is one epoch of Adam in batches of "
+        f"32, in one process on the local grid; times are the median of {rounds} rounds. Bytes "
+        "are those of the arrays in all messages of a round.",
         "",
         "| backbones | method | s/round | MB to clients | MB from clients |",
         "| --: | --- | --: | --: | --: |",

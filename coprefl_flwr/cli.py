@@ -8,6 +8,7 @@
     coprefl list [DIR]
     coprefl show RUN
     coprefl check-method PLACE [PLACE ...] [--no-flower]
+    coprefl schema
     coprefl --version
 
 DIR keeps the recipe as it was run and its report; the results themselves lie in MODELS, by the hash
@@ -101,6 +102,8 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
     check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
     check.set_defaults(command="check_method")
+    schema = commands.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
+    schema.set_defaults(command="schema")
     return whole
 
 

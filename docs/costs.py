@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import Paces, Plan, figures, pace, plan_of
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.provenance import machine
 from coprefl_flwr.studies.store import Store

@@ -219,7 +219,8 @@ def commands() -> str:
         for one in command._actions:
             if not isinstance(one, argparse._HelpAction):
                 lines.append(f"| `{_argument(one)}` | {one.help or ''} |")
-        parts.append(f"## coprefl {name}\n\n{_sentence(str(meaning[name]))}\n\n" + "\n".join(lines))
+        table = ["\n".join(lines)] if len(lines) > 2 else []
+        parts.append("\n\n".join([f"## coprefl {name}", _sentence(str(meaning[name])), *table]))
     return "\n\n".join(parts) + "\n"
 
 

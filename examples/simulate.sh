@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Run a Flower app under Flower's simulation, on a SuperLink of its own, and say whether it worked.
+# Run a Flower app under Flower's simulation, on a separate SuperLink, and report success or failure.
 #
 #   examples/simulate.sh APP [NODES] [flwr run options ...]
 #
-# APP is the app's folder, NODES how many nodes of one CPU host the clients (default 2). `flwr run`
-# alone would use the SuperLink that it finds or starts on a fixed port, leave it running, install
-# the app's dependencies anew, and exit with 0 even if the run failed. This script
+# APP is the app's folder, NODES the number of nodes of one CPU that host the clients (default 2).
+# Without this script, `flwr run` would use the SuperLink that it finds or starts on a fixed port,
+# leave it running, install the app's dependencies again, and exit with 0 even if the run failed.
+# This script
 #   - names a misspelt setting of -c, of this package's own app, and a Ray cluster that RAY_ADDRESS or
 #     another program's address file names but that is gone, before anything starts,
 #   - keeps Flower's files in $SIMULATION_HOME (default: a new folder, removed if all went well),
 #   - takes a free port, and uses the packages of the active environment,
 #   - exits with 0 only if the run's status is finished:completed,
-#   - stops everything it started, whatever happens,
-#   - leaves out colour codes where its output goes to a file, or where $NO_COLOR is set.
+#   - always stops everything that it started,
+#   - leaves out colour codes if its output goes to a file, or if $NO_COLOR is set.
 # $FEDERATION_CONFIG adds to flwr's --federation-config (GPU shares, number of processes).
 # Relative paths in the settings (output-dir, dataset) are relative to the current folder.
 set -euo pipefail

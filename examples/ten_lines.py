@@ -1,4 +1,4 @@
-"""Pre-train with CoPreFL and say what the start is worth, on the embedded characters.
+"""Pre-train with CoPreFL and evaluate the start, on the built-in images of characters.
 
 python examples/ten_lines.py
 """

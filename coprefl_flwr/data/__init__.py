@@ -13,11 +13,8 @@ from coprefl_flwr.data.partition import partition as partition
 from coprefl_flwr.data.sources import load_dataset as load_dataset
 from coprefl_flwr.data.splits import Datasets as Datasets
 from coprefl_flwr.data.splits import DataSettings as DataSettings
-from coprefl_flwr.data.splits import choose_classes as choose_classes
-from coprefl_flwr.data.splits import choose_domains as choose_domains
 from coprefl_flwr.data.splits import part_of as part_of
 from coprefl_flwr.data.splits import relabel as relabel
-from coprefl_flwr.data.splits import split_classes as split_classes
 from coprefl_flwr.data.splits import split_in_two as split_in_two
 from coprefl_flwr.data.text import CHARACTERS as CHARACTERS
 from coprefl_flwr.data.text import TextDataset as TextDataset

@@ -67,14 +67,16 @@ class Reduction:
             line = "image-size and samples-per-class are for images, and it has none"
             raise SettingsError(f"{source}: {line}")
         rows = self.rows(dataset.labels)
-        images = dataset.images[torch.from_numpy(rows)].split(_AT_ONCE)
-        columns = {name: getattr(dataset, name) for name in ("labels", "groups", "test", "domains")}
+        images = torch.split(dataset.images[torch.from_numpy(rows)], _AT_ONCE)
+        of_each = {name: getattr(dataset, name) for name in ("groups", "test", "domains")}
+        columns: dict[str, Any] = {k: one[rows] for k, one in of_each.items() if one is not None}
         return make_dataset(
             source,
             torch.cat([self.resized(part) for part in images]),
-            classes=dataset.classes,
+            dataset.labels[rows],
+            dataset.classes,
             domain_names=dataset.domain_names,
-            **{name: None if one is None else one[rows] for name, one in columns.items()},
+            **columns,
         )
 
 

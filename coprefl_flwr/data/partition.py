@@ -4,7 +4,7 @@ import copy
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Union, cast
 
@@ -106,28 +106,22 @@ def partition(
         raise SettingsError(f"{what}: at least 1 is needed")
     if scheme == NATURAL:
         return _by_groups(what, len(labels), groups, clients or 1, min_samples, key)
-    fewest = max(min_samples, 1)
-    if clients is not None and len(labels) < clients * fewest:
-        needed = f"{clients * fewest} samples are needed, {fewest} each"
-        raise SettingsError(f"{what}: at least {needed}")
+    if clients is not None and len(labels) < clients * max(min_samples, 1):
+        needed = f"{clients * max(min_samples, 1)} samples are needed"
+        raise SettingsError(f"{what}: at least {needed}, {max(min_samples, 1)} each")
     found: Any = _found(scheme) if isinstance(scheme, str) else scheme
-    if not hasattr(found, "load_partition"):
-        given = plugins.call(name, found, (labels.copy(), clients, seeds.generator(*key)))
-        return _checked(what, given, len(labels), clients, fewest)
-    columns = {"label": labels} | ({} if groups is None else {"groups": groups})
-    defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
-    make = _maker(what, name, found, columns, clients, defaults)
-    is_class = isinstance(found, type)
-    draws = MAX_DRAWS if is_class and found.__name__ in _RANDOM_SIZES else 1
-    for draw in range(draws):
-        key_of_draw = (*key, draw) if is_class else key
-        order = seeds.generator(*key_of_draw, "order").permutation(len(labels))
-        if scheme == "iid" and clients:
-            order = _dealt(order, labels, clients)
+    draw: Callable[[int], Iterator[Rows]] | None = None
+    if hasattr(found, "load_partition"):
+        columns = {"label": labels} | ({} if groups is None else {"groups": groups})
+        defaults = {"alpha": float(alpha), "num_classes_per_partition": classes_per_client}
+        draw = _drawing(what, name, found, columns, clients, defaults, key)
+    arguments = (labels.copy(), clients, seeds.generator(*key))
+    draws = MAX_DRAWS if getattr(found, "__name__", "") in _RANDOM_SIZES else 1
+    for number in range(draws):
         try:
-            partitioner = make(seeds.integer(*key_of_draw))
-            return _positions(partitioner, columns, order, clients, min_samples)
-        except Exception as error:  # The library raises of every kind.
+            given = draw(number) if draw else plugins.call(name, found, arguments)
+            return _checked(given, len(labels), clients, min_samples)
+        except Exception as error:  # The library, and a user's own code, raise of every kind.
             cause = error
             if not isinstance(error, ValueError):
                 break
@@ -170,65 +164,86 @@ def _by_groups(
     return [np.flatnonzero(groups == number) for number in np.sort(drawn)]
 
 
-def _checked(what: str, given: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
-    """Return the positions that a user's own function gave, sorted."""
-    try:
-        parts = [np.asarray(part) for part in given]
-    except Exception as error:  # Whatever the user's own code raises.
+def _checked(given: Any, n: int, clients: int | None, fewest: int) -> list[Rows]:
+    """Return each client's positions, of n, sorted; ValueError if they are no partition."""
+    if not isinstance(given, Iterable):
         kind = type(given).__name__
-        why = f"must return a list of positions for each client, not {kind}: {one_line(error)}"
-        raise SettingsError(f"{what}: {why}") from error
-    if len(parts) != clients:
-        raise SettingsError(f"{what}: returned {len(parts)} lists of positions, one per client")
-    for client, part in enumerate(parts):
-        if part.ndim != 1 or not np.issubdtype(part.dtype, np.integer):
-            problem = "must have a list of whole numbers"
-        elif len(part) < fewest:
-            problem = f"has {len(part)}; {fewest} are needed"
-        elif part.min() < 0 or part.max() >= n:
-            problem = "has positions that do not exist"
-        else:
-            continue
-        raise SettingsError(f"{what}: client {client} {problem}")
+        raise ValueError(f"must return a list of positions for each client, not {kind}")
+    parts: list[Rows] = []
+    for client, positions in enumerate(given):
+        part = np.asarray(positions)
+        if part.ndim != 1 or (len(part) and not np.issubdtype(part.dtype, np.integer)):
+            raise ValueError(f"client {client} must have a list of whole numbers")
+        if len(part) < fewest:
+            line = f"client {client} is left with {len(part)} samples; {fewest} are needed"
+            raise _TooFewError(line)
+        if len(part) and (part.min() < 0 or part.max() >= n):
+            raise ValueError(f"client {client} has positions that do not exist")
+        parts.append(np.sort(part).astype(np.int64))
+    if clients not in (None, len(parts)):
+        raise ValueError(f"it makes {len(parts)} clients, and clients = {clients}")
     together = np.concatenate(parts)
     if len(np.unique(together)) < len(together):
-        raise SettingsError(f"{what}: some positions are given twice")
-    return [np.sort(part).astype(np.int64) for part in parts]
+        raise ValueError("some positions are given twice")
+    return parts
 
 
-def _maker(
-    what: str, text: str, found: Any, columns: _Columns, clients: int | None, given: dict[str, Any]
-) -> Callable[[int], "Partitioner"]:
-    """Return what makes a partitioner by a seed: of a class, or a copy of one that is ready made.
+def _drawing(
+    what: str,
+    text: str,
+    found: Any,
+    columns: _Columns,
+    clients: int | None,
+    defaults: dict[str, Any],
+    key: _Key,
+) -> Callable[[int], Iterator[Rows]]:
+    """Return what draws positions by a class of flwr-datasets, or a copy of a ready partitioner.
 
-    `given` are options of a class that `text` may set otherwise.
+    `defaults` are options of a class that `text` may set otherwise.
     """
+    from datasets import Dataset  # Here: it takes seconds.
+
     is_class = isinstance(found, type)
-    kind = found.__name__ if is_class else type(found).__name__
-    if kind.startswith("Vertical"):
+    kind = found if is_class else type(found)
+    name, takes = kind.__name__, inspect.signature(kind).parameters
+    if name.startswith("Vertical"):
         raise SettingsError(f"{what}: it divides columns; a client here has whole samples")
-    options = {"partition_by": "groups" if "NaturalId" in kind else "label", **given}
+    # The library's own search for a large enough partition gives up after ten draws.
+    options = {"min_partition_size": 0, "num_partitions": clients, **defaults}
+    options["partition_by"] = "groups" if "NaturalId" in name else "label"
     if is_class:
-        # The library's own search for a large enough partition gives up after ten draws.
-        options |= {"min_partition_size": 0, "num_partitions": clients}
-        options |= _options(what, _ALIASES.get(text, text), found, clients or 1)
+        options |= _options(what, _ALIASES.get(text, text), takes, clients or 1)
     column = options["partition_by"]
-    if column == "groups" and column not in columns:
-        raise SettingsError(f"{what}: {_NO_GROUPS}")
     if column not in columns:
-        raise SettingsError(f"{what}: {unknown('column', column, columns)}")
-    if not is_class:
-        columns[str(getattr(found, "_partition_by", "label"))] = columns[column]
-        return lambda _: copy.deepcopy(found)
-    takes = inspect.signature(found).parameters
-    return lambda seed: found(
-        **{key: one for key, one in {**options, "seed": seed}.items() if key in takes}
-    )
+        problem = _NO_GROUPS if column == "groups" else unknown("column", column, columns)
+        raise SettingsError(f"{what}: {problem}")
+    columns[str(getattr(found, "_partition_by", "label"))] = columns[column]
+
+    def draw(number: int) -> Iterator[Rows]:
+        of_draw = (*key, number) if is_class else key
+        order = seeds.generator(*of_draw, "order").permutation(len(columns["label"]))
+        if text == "iid" and clients:
+            order = _dealt(order, columns["label"], clients)
+        own = {**options, "seed": seeds.integer(*of_draw)}
+        made = copy.deepcopy(found)
+        if is_class:
+            made = found(**{key: one for key, one in own.items() if key in takes})
+        ordered = {name: values[order] for name, values in columns.items()}
+        made.dataset = Dataset.from_dict({**ordered, "index": order})
+        # The library warns of unused classes, which `partition` documents.
+        with warnings.catch_warnings(action="ignore"):
+            clients_made = made.num_partitions
+        for client in range(clients_made):
+            with warnings.catch_warnings(action="ignore"):
+                rows = made.load_partition(client)["index"]
+            yield np.array(rows[:], dtype=np.int64)
+
+    return draw
 
 
-def _options(what: str, text: str, kind: Any, clients: int) -> dict[str, Any]:
+def _options(what: str, text: str, takes: Iterable[str], clients: int) -> dict[str, Any]:
     """Return the options behind a class, such as partition_sizes=50,20,30,alpha=0.1."""
-    takes, options = inspect.signature(kind).parameters, dict[str, Any]()
+    options = dict[str, Any]()
     _, written = split_options(text)
     for piece in re.split(r",(?=[A-Za-z][\w-]*=)", written) if written else []:
         key, _, value = piece.partition("=")
@@ -242,34 +257,6 @@ def _options(what: str, text: str, kind: Any, clients: int) -> dict[str, Any]:
         one_size = name == "partition_sizes" and len(values) == 1
         options[name] = values * clients if one_size else values if "," in value else values[0]
     return options
-
-
-def _positions(
-    partitioner: "Partitioner",
-    columns: _Columns,
-    order: Rows,
-    clients: int | None,
-    fewest: int,
-) -> list[Rows]:
-    """Partition the positions in this order; _TooFewError if a client has too few samples."""
-    from datasets import Dataset  # Here: it takes seconds.
-
-    ordered = {name: column[order] for name, column in columns.items()}
-    parts: list[Rows] = []
-    with warnings.catch_warnings():
-        # The library warns of unused classes, which `partition` documents.
-        warnings.simplefilter("ignore")
-        partitioner.dataset = Dataset.from_dict({**ordered, "index": order})
-        made = int(partitioner.num_partitions)
-        if clients not in (None, made):
-            raise SettingsError(f"it makes {made} clients, and clients = {clients}; set {made}")
-        for client in range(made):
-            rows = partitioner.load_partition(client)["index"]
-            parts.append(np.sort(np.array(rows[:], dtype=np.int64)))
-            if len(parts[-1]) < fewest:
-                line = f"client {client} is left with {len(parts[-1])} samples; {fewest} are needed"
-                raise _TooFewError(line)
-    return parts
 
 
 def _dealt(order: Rows, labels: npt.NDArray[Any], clients: int) -> Rows:

@@ -187,8 +187,8 @@ class Datasets:
         for one in (other, source):
             values = getattr(one, "values", getattr(one, "images", one.labels))
             kinds.append(f"{'x'.join(map(str, one.shape))} of {values.dtype}")
-        alike = type(source) is type(other) and kinds[0] == kinds[1]
-        if alike and not isinstance(source, TextDataset):
+        has_text = isinstance(source, TextDataset) or isinstance(other, TextDataset)
+        if kinds[0] == kinds[1] and not has_text:
             return source, other
         raise SettingsError(
             f"task-dataset = '{self.settings.task_dataset}' and dataset = "

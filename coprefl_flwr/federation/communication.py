@@ -56,16 +56,16 @@ class Traffic:
         """Count the bytes of a node's reply, good or bad."""
         self.wire_bytes_up += 0 if message.has_error() else _in_message(message)
 
-    def count_replies(self, asked: int, good: int) -> None:
-        """Count the clients that were asked in an exchange, and those that are left out of it."""
-        self.replies_asked += asked
-        self.replies_left_out += asked - good
-
     def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
-        """Count what the clients of good replies answered with: all with the same arrays."""
+        """Count the clients that were asked, those of good replies, and what these answered with.
+
+        All of them answer with the same arrays.
+        """
+        clients = sum(len(reply.metrics) for reply in replies)
+        self.replies_asked += len(exchange.clients)
+        self.replies_left_out += len(exchange.clients) - clients
         if not replies:
             return
-        clients = sum(len(reply.metrics) for reply in replies)
         answered: Arrays = next(iter(replies[0].records.values()), {})
         template = exchange.template
         answer = {name: template[name] for name in answered}

@@ -176,7 +176,7 @@ def refuse_old_style(strategy: object, *_: Any, **__: Any) -> NoReturn:
     error = SettingsError(
         f"{name} cannot run in ServerApp(server_fn=...), whose strategies are Flower's old kind: "
         f"write a main function, decorated with @app.main(), that calls {name}(...).start(grid, "
-        "initial_arrays, num_rounds); see 'In an app of your own' in the README of coprefl-flwr "
+        "initial_arrays, num_rounds); see 'In your own Flower app' in the README of coprefl-flwr "
         "and examples/old_app.diff"
     )
     end_log_with(error)

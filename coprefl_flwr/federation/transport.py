@@ -238,7 +238,6 @@ class Transport:
         self._tell_failures(exchange, replies)
         good = sorted((r for r in replies.values() if r.metrics), key=lambda r: r.clients[0])
         count = sum(len(reply.metrics) for reply in good)
-        self.traffic.count_replies(len(exchange.clients), count)
         self.traffic.count_up(exchange, good)
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:

@@ -16,9 +16,10 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
 from coprefl_flwr.recipes import notes, provenance
 from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
-from coprefl_flwr.recipes.recipe import Candidate, Recipe
+from coprefl_flwr.recipes.execute import Failures
+from coprefl_flwr.recipes.recipe import Recipe, Trial
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import Contest, Failures, mean_score
+from coprefl_flwr.recipes.search import TableRow, mean_score
 from coprefl_flwr.report import Comparison, Measured, Report
 from coprefl_flwr.report.columns import BUDGETS, START_LOSS, STOPPED
 from coprefl_flwr.report.comparison import Tried
@@ -93,8 +94,8 @@ def _chained(stage: Stage, server_round: int) -> bool:
     return isinstance(stage, Pretraining) and stage.chained(server_round)
 
 
-def _name(contest: Contest, chosen: Candidate) -> str:
-    label = contest.entrant.label
+def _name(contest: TableRow, chosen: Trial) -> str:
+    label = contest.label
     return f"{label}:{chosen.chosen}" if chosen.chosen else label
 
 
@@ -124,7 +125,7 @@ class _Table:
             measured=[
                 self._measured(row, one, runs)
                 if one
-                else Measured(row.entrant.label, "", missing, unfinished=self._of_seeds(runs))
+                else Measured(row.label, "", missing, unfinished=self._of_seeds(runs))
                 for row, one, runs in self._rows
             ],
             reference=recipe.reference,
@@ -143,9 +144,9 @@ class _Table:
         return of_tasks or [f"seed {seed}" for seed in seeds]
 
     @functools.cached_property
-    def _rows(self) -> list[tuple[Contest, Candidate | None, list[Run]]]:
+    def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
         """Per row the contest, the candidate that it shows (None if none can yet), and its runs."""
-        found = [Contest(self.recipe, self.combination, one) for one in self.recipe.entrants]
+        found = [TableRow(self.recipe, self.combination, one) for one in self.recipe.rows]
         return [
             (row, one, row.reported(one) if one else [])
             for row in found
@@ -154,18 +155,18 @@ class _Table:
 
     def _lost(self) -> list[str]:
         """Return a line for whatever is missing."""
-        unchosen = [row.entrant.label for row, one, _ in self._rows if not one]
+        unchosen = [row.label for row, one, _ in self._rows if not one]
         deciding = [
             (run, "a quarter of the rounds")
             for row, _, _ in self._rows
-            for one in row.entrant.candidates()
-            for run in row.trials(one)
+            for one in row.trials()
+            for run in row.search.short_runs(one)
         ]
         deciding += [
             (run, "on validation tasks")
             for row, _, _ in self._rows
             if row.validated
-            for runs in row.judged(self.store).values()
+            for runs in row.runs_by_trial(self.store).values()
             for run in runs
         ]
         reported = [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
@@ -179,11 +180,11 @@ class _Table:
         """Return a line for each start that did not come to the loss that it was to stop at."""
         wanted = self.combination.get("stop-at-loss")
         return [
-            f"{row.entrant.label}, seed {seed}: a loss of {wanted} was not reached in "
+            f"{row.label}, seed {seed}: a loss of {wanted} was not reached in "
             f"{run.main.rounds} rounds; its figures are those after all of them."
             for row, one, runs in self._rows
             for seed, run, starts in zip(self.recipe.seeds, runs, self._values, strict=False)
-            if one and starts[str(one.start)][0].get(STOPPED) == math.inf
+            if one and starts[str(one.method)][0].get(STOPPED) == math.inf
         ]
 
     def runs(self) -> list[Run]:
@@ -192,8 +193,8 @@ class _Table:
         deciding = [
             run
             for row in searched
-            for one, runs in row.judged(self.store).items()
-            for run in row.trials(one) + runs
+            for one, runs in row.runs_by_trial(self.store).items()
+            for run in row.search.short_runs(one) + runs
         ]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
@@ -215,28 +216,28 @@ class _Table:
         """Return every value that was searched, with its score."""
         found = []
         for row, chosen, _ in self._rows:
-            for one, runs in row.judged(self.store).items() if row.searched else []:
-                trials = row.trials(one)
+            for one, runs in row.runs_by_trial(self.store).items() if row.searched else []:
+                trials = row.search.short_runs(one)
                 missing = [
                     self.failed.get(r.key, "not run yet")
                     for r in [*trials, *runs]
                     if not self.store.done(r.study.stages)
                 ]
                 tried = Tried(
-                    row.entrant.label,
+                    row.label,
                     one.chosen,
                     mean_score(self.store, runs),
                     chosen=chosen == one,
                     why="; ".join(dict.fromkeys(missing)),
                     trouble="; ".join(notes.troubles(self.store, [*trials, *runs])),
                     trial=mean_score(self.store, trials) if trials else None,
-                    dropped=row.halved and not runs and chosen != one,
+                    dropped=not runs and chosen != one,
                 )
                 found.append(tried)
         return found
 
-    def _measured(self, contest: Contest, chosen: Candidate, runs: Sequence[Run]) -> Measured:
-        start, label = str(chosen.start), contest.entrant.label
+    def _measured(self, contest: TableRow, chosen: Trial, runs: Sequence[Run]) -> Measured:
+        start, label = str(chosen.method), contest.label
         asked = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
         units = [unit for of_seed in self._values for unit in of_seed[start]]
         found = measured(start, self._outcomes)
@@ -272,7 +273,7 @@ class _Table:
         return [one.values(self.recipe.metrics) for one in self._outcomes]
 
     def _outcome(self, position: int) -> Outcome:
-        runs = {str(one.start): runs[position] for _, one, runs in self._rows if one}
+        runs = {str(one.method): runs[position] for _, one, runs in self._rows if one}
         rows, rounds = frames_of(
             (start, self.store.result(stage))
             for start, run in runs.items()
@@ -314,7 +315,7 @@ class _Table:
             found[STOPPED] = float(len(rounds)) if reached else math.inf
         return found
 
-    def _similarity(self, contest: Contest, chosen: Candidate) -> pd.DataFrame | None:
+    def _similarity(self, contest: TableRow, chosen: Trial) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was run alone too."""
         names = str(self.combination.get("backbones", "")).split()
         if "similarity" not in self.recipe.figures or len(names) < 2:

@@ -25,7 +25,8 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.entries import OWN_COLUMNS, known_columns
+from coprefl_flwr.recipes.columns import OWN_COLUMNS, read_own_columns
+from coprefl_flwr.recipes.execute import Failures, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -36,15 +37,13 @@ from coprefl_flwr.recipes.listing import (
     store_of,
     wanted_of,
 )
-from coprefl_flwr.recipes.new import write_new
-from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
+from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.scale import FULL
-from coprefl_flwr.recipes.sweep import Failures, check_runs, run_recipe
-from coprefl_flwr.recipes.trackers import tracker_of
-from coprefl_flwr.recipes.workers import wanted_workers, workshop
+from coprefl_flwr.recipes.schema import recipe_schema
+from coprefl_flwr.recipes.search import check_runs
+from coprefl_flwr.recipes.trackers import tracker_of, untracked
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.frames import accuracies, frame
@@ -53,17 +52,29 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Track, check_place
+from coprefl_flwr.studies.study import Followed, check_place
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
+
+TEMPLATE = Path(__file__).with_name("new.yaml")
 
 TEXT, COLUMNS = "recipe.sha256", "columns.json"
 
 
 def new(given: argparse.Namespace) -> int:
-    """Write a recipe to begin with."""
-    path = write_new(given.name)
+    """Write a recipe to begin with, in which every key is explained, to NAME.yaml."""
+    name: Path = given.name
+    if name.name in ("", ".."):
+        raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
+    path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE.read_text(encoding="utf-8"))
+    except FileExistsError as error:
+        raise SettingsError(f"{path} is there already; give another name") from error
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be written: {error.strerror}") from error
     say(f"{path} is written; `coprefl run {path}` runs it")
     return 0
 
@@ -95,7 +106,7 @@ def plan(given: argparse.Namespace) -> int:
     out = given.out or Path("outputs") / given.recipe.stem
     plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
     paces = {name: pace(one) for name, one in plan.computing.items()}
-    say(told(recipe, plan, paces, workers))
+    say(plan_text(recipe, plan, paces, workers))
     return 0
 
 
@@ -105,7 +116,7 @@ def _run_into(
     given: argparse.Namespace,
     recipe: Recipe,
     runs: Sequence[Run],
-    tracker: Track | None,
+    tracker: Followed,
 ) -> int:
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
     own(out, "--out")
@@ -123,7 +134,7 @@ def _run_into(
     if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
         write_atomically(out / TEXT, f"{sha256_of(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
-    with workshop(store, given.workers, tracker) as make:
+    with executor(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
     write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
     _write(recipe, store, failed, out)
@@ -132,14 +143,15 @@ def _run_into(
     return 1 if failed else 0
 
 
-def _tracker(given: argparse.Namespace, out: Path) -> Track | None:
+def _tracker(given: argparse.Namespace, out: Path) -> Followed:
     """Return where rounds are reported to besides the files, if anywhere."""
     options = ("tensorboard", "mlflow", "wandb", "tracker")
     there = [f"--{option}" for option in options if getattr(given, option)]
     if len(there) > 1:
         raise SettingsError(f"{' and '.join(there)}: give one of them")
     values = ((option, getattr(given, option)) for option in options)
-    return next((tracker_of(name, value, out.resolve()) for name, value in values if value), None)
+    found = (tracker_of(name, value, out.resolve()) for name, value in values if value)
+    return next(found, untracked)
 
 
 def _check_folder(out: Path) -> None:
@@ -155,15 +167,15 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
     if not (out / RECIPE).exists():
         return
     # Not read as a recipe: files of the user's own that it names may have been moved.
-    kept = read_yaml(out / RECIPE).mapping("a recipe")
-    title = kept["title"].text("title") if "title" in kept else "another recipe"
-    notes = tuple(kept["scale"].text("scale").splitlines()) if "scale" in kept else ()
+    stored, _ = read_yaml(out / RECIPE)
+    stored = stored if isinstance(stored, dict) else {}
+    title, scale, protocol = (str(stored.get(key, "")) for key in ("title", "scale", "protocol"))
+    notes = tuple(scale.splitlines())
     if (title, notes) != (recipe.title, recipe.notes):
         scale = " at another scale" if title == recipe.title else ""
         raise SettingsError(
             f"{out} holds the results of '{title}'{scale}; give another folder with --out"
         )
-    protocol = str(kept["protocol"].value) if "protocol" in kept else ""
     if protocol != recipe.protocol:
         of = f"of the protocol {protocol}" if protocol else "of no protocol"
         raise SettingsError(f"{out} holds results {of}; give another folder with --out")
@@ -182,7 +194,7 @@ def report(given: argparse.Namespace) -> int:
         _report(report_of([Outcome.read(out)]), out)
         return 0
     with without_code("coprefl report"):
-        known_columns(out / COLUMNS)
+        read_own_columns(out / COLUMNS)
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: its results are not at {store.root}")
@@ -210,6 +222,12 @@ def _report(report: Report, out: Path) -> None:
 def check_method(given: argparse.Namespace) -> int:
     """Check methods, and print what was found."""
     return check_methods(given.places, not given.no_flower)
+
+
+def schema(_: argparse.Namespace) -> int:
+    """Print the JSON Schema of a recipe."""
+    say(recipe_schema().rstrip())
+    return 0
 
 
 def list_all(given: argparse.Namespace) -> int:

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coprefl_flwr.errors import SettingsError, printable
+from coprefl_flwr.errors import SettingsError, printable, unknown
 from coprefl_flwr.files import read_json, read_text
-from coprefl_flwr.recipes.reading import KEYS
-from coprefl_flwr.recipes.recipe import HALVING, Recipe
+from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.schema import KEYS
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.page import FOLDER, PAGE
 from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
@@ -36,11 +36,9 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     A trial that is also one of the runs to the end, such as that of one round, is called as these.
     """
     found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
-    if recipe.search_by != HALVING:
-        return found
-    tried = [(row, one) for row in contests(recipe) for one in row.entrant.candidates()]
-    whole = {run.key for row, one in tried for run in row.deciding(one)}
-    trials = {run.key for row, one in tried for run in row.trials(one)}
+    tried = [(row, one) for row in table_rows(recipe) for one in row.trials()]
+    whole = {run.key for row, one in tried for run in row.selection_runs(one)}
+    trials = {run.key for row, one in tried for run in row.search.short_runs(one)}
     return found | dict.fromkeys(trials - whole, TRIAL)
 
 
@@ -113,13 +111,22 @@ def _recipe(folder: Path) -> list[str]:
     """Return a line of the recipes: folder, state, title."""
     try:
         state = _state(folder)
-        # Not read as a recipe: for that the code would be run that it names.
-        title = read_yaml(folder / RECIPE).mapping("a recipe", KEYS)["title"].text("title")
-        return [str(folder), state, title]
-    except KeyError:
-        return [str(folder), "cannot be read", f"{folder / RECIPE}: there is no 'title'"]
+        return [str(folder), state, read_title(folder / RECIPE)]
     except SettingsError as error:  # Written by another version, or by hand.
         return [str(folder), "cannot be read", str(error)]
+
+
+def read_title(file: Path) -> str:
+    """Return the title of a recipe's file, without the code that a recipe may name."""
+    content, lines = read_yaml(file)
+    if not isinstance(content, dict):
+        raise SettingsError(f"{file}: a recipe must be a mapping (key: value)")
+    for key in content.keys() - {*KEYS}:
+        raise SettingsError(f"{lines[(key,)]}: {unknown('key', key, KEYS)}")
+    title = content.get("title")
+    if not isinstance(title, str):
+        raise SettingsError(f"{file}: there is no 'title', or it is no text")
+    return title
 
 
 def _state(folder: Path) -> str:

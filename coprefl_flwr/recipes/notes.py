@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sampling import version
-from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.store import Store
 from coprefl_flwr.studies.told import left_out, trouble_in
@@ -21,7 +20,7 @@ def how(recipe: Recipe) -> list[str]:
             "The rounds of each row were changed until its summed step size was nearest to that of "
             f"{recipe.reference}; of several phases, those of the last."
         )
-    if not any(contest.searched for contest in contests(recipe)):
+    if not any(contest.searched for contest in table_rows(recipe)):
         return notes
     if recipe.search_by == HALVING:
         notes.append(
@@ -30,8 +29,8 @@ def how(recipe: Recipe) -> list[str]:
         )
     if recipe.search_by == OPTUNA:
         notes.append(
-            f"Searched by Optuna {version()} (TPE, seed {recipe.validation_seed}): of each row "
-            f"{recipe.search_trials} of its values, or all where it has no more, one after the "
+            f"Searched by Optuna {optuna_version()} (TPE, seed {recipe.validation_seed}): of each "
+            f"row {recipe.search_trials} of its values, or all where it has no more, one after the "
             "other, by what those before came to."
         )
     if recipe.select == VALIDATION:

@@ -27,10 +27,9 @@ from coprefl_flwr.federation.progress import quiet_flower
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.recipes.halving import PART
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import Contest, choose, contests
+from coprefl_flwr.recipes.search import TableRow, choose, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
 from coprefl_flwr.strategies import FedAvg
@@ -137,29 +136,25 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
     """
     folders = tuple(f"{SIZES}{one}" for one in recipe.settings.get("data-dir", ("",)))
     recipe = replace(recipe, settings={**recipe.settings, "data-dir": folders})
-    plan = Plan(store, [Row(one.label) for one in recipe.entrants])
+    plan = Plan(store, [Row(one.label) for one in recipe.rows])
     rows = {row.label: row for row in plan.rows}
-    for contest in contests(recipe):
-        with recipe.placing(contest.entrant):
-            _add_contest(plan, contest, rows[contest.entrant.label])
+    for table_row in table_rows(recipe):
+        with recipe.placing(table_row.row):
+            _add_row(plan, table_row, rows[table_row.label])
     return plan
 
 
-def _add_contest(plan: Plan, contest: Contest, row: Row) -> None:
+def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
     """Add what one row of one table takes."""
-    left, store = contest.entrant.candidates(), plan.store
-    if contest.searched:
-        trials = [run for one in left for run in contest.trials(one)]
-        row.deciding += plan.add(row, trials)
-        tried = (
-            contest.left(store) if all(store.done(run.study.stages) for run in trials) else []
-        )  # Or there are none.
-        left = tried or left[: max(1, len(left) // PART)]
-    if contest.validated:
-        if len(left) > 1 or not contest.halved:
-            row.deciding += plan.add(row, [run for one in left for run in contest.deciding(one)])
-        left = [choose(store, contest) or left[0]]
-    row.reported += plan.add(row, [run for one in left for run in contest.reported(one)])
+    trials, search, store = table_row.trials(), table_row.search, plan.store
+    row.deciding += plan.add(row, [run for one in trials for run in search.short_runs(one)])
+    trials = search.expected(store)
+    if table_row.validated:
+        if not search.is_decided(trials):
+            runs = [run for one in trials for run in table_row.selection_runs(one)]
+            row.deciding += plan.add(row, runs)
+        trials = [choose(store, table_row) or trials[0]]
+    row.reported += plan.add(row, [run for one in trials for run in table_row.reported(one)])
 
 
 # ---- hours ---------------------------------------------------------------------------------------
@@ -211,7 +206,7 @@ def pace(of: Computing) -> tuple[float, float]:
 # ---- in words ----------------------------------------------------------------------------------
 
 
-def told(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
+def plan_text(recipe: Recipe, plan: Plan, paces: Paces, workers: int = 1) -> str:
     """Return a plan as text."""
     rows = [*plan.rows, *([plan.together] if len(plan.rows) > 1 else [])]
     shown = [figures(row, paces) for row in rows]

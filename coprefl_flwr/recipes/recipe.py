@@ -1,4 +1,4 @@
-"""A recipe: a comparison of the papers, or one's own, as a short YAML file.
+"""A recipe, read and checked: the comparison that a YAML file describes.
 
 ```yaml
 title: CIFAR-100, non-IID, scenario I
@@ -20,16 +20,23 @@ reference: coprefl            # the row that the others are tested against
 seeds: [0, 1, 2]              # each seed is named: [2] is one, [0, 1] are two
 metrics: [accuracy, variance] # the columns
 figures: [accuracies, curves] # the plots; this is the default, and [] is none
-protocols:                    # see `recipes.protocols`; `coprefl run --protocol ratio`
-  ratio: {because: rates that train this network, rates: 100}
-small: {task-classes: 4}      # what --scale small sets besides its own cuts
+protocols:                    # overlays; `coprefl run --protocol ratio` applies one
+  ratio: {because: rates that train this network, settings: {learning-rate: 0.1}}
+  equal-budget: {because: as far for all, equal: step-size}
+small:                        # the overlay of --scale small
+  settings: {dataset: glyphs, rounds: 6, participants: [3, 4]}
 paper:                        # what the paper printed
   columns: [accuracy, variance]
   tables:
     - {table: 1(a), where: {participants: 20}, rows: {coprefl: 83.29±2.61 34.69±3.17}}
 ```
 
-`settings` with `study: personalised` make it a recipe of personalised methods.
+`settings` with `study: personalised` make it a recipe of personalised methods. An overlay is a part
+of a recipe that is merged over it: mappings key by key, `methods` by label; an empty value takes a
+key away, and any other value takes the place of the recipe's. A protocol is an overlay with its
+reason, `because`. Its `equal` compares at the reference's summed step size, to which the rounds of
+every row are changed, or at the first round at which a start's loss over all pre-training clients
+is at most `below`. `small` is merged last.
 """
 
 import itertools
@@ -44,7 +51,8 @@ import yaml
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.named import Named, written
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.entries import Choices, PaperTable
+from coprefl_flwr.recipes.yaml_file import Keys, Lines
+from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
@@ -53,49 +61,96 @@ VALIDATION, TEST, ALL = "validation", "test", "all"
 """How a value is chosen: on validation tasks, on the reported tasks, or not: each is a row."""
 
 SEARCHES = EVERY, HALVING, OPTUNA = "all", "halving", "optuna"
-"""What is searched by: every value is run to the end, or only those that lead after a quarter, or
-those that Optuna asks for."""
+"""Which searched values are run to the end: every one, those that lead after a quarter of the
+rounds, or those that Optuna asks for."""
+
+FULL, SMALL = "full", "small"
+
+Choices = Mapping[str, tuple[Value, ...]]
+"""Settings, each with its values: one, or several that are compared or searched."""
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A method of a recipe with one value of everything that is searched."""
+class Trial:
+    """A method of a recipe with one value of each setting that is searched."""
 
-    start: Method
-    chosen: str  # the values of what is searched, "gamma=0.5,learning-rate=0.1"; "" if nothing is
+    method: Method
+    chosen: str  # the values that are searched, "gamma=0.5,learning-rate=0.1"; "" if there are none
 
 
 @dataclass(frozen=True)
-class Entrant:
+class RecipeRow:
     """A method of a recipe with settings of its own: a row of each table."""
 
     label: str  # the row's name
     method: Method
     options: Choices  # settings of its own; several values are searched
-    place: str  # where it stands
     role: str  # of the methods that the recipe compares
 
-    def candidates(self) -> list[Candidate]:
-        """Return it with each combination of the values that are searched."""
-        found = []
-        for given in _combinations(self.options):
-            searched = [pair for pair in given.items() if len(self.options[pair[0]]) > 1]
-            found.append(Candidate(self._start(given), written(searched)))
-        return found
+    def trials(self) -> list[Trial]:
+        """Return the method with each combination of the values that are searched."""
+        searched = [key for key, values in self.options.items() if len(values) > 1]
+        return [
+            Trial(self._with(chosen), written((key, chosen[key]) for key in searched))
+            for chosen in _combinations(self.options)
+        ]
 
     @property
     def number(self) -> int:
-        """How many candidates it has."""
+        """How many trials it has."""
         return math.prod(map(len, self.options.values()))
 
-    def _start(self, given: Mapping[str, Value]) -> Method:
-        """Return the method with the settings given to each of its phases that has them."""
+    def _with(self, options: Mapping[str, Value]) -> Method:
+        """Return the method with options set in each of its phases that has them."""
 
         def added(phase: Named) -> Named:
             has = keys_of(Method((phase,)), self.role)
-            return phase.having({key: value for key, value in given.items() if key in has})
+            return phase.having({key: value for key, value in options.items() if key in has})
 
-        return self.method.changed(added) if given else self.method
+        return self.method.changed(added) if options else self.method
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """What the paper printed for one combination of the compared settings, by label."""
+
+    table: str
+    where: Mapping[str, Value]
+    rows: Mapping[str, Printed]
+
+
+@dataclass
+class Places:
+    """Where the parts of a recipe are in its file, for messages about them.
+
+    `layers` are overlays that were merged over the recipe, the last one first: a part is where the
+    first of them has it.
+    """
+
+    name: str
+    lines: Lines
+    layers: list[Keys] = field(default_factory=list)
+
+    def of(self, *keys: str | int) -> str:
+        """Return the place of a part, or else of the nearest part that contains it."""
+        inside = [keys[:end] for end in range(len(keys), 0, -1)]
+        return next(filter(None, map(self._line, inside)), self.name)
+
+    def _line(self, keys: Keys) -> str:
+        found = (self.lines.get((*layer, *keys), "") for layer in (*self.layers, ()))
+        return next(filter(None, found), "")
+
+    @contextmanager
+    def at(self, *keys: str | int) -> Iterator[None]:
+        """Give an error raised inside the place of a part."""
+        try:
+            yield
+        except SettingsError as error:
+            raise SettingsError(f"{self.of(*keys)}: {error}", *error.keys) from error
+
+    def of_setting(self, key: str) -> str:
+        """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
+        return self._line(("settings", key)) or self._line((key,))
 
 
 @dataclass(frozen=True)
@@ -105,7 +160,7 @@ class Recipe:
     title: str
     source: str
     settings: Choices  # several values are compared
-    entrants: tuple[Entrant, ...]
+    rows: tuple[RecipeRow, ...]
     select: str
     search_by: str
     search_trials: int
@@ -117,11 +172,11 @@ class Recipe:
     figures: tuple[str, ...]
     paper: tuple[PaperTable, ...]
     notes: tuple[str, ...]
-    protocol: str  # the protocol that it is of, why there is such, and what that makes equal; or ""
+    protocol: str  # the protocol that was applied, its reason, and what it makes equal; or ""
     because: str
     equal: str
-    effective: Mapping[str, Any] = field(repr=False)  # the file after `--scale` and `--set`
-    places: Mapping[str, str] = field(repr=False)  # of each setting and each key of the recipe
+    effective: Mapping[str, Any] = field(repr=False)  # the file with overlays and `--set` applied
+    places: Places = field(repr=False)
 
     @property
     def study(self) -> str:
@@ -129,16 +184,16 @@ class Recipe:
         return str(self.settings.get("study", (STARTS,))[0])
 
     @property
-    def reference_start(self) -> Method | None:
+    def reference_method(self) -> Method | None:
         """The reference's method; None if it is yet to be chosen."""
-        for one in self.entrants:
-            candidates = one.candidates()
-            names = {f"{one.label}:{found.chosen}": found.start for found in candidates}
-            if self.reference in names:
-                return names[self.reference]
-            if self.reference == one.label:
-                open_ = len(candidates) > 1 and self.select != ALL
-                return None if open_ else candidates[0].start
+        for row in self.rows:
+            trials = row.trials()
+            if self.reference == row.label:
+                open_ = len(trials) > 1 and self.select != ALL
+                return None if open_ else trials[0].method
+            for trial in trials:
+                if self.reference == f"{row.label}:{trial.chosen}":
+                    return trial.method
         return None
 
     @property
@@ -152,20 +207,18 @@ class Recipe:
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
         """Return what the paper printed for a combination, if it did."""
-        for table in self.paper:
-            if table.where.items() <= combination.items():
-                return table
-        return None
+        tables = (table for table in self.paper if table.where.items() <= combination.items())
+        return next(tables, None)
 
     @contextmanager
-    def placing(self, entrant: Entrant | None = None) -> Iterator[None]:
+    def placing(self, row: RecipeRow | None = None) -> Iterator[None]:
         """Give an error raised inside the place of the setting it is about, or else the row's."""
         try:
             yield
         except SettingsError as error:
-            places = [self.places[key] for key in error.keys if key in self.places]
-            places.append(entrant.place if entrant else self.places["settings"])
-            raise SettingsError(f"{places[0]}: {error}", *error.keys) from error
+            place = self.places.of("methods", row.label) if row else self.places.of("settings")
+            of_keys = filter(None, map(self.places.of_setting, error.keys))
+            raise SettingsError(f"{next(of_keys, place)}: {error}", *error.keys) from error
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""

@@ -18,10 +18,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
+from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.studies.budgets import cost, rounds_for
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.identity import texts_of
+from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import heeded_by, keys_of
+from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Study
@@ -84,3 +89,30 @@ class Run:
     def key(self) -> str:
         """Name of the run: its methods, and the hash of all that its first stage depends on."""
         return self.keys[0]
+
+
+def with_step_size(run: Run, reference: Run) -> Run:
+    """Return a run of as many rounds as bring its summed step size nearest to a reference's.
+
+    A start that is not trained stays. Raises a SettingsError if there is no such number.
+    """
+    if run == reference or not _pretraining(run).phases:
+        return run
+    rounds = _rounds(run, reference, texts_of(run.settings))
+    method = Methods(one.with_rounds(rounds) for one in run.settings.method)
+    return replace(run, settings=replace(run.settings, method=method))
+
+
+@functools.lru_cache(maxsize=1024)
+def _rounds(run: Run, reference: Run, _: tuple[str, ...]) -> int:
+    wanted = cost(_pretraining(reference)).step_size
+    if not wanted > 0:
+        problem = f"equal: {STEP_SIZE}: the reference, {reference.name}, has a summed step size of"
+        raise SettingsError(f"{problem} {wanted:g}", "reference")
+    return rounds_for(_pretraining(run), wanted)
+
+
+def _pretraining(run: Run) -> Pretraining:
+    if isinstance(run.main, Pretraining):
+        return run.main
+    raise SettingsError(f"equal: {STEP_SIZE}: only starts have a summed step size")

@@ -1,8 +1,8 @@
 """Where metrics go while a run is under way, besides its files.
 
-A tracker is a function: a stage -> hooks of `RoundStrategy.start`, called after every round; a
-hook's method `close`, if it has one, is called when its stage ends, whatever ended it. Trackers go
-to workers, so they hold nothing that is open.
+A tracker is a function of a stage, for `studies.study.run`: a context in which hooks of
+`RoundStrategy.start` are called after every round. Trackers go to workers, so they hold nothing
+that is open: what they write to is opened in the first round.
 """
 
 import hashlib
@@ -10,9 +10,8 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,13 +21,18 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import Stage
-from coprefl_flwr.studies.study import Track
+from coprefl_flwr.studies.study import Followed
 
-OpenRun = tuple[Callable[[dict[str, float], int], object], Callable[[bool], object]]
-"""How to write metrics of a round into an open run, and how to end it, finished or not."""
+Write = Callable[[Mapping[str, float], int], object]
+"""Writes the metrics of a round."""
 
 
-def tracker_of(option: str, place: str, out: Path) -> Track:
+def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
+    """Follow a stage with no hooks."""
+    return nullcontext(())
+
+
+def tracker_of(option: str, place: str, out: Path) -> Followed:
     """Return the tracker of an option of `coprefl run`, such as "mlflow", and of its value.
 
     `out` is the recipe's folder. Raises a SettingsError if a package or a key is missing, or if
@@ -43,15 +47,22 @@ def tracker_of(option: str, place: str, out: Path) -> Track:
         raise SettingsError(f"--{option} needs the package: {package}")
     if option == "wandb":
         _check_key()
-        return partial(_follow, partial(_wandb, place, out))
+        return partial(_followed, partial(_wandb, place, out))
     place = place if "://" in place else str(Path(place).resolve())
-    return partial(_follow, partial(_mlflow if option == "mlflow" else _tensorboard, place))
+    return partial(_followed, partial(_mlflow if option == "mlflow" else _tensorboard, place))
 
 
 @contextmanager
-def followed(stage: Stage, tracker: Track | None) -> Iterator[Sequence[Hook]]:
-    """Give the hooks that follow a stage, and close those that can be closed at its end."""
-    hooks = tracker(stage) if tracker else ()
+def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
+    """Give the hooks of a user's own tracker, which every process looks for again.
+
+    A hook's method `close`, if it has one, is called when its stage ends, whatever ended it.
+    """
+    track = plugins.call(place, plugins.find("tracker", place), (out,))
+    if not callable(track):
+        problem = "a tracker is a function of a folder, which returns a function of a stage"
+        raise SettingsError(f"{place}: {problem}")
+    hooks = tuple(track(stage))
     try:
         yield hooks
     finally:
@@ -60,55 +71,42 @@ def followed(stage: Stage, tracker: Track | None) -> Iterator[Sequence[Hook]]:
                 close()
 
 
-def _own(place: str, out: Path, stage: Stage) -> Sequence[Hook]:
-    """Return the hooks of a user's own tracker, which every process looks for anew."""
-    track = plugins.call(place, plugins.find("tracker", place), (out,))
-    if not callable(track):
-        problem = "a tracker is a function of a folder, which returns a function of a stage"
-        raise SettingsError(f"{place}: {problem}")
-    return tuple(track(stage))
+@contextmanager
+def _followed(
+    opened: Callable[[str], AbstractContextManager[Write]], stage: Stage
+) -> Iterator[Sequence[Hook]]:
+    """Give a hook that opens the stage's run in its first round, and writes each round into it."""
+    with ExitStack() as stack:
+        writes: list[Write] = []
+
+        def hook(report: RoundReport) -> None:
+            if not writes:
+                writes.append(stack.enter_context(opened(stage.key)))
+            writes[0]({name: float(one) for name, one in report.metrics.items()}, report.round)
+
+        yield (hook,)
 
 
-def _follow(open_run: Callable[[str], OpenRun], stage: Stage) -> Sequence[Hook]:
-    return (Follower(open_run, stage.key),)
-
-
-@dataclass
-class Follower:
-    """Opens a stage's run in its first round, and writes each round's metrics into it."""
-
-    open_run: Callable[[str], OpenRun]
-    key: str
-    run: OpenRun | None = None
-    finished: bool = False
-
-    def __call__(self, report: RoundReport) -> None:
-        """Write a round."""
-        self.run = self.run or self.open_run(self.key)
-        self.run[0]({name: float(one) for name, one in report.metrics.items()}, report.round)
-        self.finished = report.round == report.num_rounds
-
-    def close(self) -> None:
-        """End the run; one that is not finished is marked as failed, and can go on."""
-        if self.run:
-            self.run[1](self.finished)
-
-
-def _tensorboard(place: str, key: str) -> OpenRun:
+@contextmanager
+def _tensorboard(place: str, key: str) -> Iterator[Write]:
     """Open event files in a folder for the stage."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(str(Path(place, key)))
 
-    def write(metrics: dict[str, float], step: int) -> None:
+    def write(metrics: Mapping[str, float], step: int) -> None:
         for name, value in metrics.items():
             writer.add_scalar(name, value, step)
         writer.flush()  # A process that is killed loses no round.
 
-    return write, lambda _: writer.close()
+    try:
+        yield write
+    finally:
+        writer.close()
 
 
-def _mlflow(place: str, key: str) -> OpenRun:
+@contextmanager
+def _mlflow(place: str, key: str) -> Iterator[Write]:
     """Open the stage's run in the experiment `coprefl`, at an address or in a folder."""
     # MLflow prefers a database; a folder is all that is needed here.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -126,24 +124,21 @@ def _mlflow(place: str, key: str) -> OpenRun:
     run_id = run.info.run_id
     client.update_run(run_id, status="RUNNING")
 
-    def write(metrics: dict[str, float], step: int) -> None:
+    def write(metrics: Mapping[str, float], step: int) -> None:
         at, refused = int(1000 * time.time()), r"[^\w\-. /]"
         named = {re.sub(refused, "_", name): value for name, value in metrics.items()}
         client.log_batch(run_id, [Metric(name, value, at, step) for name, value in named.items()])
 
-    return write, lambda done: client.set_terminated(run_id, "FINISHED" if done else "FAILED")
+    status = "FAILED"
+    try:
+        yield write
+        status = "FINISHED"
+    finally:
+        client.set_terminated(run_id, status)
 
 
-def _check_key() -> None:
-    """Raise a SettingsError if Weights & Biases would ask for a key once runs are under way."""
-    import wandb
-
-    quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")
-    if not quiet and not wandb.login(verify=False, prompt=False):
-        raise SettingsError("--wandb has no key: run `wandb login`, or set WANDB_MODE=offline")
-
-
-def _wandb(place: str, out: Path, key: str) -> OpenRun:
+@contextmanager
+def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
     """Open the stage's run in the project `place`; offline it lies in `out`/wandb."""
     import wandb
 
@@ -160,4 +155,18 @@ def _wandb(place: str, out: Path, key: str) -> OpenRun:
         reinit="create_new",  # Others may be open in this process.
         settings=wandb.Settings(silent=True, console="off", disable_git=True, save_code=False),
     )
-    return run.log, lambda finished: run.finish(exit_code=0 if finished else 1)
+    status = 1
+    try:
+        yield lambda metrics, step: run.log(dict(metrics), step)
+        status = 0
+    finally:
+        run.finish(exit_code=status)
+
+
+def _check_key() -> None:
+    """Raise a SettingsError if Weights & Biases would ask for a key once runs are under way."""
+    import wandb
+
+    quiet = os.environ.get("WANDB_MODE") in ("offline", "disabled")
+    if not quiet and not wandb.login(verify=False, prompt=False):
+        raise SettingsError("--wandb has no key: run `wandb login`, or set WANDB_MODE=offline")

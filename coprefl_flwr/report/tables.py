@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -52,8 +52,7 @@ class Table:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The heading and the part of each column."""
-        found: list[tuple[str, str]] = self.cells.columns.tolist()
-        return found
+        return cast("list[tuple[str, str]]", self.cells.columns.tolist())
 
     def lines(self) -> list[list[tuple[str, str, bool]]]:
         """Return each row's cells: the part of the column, the text, and whether it is marked."""
@@ -243,6 +242,8 @@ def _best(metric: str, found: pd.DataFrame, troubled: Collection[str]) -> list[A
     """
     good = ~found["row"].isin(list(troubled))
     full = found[(found["n"] == found["n"].max()) & (found["n"] > 0) & good]
+    if not column(metric).tested:
+        full = full[full["mean"] != 0]  # A method that sends nothing does not send least.
     means = [round(mean, column(metric).decimals) for mean in full["mean"].tolist()]
     best = best_of(means, column(metric).better)
     return [full.index[at] for at in best] if len(best) < len(full) else []
@@ -412,20 +413,18 @@ def _count(number: int, noun: str) -> str:
 
 def _missing(comparison: Comparison, found: pd.DataFrame, units: int) -> list[str]:
     """Say which metrics all lack for some units (the pre-training's), and which lines lack more."""
-    counts = found.pivot(index="row", columns="metric", values="n")
-    counts = counts.loc[[row.name for row in comparison.measured], list(comparison.metrics)]
-    most = counts.max()
+    here = found[found["row"].isin([row.name for row in comparison.measured])]
+    most = here.groupby("metric", sort=False)["n"].max()
     part = most[(most > 0) & (most < units)]
     notes = [
         f"{', '.join(column(str(metric)).title for metric in alike.index)}: "
         f"{_count(n, 'value')} per row."
         for n, alike in part.groupby(part, sort=False)
     ]
-    for row, n in counts.iterrows():
-        fewer = n[(n < most) & (n > 0)]
-        if len(fewer):
-            of = most[fewer.index].max()
-            notes.append(f"{row} has {fewer.min()} of {of} values, and is not marked best.")
+    here = here.assign(most=here["metric"].map(most)).query("0 < n < most")
+    for row, fewer in here.groupby("row", sort=False):
+        least, of = fewer["n"].min(), fewer["most"].max()
+        notes.append(f"{row} has {least} of {of} values, and is not marked best.")
     return notes
 
 

@@ -1,6 +1,7 @@
 """FedAvg: the sample-weighted mean of the participants' models."""
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.federation import Exchange, Mean, Round, RoundContext, RoundStrategy
@@ -19,7 +20,7 @@ class FedAvg(RoundStrategy):
 
     name = "fedavg"
     averages = True
-    roles = ("pretraining", "task", "personalised")
+    roles: ClassVar[tuple[str, ...]] = ("pretraining", "task", "personalised")
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = sum_k n_k w_k / sum_k n_k."""

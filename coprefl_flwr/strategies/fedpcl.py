@@ -51,13 +51,7 @@ class FedPCL(RoundStrategy):
         more = {"local": ctx.state.get("local", {})}
         config: MessageConfig = {"fedpcl-variant": self.variant, "temperature": self.temperature}
         replies = yield Exchange(
-            "train",
-            arrays,
-            ctx.sample(),
-            PerClient(),
-            extra=more,
-            config=config,
-            stateful=True,
+            *("train", arrays, ctx.sample(), PerClient(), more), config=config, stateful=True
         )
         own = {client: replies.sums[str(client)] for client in replies.clients}
         shared = aggregated(list(own.values()))

@@ -38,12 +38,7 @@ class FedProto(RoundStrategy):
         """Return C^(j) = sum_{i in N_j} |D_ij| / N_j C_i^(j) (eq. 6, without 1 / |N_j|)."""
         config = {"fedproto-mu": self.mu}
         replies = yield Exchange(
-            "train",
-            arrays,
-            ctx.sample(),
-            PerClient(),
-            config=config,
-            stateful=True,
+            "train", arrays, ctx.sample(), PerClient(), config=config, stateful=True
         )
         shared = aggregated([replies.sums[str(client)] for client in replies.clients])
         return cast_like(shared, arrays), replies.mean_metrics()

@@ -37,14 +37,9 @@ class QFFL(RoundStrategy):
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
         """Return w^{t+1} = w^t - sum_k Delta_k / sum_k h_k."""
-        config = {"q": self.q}
+        config, rule = {"q": self.q}, Mean("q-weight")
         replies = yield Exchange(
-            "train",
-            arrays,
-            ctx.sample(),
-            Mean("q-weight"),
-            config=config,
-            positive=("q-curvature",),
+            "train", arrays, ctx.sample(), rule, config=config, positive=("q-curvature",)
         )
         weight = replies.metrics["q-weight"].sum()
         curvature = replies.metrics["q-curvature"].sum()

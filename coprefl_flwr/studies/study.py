@@ -59,9 +59,6 @@ SETTINGS = "settings.yaml"
 LONGEST_SETTINGS = 2**18
 """Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
-Track = Callable[[Stage], Sequence[Hook]]
-"""Gives the hooks that follow a stage."""
-
 Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
 """Gives the hooks that follow a stage, and ends what they write to."""
 

@@ -1,4 +1,4 @@
-"""Attackers: client wrappers for studies of how a pre-training is spoilt, and of its defences.
+"""Attackers: client wrappers for studies of attacks on a pre-training, and of its defences.
 
 A client wrapper takes a client and returns a client. A recipe names it, with the share of the
 pre-training's clients that it wraps:
@@ -6,8 +6,8 @@ pre-training's clients that it wraps:
     fedavg, 30 % attackers:
         {method: fedavg, client-wrapper: attackers.py:SignFlip, client-wrapper-share: 0.3}
 
-The number of samples, the metrics, BatchNorm's statistics, the state that a client keeps and its
-evaluations stay as the client computed them.
+The wrappers do not change the number of samples, the metrics, BatchNorm's statistics, a client's
+stored state and its evaluations.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
-"""Three small frozen backbones, each trained in one place on images that no client here has.
+"""Three small frozen backbones, each trained centrally on images that no client here has.
 
     python examples/claims/backbones.py FOLDER FASHION.npz CIFAR100.npz
 
 The small CNN on Fashion-MNIST, and on either half of CIFAR-100's classes: FOLDER/fashion,
-FOLDER/first and FOLDER/second. They stand for FedPCL's, which were trained on Quick Draw, Aircraft
+FOLDER/first and FOLDER/second. They replace FedPCL's, which were trained on Quick Draw, Aircraft
 and Birds (its appendix A.1.3) and are not published. An .npz file holds `train_images`, uint8
 (N, H, W) or (N, H, W, 3), and `train_labels`, (N,).
 """

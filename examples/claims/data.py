@@ -3,9 +3,9 @@
     python examples/claims/data.py FOLDER
 
 writes FOLDER/cifar100.npz and FOLDER/fashion.npz, with `train_images` (uint8), `train_labels`,
-`test_images` and `test_labels`, and FOLDER/mnist_people.npz: MNIST's training digits with who wrote
-each (`groups`), the writers drawn into three groups (`domains`: pretraining, tuning, tasks). Who
-wrote what comes from QMNIST (Yadav and Bottou 2019), or from FOLDER/mnist_writers.npz
+`test_images` and `test_labels`, and FOLDER/mnist_people.npz: MNIST's training digits with each
+digit's writer (`groups`), the writers drawn into three groups (`domains`: pretraining, tuning,
+tasks). The writers come from QMNIST (Yadav and Bottou 2019), or from FOLDER/mnist_writers.npz
 (`train_writer`).
 """
 

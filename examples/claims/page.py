@@ -1,10 +1,10 @@
-"""The two pages of what was measured: docs/claims.md and docs/which-start.md.
+"""The two pages of results: docs/claims.md and docs/which-start.md.
 
     python examples/claims/page.py [--outputs outputs] [--examples examples] [--docs docs] [--check]
 
-What the runs of recipes in OUTPUTS measured is stored in docs/tables first (see tables.py), and the
-pages are made of these tables alone: the claims here, the starts in starts.py. With --check nothing
-is written, and the exit status is 1 if a page is not the one that the tables give.
+First the results of the recipes' runs in OUTPUTS are stored in docs/tables (see tables.py). Then
+both pages are computed from these tables only: the claims here, the starts in starts.py. With
+--check nothing is written, and the exit status is 1 if a page differs from the computed one.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from verdicts import Verdict, interval, judge
 from coprefl_flwr.errors import SettingsError, say, unknown
 from coprefl_flwr.files import read_text, write_atomically
 from coprefl_flwr.recipes.collect import table_name
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.recipe import ALL, Recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import column
@@ -114,11 +114,11 @@ def read_claims(
             recipes[name] = read_recipe(paths[name], protocol=first)
         return checked({**entry, "recipe": name}, recipes[name], place)
 
-    for paper, entries in read_yaml(primary).plain().items():
+    for paper, entries in read_yaml(primary)[0].items():
         for entry in entries:
             name, place = f"primary/{entry.get('recipe')}", f"{primary}: {paper}"
             primaries.append(of({**entry, "paper": paper}, name, place))
-    for name, entries in read_yaml(exploratory).plain().items():
+    for name, entries in read_yaml(exploratory)[0].items():
         for entry in entries:
             paper, _, source = entry.get("source", "").partition(", ")
             about = {"paper": paper, "source": source or paper}
@@ -148,7 +148,7 @@ def checked(entry: Mapping[str, Any], recipe: Recipe, place: str) -> Claim:
 
 def rows_of(recipe: Recipe) -> list[str]:
     """Return what the rows of a recipe can be called."""
-    of_rows = [(row.label, one.chosen) for row in recipe.entrants for one in row.candidates()]
+    of_rows = [(row.label, one.chosen) for row in recipe.rows for one in row.trials()]
     return [f"{row}:{value}" if value and recipe.select == ALL else row for row, value in of_rows]
 
 
@@ -160,7 +160,7 @@ def tables_of(recipe: Recipe) -> list[str]:
 
 def protocols_of(path: Path) -> dict[str, str]:
     """Return the protocols of a recipe, each with its reason."""
-    given = read_yaml(path).plain().get("protocols", {})
+    given = read_yaml(path)[0].get("protocols", {})
     return {name: one["because"] for name, one in given.items()}
 
 
@@ -267,8 +267,9 @@ def printed(claim: Claim) -> str:
 
 
 def note_of(path: Path) -> str:
-    """Return the comment at the beginning of a recipe's file."""
-    lines = re.match(r"(?:#.*\n)*", read_text(path))[0].splitlines()
+    """Return the comment at the beginning of a recipe's file, below the line for editors."""
+    text = re.sub(r"\A# yaml-language-server:.*\n", "", read_text(path))
+    lines = re.match(r"(?:#.*\n)*", text)[0].splitlines()
     return " ".join(line.removeprefix("#").strip() for line in lines)
 
 
@@ -288,7 +289,7 @@ def page_of(
         own = [one for one in claims if one.recipe == name]
         options = [f" --protocol {one}" * (one != tables.UNNAMED) for one in names]
         sections.append({
-            "title": f"{own[0].paper}: {read_yaml(path).plain()['title']}", "note": note_of(path),
+            "title": f"{own[0].paper}: {read_yaml(path)[0]['title']}", "note": note_of(path),
             "protocols": reasons, "rows": explored_cells(own, values, names),
             "commands": [f"coprefl run {path}{option}" for option in options],
         })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which start: what the tables of startbench's settings say, in sentences and in numbers."""
+"""Which start: the tables of startbench's settings, in sentences and in numbers."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ import pandas as pd
 import tables
 from verdicts import MIN_SEEDS, holm, interval
 
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import TO_REACH
 from coprefl_flwr.report.formats import escaped
@@ -95,7 +95,7 @@ def measured(
     for name, path in recipes.items():
         if not name.startswith(f"{BENCH}/"):
             continue
-        title = read_yaml(path).plain()["title"].removeprefix("Which start: ")
+        title = read_yaml(path)[0]["title"].removeprefix("Which start: ")
         of = functools.partial(tables.rows_of, stored, name)
         if not len(of(FRESH)):
             missing.append(f"{title}: not measured yet")
@@ -103,7 +103,7 @@ def measured(
         recipe = read_recipe(path, protocol=FRESH)
         rounds, seeds = int(recipe.settings["task-rounds"][0]), len(recipe.seeds)
         setting = Setting(
-            title, recipe.reference, [one.label for one in recipe.entrants],
+            title, recipe.reference, [one.label for one in recipe.rows],
             values_of(of(FRESH), {head: of(head) for head in HEADS}, rounds),
             next((f"{m[2]} %" for one in recipe.metrics if (m := TO_REACH.fullmatch(one))), ""),
             rounds,

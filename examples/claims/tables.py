@@ -1,7 +1,8 @@
-"""The tables that the pages are made of: what runs measured, a line per row, seed, task and metric.
+"""The tables of the pages' numbers: results of runs, a line per row, seed, task and metric.
 
-docs/tables/NAME.csv.gz has what the run in the folder NAME of the outputs measured, and about.json
-how each was made. Of runs from before there were such tables docs/claims.csv has a mean a seed.
+docs/tables/NAME.csv.gz has the results of the run in the folder NAME of the outputs, and about.json
+its versions, machine, date and commit. For runs from before these tables existed, docs/claims.csv
+has one mean per seed.
 """
 
 import gzip
@@ -18,7 +19,7 @@ import pandas as pd
 
 from coprefl_flwr.errors import SettingsError, say
 from coprefl_flwr.files import read_json, read_text, write_atomically
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report.columns import STOPPED
 
@@ -55,10 +56,10 @@ def collected(outputs: Path, recipes: Mapping[str, Path]) -> dict[str, Stored]:
 
     What was run with other settings than its recipe has is left out, with a line that says so.
     """
-    names = {read_yaml(path).plain()["title"]: name for name, path in recipes.items()}
+    names = {read_yaml(path)[0]["title"]: name for name, path in recipes.items()}
     found = {}
     for file in sorted(outputs.glob("*/recipe.yaml")):
-        run, report = read_yaml(file).plain(), file.parent / "report"
+        run, report = read_yaml(file)[0], file.parent / "report"
         name, protocol = names.get(run.get("title")), run.get("protocol", "")
         if name is None:
             continue

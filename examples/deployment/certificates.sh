@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Make a certificate authority of one's own and the SuperLink's certificate.
+# Make your own certificate authority and the SuperLink's certificate.
 #
 #   certificates.sh FOLDER [HOST ...]
 #
 # HOST is every DNS name and IP address under which nodes and users reach the SuperLink: they refuse
-# a certificate that does not name it. localhost and 127.0.0.1 are always in it, since a SuperLink
-# on 0.0.0.0 dials itself there. In FOLDER stand then
-#   ca.crt                  goes to every node and to whoever calls `flwr run`
+# a certificate without it. localhost and 127.0.0.1 are always included, because a SuperLink on
+# 0.0.0.0 connects to itself there. FOLDER then contains
+#   ca.crt                  goes to every node and to everyone who calls `flwr run`
 #   server.pem, server.key  go to the SuperLink
 #   ca.key                  signs further certificates; keep it off all of these machines
 set -euo pipefail

@@ -3,10 +3,10 @@
 #
 #   run.sh insecure|tls FOLDER [NODES] [flwr run options ...]
 #
-# One SuperLink and NODES SuperNodes (default 2) talk over free ports of the loopback: in clear text,
-# or with TLS, where every node has a key of its own and others are refused. FOLDER is made, and
-# everything lies in it: each node's data, keys, logs, Flower's files (a FLWR_HOME for every process,
-# as on separate machines) and, in outputs/, the model. Exits with 0 only if the run completed.
+# One SuperLink and NODES SuperNodes (default 2) use free ports of the loopback interface: without
+# encryption, or with TLS, where every node has a key and unknown keys are refused. FOLDER is created
+# and contains everything: each node's data, keys, logs, Flower's files (a FLWR_HOME for every
+# process, as on separate machines) and, in outputs/, the model. Exits with 0 only if the run completed.
 #   Example: run.sh tls /tmp/deployment 3 -c "rounds=5 gamma=0.25"
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-"""Data of one's own: any map-style torch Dataset, here stripes of six widths and directions."""
+"""Your own data: any map-style torch Dataset, here images of stripes in six classes."""
 
 import torch
 from torch.utils.data import TensorDataset
@@ -7,7 +7,7 @@ CLASSES, SAMPLES, SIDE = 6, 60, 12
 
 
 def stripes(folder, noise=0.3):
-    """Return images of stripes; what is read from disk would lie in `folder`, the data-dir."""
+    """Return images of stripes; real files would be read from `folder`."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(CLASSES * SAMPLES) % CLASSES
     period, across = 2 + labels % 3, labels >= 3

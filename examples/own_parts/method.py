@@ -1,4 +1,4 @@
-"""A method of one's own: the server goes part of the way, and clients keep their weights small."""
+"""Your own method: the server moves part of the way, and clients keep their weights small."""
 
 from dataclasses import dataclass
 
@@ -12,16 +12,17 @@ from coprefl_flwr.strategies import RoundStrategy
 
 
 class SmallWeights(TorchClient):
-    """Adds `shrink` times the squared length of all weights to the loss of every batch."""
+    """Adds `shrink` x (squared norm of all weights) to each batch's loss."""
 
-    options = {"shrink": option(1e-4, "weight of the squared length of the weights", minimum=0)}
+    options = {"shrink": option(1e-4, "weight of the squared norm", minimum=0)}
 
     def fit(self, parameters, config):
         """Train on the loss with the added term."""
 
         def objective(inputs, targets):
             length = sum(p.square().sum() for p in self.model.parameters())
-            return cross_entropy(self.model(inputs), targets) + self.shrink * length
+            loss = cross_entropy(self.model(inputs), targets)
+            return loss + self.shrink * length
 
         self.load(parameters)
         loss = self.train_locally(self.train, config, objective)
@@ -30,7 +31,7 @@ class SmallWeights(TorchClient):
 
 @dataclass(kw_only=True, eq=False)
 class PartWay(RoundStrategy):
-    """Moves `step` of the way from the old weights to the clients' mean."""
+    """Moves the weights by `step` of the way to the clients' mean."""
 
     step: float = option(0.5, "part of the way to the mean", above=0, maximum=1)
 
@@ -38,8 +39,9 @@ class PartWay(RoundStrategy):
     roles = ("pretraining", "task")
 
     def round(self, ctx, arrays):
-        """Return w + step (mean - w); BatchNorm's statistics are the mean itself."""
+        """Return w + step (mean - w); BatchNorm statistics become the mean."""
         replies = yield Exchange("train", arrays, ctx.sample(), Mean())
         mean = replies.arrays
-        moved = {n: w + self.step * (mean[n] - w) for n, w in weights_of(arrays).items()}
+        old = weights_of(arrays)
+        moved = {n: w + self.step * (mean[n] - w) for n, w in old.items()}
         return cast_like(mean | moved, arrays), replies.mean_metrics()

@@ -1,4 +1,4 @@
-"""A metric of one's own, of a client's logits (n, C) and labels (n,)."""
+"""Your own metric, of a client's logits (n, C) and labels (n,)."""
 
 import torch
 

@@ -1,4 +1,4 @@
-"""A model of one's own; its weights come from torch's generator, which is seeded around it."""
+"""Your own model; its weights come from torch's generator, which is seeded before the call."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A partition of one's own: sorted by label and cut, so that neighbours share classes."""
+"""Your own partition: sorted by label and cut, so that neighbours share classes."""
 
 import numpy as np
 

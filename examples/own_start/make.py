@@ -1,9 +1,9 @@
-"""A starting model in plain PyTorch: the small CNN, trained in one place on images of one's own.
+"""A starting model from plain PyTorch: the small CNN, trained centrally on your own images.
 
     python examples/own_start/make.py pacs.npz start.pt
 
 `pacs.npz` holds `images`, uint8 (N, H, W, 3), and `labels` (N,). A recipe then compares the weights
-with what clients learn together: `- elsewhere: {method: file:start.pt}`.
+with starts that clients train together: `- elsewhere: {method: file:start.pt}`.
 """
 
 import sys

@@ -1,13 +1,14 @@
-"""Measure every start of the package under one rule (see README.md beside this file).
+"""Measure every start of the package under one rule (see README.md in this folder).
 
     python examples/startbench/startbench.py [SETTING ...] [--plan] [--write-rates]
 
-For each SETTING (all five, if none is named) rates are chosen first, then starts are made and
-measured. What is done is never done again: after Ctrl-C the same command goes on. The hours are
-said first; with --plan they are all that is said.
+For each SETTING (all five, if none is named) rates are chosen first, then starts are trained and
+measured. Finished work is reused: after Ctrl-C, run the same command again to continue. The command
+prints the hours first; with --plan it prints only the hours.
 
-The rates in a SETTING's recipe must be those that its protocol `tune` chooses; where they are not,
-the command says which, and ends before starts are made. --write-rates writes them into the recipe.
+The rates in a SETTING's recipe must be those that its protocol `tune` chooses. If they are not, the
+command names the right ones and ends before starts are trained. --write-rates writes them into the
+recipe.
 """
 
 import argparse

@@ -73,7 +73,7 @@ def test_each_run_has_its_threads_and_one_that_fails_says_why(monkeypatch, tmp_p
 def test_the_recipe_can_be_read(tmp_path):
     import yaml
 
-    from coprefl_flwr.recipes.reading import read_recipe
+    from coprefl_flwr.recipes.load import read_recipe
 
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(beside.RECIPE))
     assert read_recipe(tmp_path / "recipe.yaml", [], "full", "").title == "Beside busy processes"

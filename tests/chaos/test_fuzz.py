@@ -32,7 +32,7 @@ from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
 from coprefl_flwr.named import Named
 from coprefl_flwr.recipes import command_line
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.yaml_file import parse_yaml
 from coprefl_flwr.strategies import CoPreFL, FedAvg
 from coprefl_flwr.studies.build import build

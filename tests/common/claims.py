@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pandas as pd
 
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.report.columns import TO_REACH
 from coprefl_flwr.report.tables import NONE
 from tests.common.simulation import ROOT

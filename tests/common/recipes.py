@@ -7,7 +7,7 @@ import yaml
 from coprefl_flwr import client_app
 from coprefl_flwr.cli import main
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes import execute
 from coprefl_flwr.studies.stage import RESULT, write_result
 from coprefl_flwr.studies.store import Store
 from tests.common import studies
@@ -43,7 +43,7 @@ def write_recipe(path, content):
 
 def run(path, out, witness, monkeypatch):
     """Run a recipe on the command line, its models beside its folder; return the exit status."""
-    monkeypatch.setattr(sweep, "LocalGrid", witness)
+    monkeypatch.setattr(execute, "LocalGrid", witness)
     return main(["run", str(path), "--out", str(out)])
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torchvision import datasets as torchvision_datasets
 
-from coprefl_flwr.data import load_dataset
+from coprefl_flwr.data import Datasets, DataSettings, load_dataset
 from coprefl_flwr.data.sources import PUBLISHED, SIZES, TORCHVISION, stand_in
 from coprefl_flwr.errors import SettingsError
 from tests.common.data import pixels, refused, write_idx, write_npz
@@ -254,3 +254,11 @@ def test_smaller_ones_and_unknown_ones():
 
 def test_what_is_at_its_path_is_loaded(tiny_images):
     assert load_dataset(str(tiny_images), SIZES) is load_dataset(str(tiny_images))
+
+
+def test_a_stand_in_and_a_dataset_that_is_loaded(tmp_path, rng):
+    path = write_npz(tmp_path, images=pixels(rng, 8, 28, 28), labels=np.arange(8) % 4)
+    settings = DataSettings(dataset="MNIST", data_dir=f"{SIZES}/nowhere", task_dataset=path)
+    source, other = Datasets(settings, 0).loaded
+    assert (len(source.labels), len(other.labels)) == (70_000, 8)
+    assert source.shape == other.shape == (1, 28, 28)

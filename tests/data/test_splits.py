@@ -1,13 +1,8 @@
 import numpy as np
 import pytest
 
-from coprefl_flwr.data import (
-    choose_classes,
-    choose_domains,
-    relabel,
-    split_classes,
-    split_in_two,
-)
+from coprefl_flwr.data import relabel, split_in_two
+from coprefl_flwr.data.splits import choose_classes, choose_domains, split_classes
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.seeds import generator
 

@@ -12,7 +12,7 @@ import pytest
 import coprefl_flwr as cp
 from coprefl_flwr.methods import METHODS
 from coprefl_flwr.options import declared
-from coprefl_flwr.recipes import reading
+from coprefl_flwr.recipes import schema
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.settings import Settings
 from docs import examples, interface, tables
@@ -135,7 +135,7 @@ def test_a_methods_page_has_all_its_parts(page):
 def test_the_pages_of_recipes_name_every_key_and_figure():
     page = (tables.PAGES / "reference" / "recipe-keys.md").read_text()
     new = (tables.ROOT / "coprefl_flwr" / "recipes" / "new.yaml").read_text()
-    for key in reading.KEYS:
+    for key in schema.KEYS:
         assert re.search(rf"^#?{key}:", new, flags=re.MULTILINE) or f"`{key}`" in page, key
     for figure in FIGURES:
         assert f"| `{figure}` |" in page

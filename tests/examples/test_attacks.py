@@ -16,8 +16,8 @@ from coprefl_flwr.federation import Listed, RoundContext
 from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.federation.hosting import run
 from coprefl_flwr.grids import LocalGrid
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.strategies import Cyclic, FedAvg
 from tests.common.federation import CPU, SIZES, Federation
 from tests.common.networks import CLASSES
@@ -217,7 +217,7 @@ def test_it_can_be_read_and_would_run():
     recipe = read_recipe(file)
     assert len(recipe.seeds) == 3
     shares = {}
-    for row in recipe.entrants:
+    for row in recipe.rows:
         (share,) = row.options.get("client-wrapper-share", (0.0,))
         label, _, more = row.label.partition(", ")
         assert more == (f"{100 * share:g} % attackers" if share else "")
@@ -226,11 +226,11 @@ def test_it_can_be_read_and_would_run():
     assert {"fedavg", "coprefl"} <= shares.keys()
     assert all(found == [0.0, 0.1, 0.3] for found in shares.values())
     runs = check_runs(read_recipe(file, (), "small"))
-    assert len({run.key for run in runs}) == len(recipe.entrants)
+    assert len({run.key for run in runs}) == len(recipe.rows)
 
 
 def test_updates_ten_times_as_long_are_compared_with_the_same_runs_without_attackers():
-    plain, *attacked = read_recipe(FOLDER / "attacks_by_length.yaml").entrants
+    plain, *attacked = read_recipe(FOLDER / "attacks_by_length.yaml").rows
     assert (plain.label, plain.options) == ("coprefl", {})
     assert all(row.options["client-wrapper"] == (f"{FILE}:Scale",) for row in attacked)
     small = [check_runs(read_recipe(FOLDER / f"{name}.yaml", (), "small")) for name in RECIPES]

@@ -5,8 +5,8 @@ import re
 import pytest
 import yaml
 
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.search import check_runs
 from tests.common.claims import FOLDER, page, tables
 from tests.common.simulation import ROOT
 

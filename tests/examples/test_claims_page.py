@@ -14,8 +14,8 @@ from markdown_it import MarkdownIt
 from scipy import stats
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.store import Store
 from tests.common.claims import figures, made_up_run, page, starts, tables
 from tests.common.recipes import keep, result_file, tiny_recipe, write_recipe
@@ -76,9 +76,9 @@ def run_of(path, out, accuracies, changes=(), extra="", protocol=""):
     (out / "recipe.yaml").write_text(found.to_yaml() + extra)
     (out / "models.txt").write_text("../models\n")
     store = Store(out.parent / "models")
-    for contest in contests(found):
-        values = accuracies[contest.entrant.label]
-        runs = contest.reported(contest.entrant.candidates()[0])
+    for table_row in table_rows(found):
+        values = accuracies[table_row.row.label]
+        runs = table_row.reported(table_row.trials()[0])
         for run, value in zip(runs, values, strict=False):
             keep(store, run, [value - 1, value + 1])
     assert main(["report", str(out)]) == 0
@@ -174,8 +174,8 @@ def test_a_seed_counts_where_both_rows_have_all_its_tasks(recipe, tmp_path):
     """FedAvg has seeds 0 to 3, and of seed 3 one task."""
     out = tmp_path / "outputs" / "tiny"
     store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG[:3]})
-    contest = contests(found)[1]
-    run = contest.reported(contest.entrant.candidates()[0])[2]
+    table_row = table_rows(found)[1]
+    run = table_row.reported(table_row.trials()[0])[2]
     result_file(store, run, 1).unlink()
     assert main(["report", str(out)]) == 0
     text, stored = made(tmp_path)
@@ -231,8 +231,8 @@ def test_a_row_is_named_by_its_label_where_no_other_row_has_it(recipe, tmp_path,
     write_claims(recipe, [MORE | {"of": row}])
     out = tmp_path / "outputs" / "tiny"
     store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
-    fedprox = contests(found)[1]
-    for run in fedprox.reported(fedprox.entrant.candidates()[1]):
+    fedprox = table_rows(found)[1]
+    for run in fedprox.reported(fedprox.trials()[1]):
         keep(store, run, [20, 22])
     assert main(["report", str(out)]) == 0
     text, stored = made(tmp_path)
@@ -269,7 +269,7 @@ def test_protocols_are_lines_of_a_claim(recipe, tmp_path):
     """Each with its cause and its command."""
     protocols = {
         "printed": {"because": "as the paper has it"},
-        "ratio": {"because": "rates that train", "rates": 100},
+        "ratio": {"because": "rates that train", "settings": {"learning-rate": 5.0}},
     }
     causes = {"printed": "Nothing moves.", "ratio": "It learns."}
     write_recipe(recipe, {**read_recipe(recipe).effective, "protocols": protocols})
@@ -311,9 +311,9 @@ def test_two_tables_of_a_recipe_can_be_compared(recipe, tmp_path):
                           MORE | {"table": "participants=3"}])  # fmt: skip
     out = tmp_path / "outputs" / "tiny"
     store, found = run_of(recipe, out, {"random": RANDOM, "fedavg": FEDAVG})
-    for contest in contests(found):
-        if contest.combination["participants"] == 3 and contest.entrant.label == "fedavg":
-            runs = contest.reported(contest.entrant.candidates()[0])
+    for table_row in table_rows(found):
+        if table_row.combination["participants"] == 3 and table_row.row.label == "fedavg":
+            runs = table_row.reported(table_row.trials()[0])
             for run, value, off in zip(runs, FEDAVG, (10, 11, 9, 10, 10), strict=True):
                 keep(store, run, [value + off] * 2)
     assert main(["report", str(out)]) == 0

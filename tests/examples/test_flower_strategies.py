@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.search import check_runs
 from tests.common.checks import Killed, files
 from tests.common.recipes import Witness, run, tiny_recipe, write_recipe
 from tests.common.simulation import ROOT
@@ -63,7 +63,7 @@ def test_a_value_that_is_searched_and_one_that_cannot_be(tiny_images, tmp_path):
         content = tiny_recipe(tiny_images, methods=[row], reference=None)
         return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
 
-    assert len(read(beta=[0.1, 0.2]).entrants[0].candidates()) == 2
+    assert len(read(beta=[0.1, 0.2]).rows[0].trials()) == 2
     for options, line in (
         ({"bet": 0.1}, "did you mean 'beta'"),
         ({"beta": "x"}, "beta = 'x': must be a number"),

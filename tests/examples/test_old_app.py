@@ -74,13 +74,13 @@ def test_our_strategy_in_the_unchanged_app_says_what_to_do_instead(copy, monkeyp
     for named in (
         "@app.main()",
         "start(grid, initial_arrays, num_rounds)",
-        "In an app of your own",
+        "In your own Flower app",
     ):
         assert named in line
     readme = (ROOT / "README.md").read_text()
     assert "examples/old_app.diff" in line
     assert "(examples/old_app.diff)" in readme
-    assert "## In an app of your own" in readme
+    assert "## In your own Flower app" in readme
 
 
 def test_a_new_server_with_the_old_clients_says_what_to_do(copy, monkeypatch):

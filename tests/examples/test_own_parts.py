@@ -1,6 +1,6 @@
 """Everything of a user's own by name, in this process.
 
-On workers: tests/recipes/test_workers.py. Under `flwr run`: tests/federation/test_flower.py.
+On workers: tests/recipes/test_execute.py. Under `flwr run`: tests/federation/test_flower.py.
 """
 
 import csv

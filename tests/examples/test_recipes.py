@@ -3,9 +3,10 @@
 import pytest
 
 from coprefl_flwr.federation.progress import Progress
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.execute import attempt
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import Contest, attempt, contests
+from coprefl_flwr.recipes.search import TableRow, table_rows
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.store import Store
 from docs import costs
@@ -28,7 +29,7 @@ LEAST_TASKS = ["tasks=1", "task-rounds=1", "task-clients=2", "task-local-steps=1
 def test_it_can_be_read(name):
     full, small = read_recipe(FOLDER / name), read_recipe(FOLDER / name, (), "small")
     assert full.source.startswith(("CoPreFL", "CyclicFL", "FedPCL"))
-    assert [row.label for row in small.entrants] == [row.label for row in full.entrants]
+    assert [row.label for row in small.rows] == [row.label for row in full.rows]
     # Backbones are none at the small scale, and what the paper has of several stands beside once.
     assert set(full.compared) - set(small.compared) <= {"backbones"}
     # Every table that the paper printed stands beside one of ours, at both scales.
@@ -47,15 +48,15 @@ def test_the_page_says_how_many_runs_it_makes(name):
     """Counted by settings: a pre-training by those that are not of tasks, a task by all."""
     recipe = read_recipe(FOLDER / name)
     deciding, reported = Counted(), Counted()
-    for contest in contests(recipe):
-        candidates = contest.entrant.candidates()
-        if contest.validated:
-            of_validation = contest.combination | {"tasks": recipe.validation_tasks}
-            for one in candidates:
-                deciding.add(Run.of(of_validation, one.start, recipe.validation_seed))
+    for table_row in table_rows(recipe):
+        trials = table_row.trials()
+        if table_row.validated:
+            of_validation = table_row.combination | {"tasks": recipe.validation_tasks}
+            for one in trials:
+                deciding.add(Run.of(of_validation, one.method, recipe.validation_seed))
         # Of a row that is searched on validation tasks one value is reported.
-        for one in candidates[:1] if contest.validated else candidates:
-            for run in contest.reported(one):
+        for one in trials[:1] if table_row.validated else trials:
+            for run in table_row.reported(one):
                 reported.add(run)
     pairs = [(len(deciding.models), len(reported.models))]
     if reported.tasks:
@@ -106,8 +107,8 @@ class Counted:
 def test_a_personalised_one_begins_to_run(name, tmp_path):
     recipe = read_recipe(FOLDER / name, ["rounds=2"], "small")
     store = Store(tmp_path)
-    for contest in contests(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
-        run = contest.reported(contest.entrant.candidates()[0])[0]
+    for table_row in table_rows(recipe)[: None if name == "fedpcl-table-2.yaml" else 1]:
+        run = table_row.reported(table_row.trials()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == 2
@@ -119,11 +120,11 @@ def test_it_begins_to_run(name, tmp_path):
     tasks = read_recipe(FOLDER / name).settings["tasks"][0]
     changes = LEAST + (LEAST_TASKS if tasks else [])
     recipe = read_recipe(FOLDER / name, changes, "small")
-    trained = [row for row in recipe.entrants if row.method != "random"]
+    trained = [row for row in recipe.rows if row.method != "random"]
     store = Store(tmp_path)
     for row in trained if name in ALL_ROWS else trained[:1]:
-        contest = Contest(recipe, recipe.combinations()[0], row)
-        run = contest.reported(row.candidates()[0])[0]
+        table_row = TableRow(recipe, recipe.combinations()[0], row)
+        run = table_row.reported(row.trials()[0])[0]
         assert attempt(run, store, Progress(0)) == ""
         assert store.done(run.study.stages)
         assert len(store.result(run.main)["rounds"]) == run.main.rounds

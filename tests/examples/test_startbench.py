@@ -7,8 +7,8 @@ import sys
 import pytest
 import yaml
 
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import plan_of
-from coprefl_flwr.recipes.reading import read_recipe
 from coprefl_flwr.studies.store import Store
 from tests.common.simulation import ROOT
 

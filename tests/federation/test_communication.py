@@ -19,7 +19,9 @@ from coprefl_flwr.clients import (
     SCAFFOLDClient,
     TorchClient,
 )
+from coprefl_flwr.federation import MetricsOnly
 from coprefl_flwr.federation.communication import Traffic
+from coprefl_flwr.federation.messages import NodeReply
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning.prototypes import no_prototypes
 from coprefl_flwr.strategies import (
@@ -323,9 +325,9 @@ def test_a_round_without_messages_sends_nothing():
 
 def test_replies_are_counted_only_where_some_were_left_out():
     """Results of runs without failures stay as they are, to the byte."""
-    traffic = Traffic()
-    traffic.count_replies(5, 5)
+    traffic, exchange = Traffic(), Exchange("evaluate", {}, range(5), MetricsOnly())
+    traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(5)})])
     assert "replies-asked" not in traffic.as_metrics()
-    traffic.count_replies(5, 3)
+    traffic.count_up(exchange, [NodeReply(metrics={client: {} for client in range(3)})])
     found = traffic.as_metrics()
     assert (found["replies-asked"], found["replies-left-out"]) == (10, 2)

@@ -13,10 +13,9 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import METHODS, PERSONALISED, PRETRAINING
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.recipes.own import resolved
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.yaml_file import Located
 from coprefl_flwr.studies.build import build, run_study
+from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingSettings, training_keys
 from coprefl_flwr.studies.settings import Settings
 from tests.common.data import images
@@ -143,9 +142,9 @@ def test_every_pretraining_whose_clients_answer_can_be_wrapped_and_nothing_else(
 
 
 def test_a_recipes_files_count_from_its_folder(tmp_path):
-    entry = Located("mine.py:Mine:client-wrapper=w.py:W:much=3,client-wrapper-share=0.5+fedavg", "")
+    text = "mine.py:Mine:client-wrapper=w.py:W:much=3,client-wrapper-share=0.5+fedavg"
     wanted = f"{tmp_path}/mine.py:Mine:client-wrapper={tmp_path}/w.py:W:much=3,client-wrapper-share"
-    assert resolved(entry, tmp_path).value == f"{wanted}=0.5+fedavg"
+    assert str(Method.parse(text).resolved(tmp_path)) == f"{wanted}=0.5+fedavg"
 
 
 def no_client(client):

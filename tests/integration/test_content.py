@@ -32,7 +32,7 @@ from coprefl_flwr.federation.checkpoint import read_checkpoint
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.models import build_model, model_arrays, save_model
 from coprefl_flwr.models.backbones import load_backbone
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.studies.store import Store
 from tests.common.data import images
 from tests.common.recipes import tiny_recipe, write_recipe

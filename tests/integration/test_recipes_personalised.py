@@ -11,8 +11,8 @@ from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import VERSIONS
 from coprefl_flwr.models import build_model, model_arrays, save_model
-from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
 from tests.common.checks import Killed, files
 from tests.common.data import write_domain
@@ -56,7 +56,7 @@ def path(settings, tmp_path_factory):
 
 
 def run(path, out, witness, patch):
-    patch.setattr(sweep, "LocalGrid", witness)
+    patch.setattr(execute, "LocalGrid", witness)
     return main(["run", str(path), "--out", str(out)])
 
 

@@ -42,8 +42,7 @@ def recipe_rows(name: str, folder: Path) -> bytes:
 def quickstart_rows(folder: Path) -> bytes:
     """Run the quickstart's study, unless it is done; return its rows."""
     config = tomllib.loads((ROOT / "examples" / "quickstart.toml").read_text())
-    begun = (folder / "quickstart" / "settings.yaml").exists()
-    config |= {"output-dir": str(folder), "run-name": "quickstart", "resume": begun}
+    config |= {"output-dir": str(folder), "run-name": "quickstart"}
     settings = Settings.from_config(config)
     return (
         run_study(LocalGrid(app, 2, settings.to_config()), settings) / "rows.jsonl"

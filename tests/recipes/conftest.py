@@ -3,8 +3,8 @@
 import pytest
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes import sweep
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.studies.store import Store
 from tests.common.recipes import tiny_recipe, write_recipe
 
@@ -28,7 +28,7 @@ def refused(tmp_path, monkeypatch, capsys):
     Nothing is left behind, and no grid is made for any work.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep, "LocalGrid", None)
+    monkeypatch.setattr(execute, "LocalGrid", None)
     path = tmp_path / "recipe.yaml"
 
     def run(text, *command):

@@ -11,7 +11,7 @@ import pytest
 from coprefl_flwr.files import write_sums
 from coprefl_flwr.recipes import collect as module
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.report import text_tables, write_report
 from coprefl_flwr.report.tables import NONE
 from coprefl_flwr.studies.stage import write_result
@@ -21,9 +21,9 @@ from tests.common.recipes import keep, keep_task, result_file
 
 def keep_all(store, recipe, accuracy):
     """Keep every run; `accuracy` is called with start, seed and task."""
-    for contest in contests(recipe):
-        for candidate in contest.entrant.candidates():
-            deciding = contest.deciding(candidate) if contest.searched else []
+    for contest in table_rows(recipe):
+        for candidate in contest.trials():
+            deciding = contest.selection_runs(candidate) if contest.searched else []
             for run in [*deciding, *contest.reported(candidate)]:
                 tasks = range(run.settings.tasks)
                 values = [accuracy(run.name, run.settings.seed, task) for task in tasks]
@@ -58,8 +58,8 @@ def test_every_figure_stands_at_its_task(store, recipe_of):
 def test_tasks_are_numbered_on_from_seed_to_seed_however_many_there_are(store, recipe_of):
     """The last of a seed's 7 tasks and the first of the next seed have numbers one apart."""
     recipe = recipe_of({"tasks": 7}, methods=["random"], reference=None, seeds=[0, 1])
-    (contest,) = contests(recipe)
-    first, second = contest.reported(contest.entrant.candidates()[0])
+    (contest,) = table_rows(recipe)
+    first, second = contest.reported(contest.trials()[0])
     for run in (first, second):
         keep(store, run)
     keep_task(store, first, 6, 30)
@@ -97,8 +97,8 @@ def test_what_is_missing_is_nan_and_said(store, recipe_of, tmp_path):
     keep_all(store, recipe, lambda start, seed, task: 50)
     runs = {
         (run.name, run.settings.seed): run
-        for contest in contests(recipe)
-        for candidate in contest.entrant.candidates()
+        for contest in table_rows(recipe)
+        for candidate in contest.trials()
         for run in contest.reported(candidate)
     }
     result_file(store, runs["fedavg", 1], 0).unlink()
@@ -124,10 +124,8 @@ def test_an_unfinished_report_says_how_many_seeds_are_there(store, recipe_of):
     """It had dashes, and numbers of one seed beside numbers of three."""
     recipe = recipe_of(seeds=[0, 1, 2], methods=["random", "fedavg", "cyclic"], reference="random")
     wanted = {"random": 3, "fedavg": 1, "cyclic": 0}
-    for contest in contests(recipe):
-        for run in contest.reported(contest.entrant.candidates()[0])[
-            : wanted[contest.entrant.label]
-        ]:
+    for contest in table_rows(recipe):
+        for run in contest.reported(contest.trials()[0])[: wanted[contest.row.label]]:
             keep(store, run, [50, 60])
     (found,) = collect(recipe, store, {}).comparisons
     lines = text_tables(found).splitlines()
@@ -172,7 +170,7 @@ def test_a_table_for_every_combination_with_its_paper(store, recipe_of):
 
 def test_all_rounds_of_a_start_are_counted(store, recipe_of):
     recipe = recipe_of(methods=["random", "cyclic:rounds=1+fedavg"], reference="random")
-    random, cyclic = (one.reported(one.entrant.candidates()[0])[0] for one in contests(recipe))
+    random, cyclic = (one.reported(one.trials()[0])[0] for one in table_rows(recipe))
     keep(store, random, [40, 50])
     keep(store, cyclic, [60, 70], tested=[30] * 4)
     rows = collect(recipe, store, {}).comparisons[0].measured
@@ -194,8 +192,8 @@ def pretraining(recipe_of, **keys):
 def test_what_the_pretraining_came_to(store, recipe_of):
     recipe = pretraining(recipe_of, seeds=[0, 1])
     tested = {"fedavg": [30, 50, 40], "cyclic:rounds=1+fedavg:rounds=2": [20, 50, 60]}
-    for contest in contests(recipe):
-        for run in contest.reported(contest.entrant.candidates()[0]):
+    for contest in table_rows(recipe):
+        for run in contest.reported(contest.trials()[0]):
             keep(store, run, tested=[one - run.settings.seed for one in tested[run.name]])
     (found,) = collect(recipe, store, {}).comparisons
     assert found.units == ["seed 0", "seed 1"]
@@ -215,8 +213,8 @@ def test_what_the_pretraining_came_to(store, recipe_of):
 
 def test_what_is_never_as_good_is_told_from_what_is_missing(store, recipe_of):
     recipe = pretraining(recipe_of)
-    for contest, tested in zip(contests(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
-        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=tested)
+    for contest, tested in zip(table_rows(recipe), [(50, 40), (50, 40), (20, 30)], strict=True):
+        keep(store, contest.reported(contest.trials()[0])[0], tested=tested)
     (found,) = collect(recipe, store, {}).comparisons
     assert found.measured[2].values["catches-up"] == [math.inf]
 
@@ -226,8 +224,8 @@ def test_a_figure_of_a_seed_stands_at_its_first_task(store, recipe_of):
         {"test-every": 1}, methods=["fedavg"], reference=None, metrics=["accuracy", "final"],
         seeds=[0, 1],
     )  # fmt: skip
-    (contest,) = contests(recipe)
-    for run in contest.reported(contest.entrant.candidates()[0]):
+    (contest,) = table_rows(recipe)
+    for run in contest.reported(contest.trials()[0]):
         keep(store, run, (70, 80), tested=(10, 20 + run.settings.seed))
     values = collect(recipe, store, {}).comparisons[0].measured[0].values
     np.testing.assert_array_equal(values["final"], [20, math.nan, 21, math.nan])
@@ -239,8 +237,8 @@ def test_the_landscape_is_measured_where_it_is_asked_for(store, recipe_of, monke
     grid = pd.DataFrame(np.ones((3, 3)), [-1, 0, 1], [-1, 0, 1])
     monkeypatch.setattr(module, "loss_around", lambda _, run: asked.append(run.key) or grid)
     plain = pretraining(recipe_of)
-    for contest in contests(plain)[1:]:
-        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=(1, 2))
+    for contest in table_rows(plain)[1:]:
+        keep(store, contest.reported(contest.trials()[0])[0], tested=(1, 2))
     collect(plain, store, {})
     assert asked == []
     (found,) = collect(pretraining(recipe_of, figures=["landscape"]), store, {}).comparisons
@@ -256,8 +254,8 @@ def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of)
         {"after": {"method": "cyclic:rounds=1+coprefl:rounds=2,gamma=1"}},
     ]
     recipe = pretraining(recipe_of, methods=methods)
-    for contest in contests(recipe):
-        keep(store, contest.reported(contest.entrant.candidates()[0])[0], tested=(1, 2))
+    for contest in table_rows(recipe):
+        keep(store, contest.reported(contest.trials()[0])[0], tested=(1, 2))
     (found,) = collect(recipe, store, {}).comparisons
     none, *gammas = [row.gamma for row in found.measured]
     assert math.isnan(none)
@@ -267,8 +265,8 @@ def test_gamma_is_the_phases_that_has_one_as_set_or_by_default(store, recipe_of)
 def test_a_choice_among_fewer_values_is_said(store, recipe_of):
     recipe = recipe_of()
     keep_all(store, recipe, lambda start, seed, task: 50)
-    (contest,) = [contest for contest in contests(recipe) if contest.searched]
-    (lost,) = contest.deciding(contest.entrant.candidates()[0])
+    (contest,) = [contest for contest in table_rows(recipe) if contest.searched]
+    (lost,) = contest.selection_runs(contest.trials()[0])
     for file in store.folder(lost.main).rglob("*.*"):
         file.unlink()
     (found,) = collect(recipe, store, {lost.key: "no memory"}).comparisons
@@ -279,7 +277,7 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
     metrics = ["accuracy", "seconds"]
     recipe = recipe_of(methods=["fedavg"], reference="fedavg", metrics=metrics)
     keep_all(store, recipe, lambda *_: 50)
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     # Seconds 1, 2 and 6: 2 in the middle. A task of one round has none after the first.
     for stage, taken in zip(run.measured, ("[90.0, 6.0, 1.0, 2.0]", "[90.0]"), strict=True):
         (store.folder(stage) / "seconds.json").write_text(taken)
@@ -293,9 +291,9 @@ def test_the_seconds_are_the_median_rounds_after_the_first(store, recipe_of):
 
 def with_losses(store, recipe, losses):
     """Keep the reported runs; `losses` is {row: those of its pre-training's rounds}."""
-    for contest in contests(recipe):
-        for run in contest.reported(contest.entrant.candidates()[0]):
-            keep(store, run, [60, 70], losses=losses.get(contest.entrant.label, ()))
+    for contest in table_rows(recipe):
+        for run in contest.reported(contest.trials()[0]):
+            keep(store, run, [60, 70], losses=losses.get(contest.row.label, ()))
 
 
 def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
@@ -330,7 +328,7 @@ def test_what_did_not_learn_is_said_and_not_best(store, recipe_of, tmp_path):
 
 def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
     recipe = recipe_of(methods=["random"], reference=None)
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     file = result_file(store, run, 1)
     file.write_text(file.read_text().replace('"loss": 1.0', '"loss": null', 1))
@@ -341,7 +339,7 @@ def test_a_loss_that_is_not_finite_is_told_of_a_task_too(store, recipe_of):
 
 def test_replies_that_were_left_out_are_counted(store, recipe_of):
     recipe = recipe_of(methods=["fedavg"], reference=None)
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     lost = {"replies-asked": 6, "replies-left-out": 2}
     rounds = [{"round": 1, "loss": 1.0, **lost}, {"round": 2, "loss": 1.0}]
@@ -372,7 +370,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
     recipe = recipe_of({"model": f"{own}:network"}, methods=["fedavg"], reference=None, seeds=[3])
     report = collect(recipe, store, {})
     assert report.made["date (UTC)"] == "nothing is done yet"
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70])
     for file in (store.folder(stage) / "result.json" for stage in run.study.stages):
         os.utime(file, (86_400 * 365, 86_400 * 365))
@@ -397,7 +395,7 @@ def test_how_it_was_made_stands_at_the_end(store, recipe_of, tmp_path):
 def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
     """Clients fit their own classes in a few local steps, and nobody has learnt all of them."""
     recipe = recipe_of({"start-loss": True}, methods=["fedavg"], reference=None)
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.0, 0.9])
     assert collect(recipe, store, {}).warnings == []
     write_result(store.folder(run.study.stages[-1]), [], [{"start-loss": 1.79}])
@@ -408,7 +406,7 @@ def test_the_loss_of_the_start_itself_stands_for_the_rounds(store, recipe_of):
 
 def test_what_the_log_says_of_a_study(store, recipe_of, caplog):
     recipe = recipe_of(methods=["fedavg"], reference=None)
-    (run,) = contests(recipe)[0].reported(recipe.entrants[0].candidates()[0])
+    (run,) = table_rows(recipe)[0].reported(recipe.rows[0].trials()[0])
     keep(store, run, [60, 70], losses=[1.8, 1.79])
     with caplog.at_level("WARNING", "flwr.coprefl"):
         found = told(run.study, store)

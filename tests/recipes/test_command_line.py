@@ -14,11 +14,12 @@ from coprefl_flwr import __version__
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.files import LOCK, LOCKS, alone
-from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes import execute
+from coprefl_flwr.recipes.command_line import TEMPLATE
 from coprefl_flwr.recipes.listing import purposes, store_of
-from coprefl_flwr.recipes.new import TEMPLATE
-from coprefl_flwr.recipes.reading import KEYS, read_recipe
-from coprefl_flwr.recipes.sweep import check_runs
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.schema import KEYS
+from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.report.comparison import FIGURES
 from tests.common.checks import files
 from tests.common.recipes import Witness, tiny_recipe, write_recipe
@@ -111,8 +112,10 @@ def test_the_folder_of_another_recipe_is_left_alone(path, done, tmp_path, capsys
     assert refusal([*given, "--set", "title=Another"], capsys) == (
         f"{out} holds the results of 'A tiny comparison'; give another folder with --out"
     )
+    cut = tmp_path / "cut.yaml"
+    cut.write_text(f"{path.read_text()}small: {{settings: {{rounds: 1}}}}\n")
     assert "of 'A tiny comparison' at another scale; give" in refusal(
-        [*given, "--scale", "small"], capsys
+        ["run", cut, "--out", out, "--scale", "small"], capsys
     )
     assert files(tmp_path / "outputs") == before
 
@@ -131,7 +134,7 @@ def test_a_report_is_made_again_from_what_is_there(done, tmp_path, capsys):
 
 def test_a_stopped_run_says_so_and_can_be_reported(path, tmp_path, monkeypatch, capsys):
     stop = Witness(("train", "fedavg", "pretrain", 1), KeyboardInterrupt)
-    monkeypatch.setattr(sweep, "LocalGrid", stop)
+    monkeypatch.setattr(execute, "LocalGrid", stop)
     out = tmp_path / "out"
     assert main(["run", str(path), "--out", str(out)]) == 130
     assert capsys.readouterr().err.endswith(
@@ -220,8 +223,7 @@ def test_a_new_recipe_names_every_figure_and_says_its_rates(tmp_path):
     settings = read_recipe(TEMPLATE).settings
     assert {"rounds", "local-steps", "learning-rate", "task-learning-rate"} <= settings.keys()
     assert all(
-        "meta-learning-rate=" in str(one.start)
-        for one in read_recipe(TEMPLATE).entrants[2].candidates()
+        "meta-learning-rate=" in str(one.method) for one in read_recipe(TEMPLATE).rows[2].trials()
     )
 
 

@@ -7,9 +7,10 @@ import pytest
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes import command_line
-from coprefl_flwr.recipes.plan import pace, plan_of, told, totals
-from coprefl_flwr.recipes.reading import read_recipe
-from coprefl_flwr.recipes.sweep import InProcess, check_runs
+from coprefl_flwr.recipes.execute import LocalExecutor
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
+from coprefl_flwr.recipes.search import check_runs
 from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import Counts
 from coprefl_flwr.studies.sources import Spread
@@ -85,7 +86,7 @@ def test_what_is_sent_is_what_a_run_sends_and_what_is_done_is_not_counted(recipe
     recipe = recipe_of(settings, methods=STARTS)
     planned = [row.counts.sent for row in plan_of(recipe, store).rows]
     runs = check_runs(recipe)
-    assert not InProcess(store)(runs)
+    assert not LocalExecutor(store)(runs)
     assert planned == [sent_in(store, run) for run in runs]
     assert plan_of(recipe, store).together.counts == Counts()
     nothing = "0 runs to make, 0 gradients, 0 evaluations, 14 stages done before"
@@ -96,7 +97,7 @@ def test_personalised_methods_send_what_a_run_sends(personal_of, store):
     recipe = personal_of("fedavg", "fedproto", "fedrep", "solo", "fedpcl")
     *planned, fedpcl = [row.counts.sent for row in plan_of(recipe, store).rows]
     *runs, of_fedpcl = check_runs(recipe)
-    assert not InProcess(store)([*runs, of_fedpcl])
+    assert not LocalExecutor(store)([*runs, of_fedpcl])
     assert planned == [sent_in(store, run) for run in runs]
     # In the first of its three rounds there are no prototypes of others.
     assert sent_in(store, of_fedpcl) < fedpcl < 3 / 2 * sent_in(store, of_fedpcl)
@@ -169,7 +170,9 @@ def test_a_method_that_does_not_say_what_it_computes(recipe_of, store, monkeypat
     recipe = recipe_of(methods=["fedavg"])
     of = plan_of(recipe, store)
     assert math.isnan(of.together.counts.gradients)
-    assert "A dash: a method does not say" in told(recipe, of, dict.fromkeys(of.computing, (1, 1)))
+    assert "A dash: a method does not say" in plan_text(
+        recipe, of, dict.fromkeys(of.computing, (1, 1))
+    )
 
 
 def test_a_round_is_measured(recipe_of, personal_of, store):

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 
 BUDGETS = ("step-size", "gradients")
 """Columns of every recipe of starts."""
@@ -66,9 +66,7 @@ def test_a_recipe_comes_to(read):
 
 
 def test_rows_and_their_candidates(read):
-    found = {
-        row.label: [(str(c.start), c.chosen) for c in row.candidates()] for row in read().entrants
-    }
+    found = {row.label: [(str(c.method), c.chosen) for c in row.trials()] for row in read().rows}
     assert list(found) == ["random", "fedavg", "q-FFL", "Cyclic+FedAvg", "coprefl"]
     assert found["random"] == [("random", "")]
     assert found["fedavg"] == [

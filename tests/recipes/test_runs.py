@@ -89,7 +89,7 @@ DECISIONS = {
     "head-layer": ("fc", NONE),  # A head that is computed has it in its name.
     "diagnostics": (True, NONE),
     "start-loss": (True, NONE),
-    "measurements": ("coprefl_flwr.studies.measurements:StartLoss", NONE),
+    "measurements": ("tests.common.measurements:Norm", NONE),
     "stop-at-loss": (3.0, MODEL),
     "stop-check-every": (2, NONE),
     "task-clients": (7, TASK),

@@ -9,9 +9,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from coprefl_flwr.cli import main
-from coprefl_flwr.recipes import sweep
+from coprefl_flwr.recipes import execute
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.trackers import followed, tracker_of
+from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import read_result
 from tests.common.checks import Killed
@@ -64,7 +64,7 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
     path = write_recipe(tmp_path / "recipe.yaml", content)
     arguments = ["run", str(path), "--out", str(tmp_path / "out")]
     arguments += ["--tensorboard", str(tmp_path / "tb")]
-    monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "task-1", 2)))
+    monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "task-1", 2)))
     with pytest.raises(Killed):
         main(arguments)
     (run,) = (tmp_path / "tb").iterdir()
@@ -72,7 +72,7 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
     assert run.name == model.name
     (killed,) = run.glob("tasks/1-*")
     assert [number for number, _ in written(killed)["loss"]] == [1]
-    monkeypatch.setattr(sweep, "LocalGrid", Witness())
+    monkeypatch.setattr(execute, "LocalGrid", Witness())
     assert main(arguments) == 0
     # A folder for each stage, as in the store.
     stages = {file.parent.relative_to(model) for file in model.rglob("result.json")}
@@ -89,7 +89,7 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
 
 def test_nothing_is_written_before_the_first_round(tmp_path):
     tracker = tracker_of("tensorboard", str(tmp_path), tmp_path)
-    with followed(Run.of({}, "fedavg", 0).main, tracker) as hooks:
+    with tracker(Run.of({}, "fedavg", 0).main) as hooks:
         assert len(hooks) == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -98,7 +98,7 @@ def test_a_round_is_on_the_disk_before_the_stage_ends(tmp_path):
     """A process that is killed loses no round; and trackers go to other processes."""
     tracker = pickle.loads(pickle.dumps(tracker_of("tensorboard", str(tmp_path), tmp_path)))
     stage = Run.of({}, "fedavg", 0).main
-    with followed(stage, tracker) as (hook,):
+    with tracker(stage) as (hook,):
         hook(RoundReport(1, 2, {}, {"loss": 1.5}, None, 0.1))
         assert written(tmp_path / stage.key) == {"loss": [(1, 1.5)]}
 
@@ -113,10 +113,10 @@ def killed_then_whole(tiny_images, tmp_path, monkeypatch):
         )
         path = write_recipe(tmp_path / "recipe.yaml", content)
         arguments = ["run", str(path), "--out", str(tmp_path / "out"), *options]
-        monkeypatch.setattr(sweep, "LocalGrid", Witness(("train", "fedavg", "task-0", 2)))
+        monkeypatch.setattr(execute, "LocalGrid", Witness(("train", "fedavg", "task-0", 2)))
         with pytest.raises(Killed):
             main(arguments)
-        monkeypatch.setattr(sweep, "LocalGrid", Witness())
+        monkeypatch.setattr(execute, "LocalGrid", Witness())
         assert main(arguments) == 0
         (model,) = (tmp_path / "models").glob("fedavg-*")
         stages = [model, *model.glob("tasks/*")]
@@ -163,7 +163,7 @@ def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
 
     def fail():
         tracker = tracker_of("mlflow", str(tmp_path), tmp_path)
-        with followed(stage, tracker) as (hook,):
+        with tracker(stage) as (hook,):
             hook(report)
             raise ZeroDivisionError
 

@@ -13,9 +13,9 @@ import yaml
 
 from coprefl_flwr.data import DataSettings
 from coprefl_flwr.methods import PERSONALISED
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import contests
+from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.task_settings import TaskSettings
@@ -42,10 +42,10 @@ def of_recipe(name):
 def _hash(recipe):
     runs = [
         run
-        for contest in contests(recipe)
-        for candidate in contest.entrant.candidates()
+        for table_row in table_rows(recipe)
+        for trial in table_row.trials()
         for seed in recipe.seeds[:1]
-        for run in [Run.of(contest.combination, candidate.start, seed)]
+        for run in [Run.of(table_row.combination, trial.method, seed)]
     ]
     text = json.dumps([_described(run) for run in runs], sort_keys=True, default=str)
     text = text.replace(f"{FOLDER}/", "")  # Wherever the checkout lies.

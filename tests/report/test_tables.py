@@ -218,6 +218,17 @@ def test_text_says_nothing_of_what_it_does_not_show() -> None:
     assert "Table 1(a)" not in text
 
 
+def test_nothing_sent_is_not_the_least_sent() -> None:
+    """Clients that train alone had the mark for the fewest weights."""
+    rows = [
+        Measured(name, "", {"weights-sent": [n]}) for name, n in (("solo", 0), ("a", 7), ("b", 9))
+    ]
+    found = comparison(
+        metrics=["weights-sent"], units=UNITS[:1], measured=rows, reference="a", paper={}
+    )
+    assert list(table(found).marked["Weights sent", "here"]) == [False, True, False]
+
+
 def test_costs_are_a_table_of_their_own() -> None:
     """Once a seed, they are not said to be of tasks; what was not pre-trained has none."""
     nan = math.nan

@@ -1,4 +1,4 @@
-"""What a node does. It is one client; its data stay in the file that its node-config names."""
+"""The node's part. A node is one client; its node-config names the file of its data."""
 
 import functools
 from dataclasses import replace
@@ -17,7 +17,7 @@ from deployment_app import task
 
 
 def client_fn(context: Context) -> CoPreFLClient:
-    """Return this node's client. Each message is a process of its own, so nothing is kept here."""
+    """Return this node's client. Each message starts a new process, so nothing is cached here."""
     settings = task.settings_of(context.run_config)
     training = LocalTraining(
         local_steps=settings.local_steps,

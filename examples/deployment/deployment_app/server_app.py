@@ -1,4 +1,4 @@
-"""What the server does: pre-train with CoPreFL, and keep the model and a checkpoint."""
+"""The server's part: pre-train with CoPreFL, and store the model and a checkpoint."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the server and every node must agree on: the model, its pixels, and CoPreFL's options."""
+"""The settings that the server and every node share: model, pixels, CoPreFL's options."""
 
 from collections.abc import Mapping
 from typing import Any

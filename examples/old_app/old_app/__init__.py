@@ -1,1 +1,1 @@
-"""A Flower app of the old kind."""
+"""A Flower app in the old form."""

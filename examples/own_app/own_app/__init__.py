@@ -1,1 +1,1 @@
-"""A Flower app of one's own."""
+"""A Flower app for this example."""

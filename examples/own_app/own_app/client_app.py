@@ -25,10 +25,12 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate the global model on data of this node that it was not trained on."""
+    """Evaluate the global model on this node's held-out data."""
     model = Net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     _, batches = load_data(context.node_config["partition-id"])
     loss, accuracy = test_model(model, batches)
-    metrics = {"eval_loss": loss, "eval_acc": accuracy, "num-examples": len(batches.dataset)}
-    return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
+    metrics = {"eval_loss": loss, "eval_acc": accuracy}
+    metrics["num-examples"] = len(batches.dataset)
+    content = RecordDict({"metrics": MetricRecord(metrics)})
+    return Message(content, reply_to=message)

@@ -15,7 +15,10 @@ def main(grid: Grid, context: Context) -> None:
     """Train a global model and save it."""
     torch.manual_seed(0)
     config = context.run_config
-    strategy = FedAvg(fraction_train=config["fraction-train"], min_available_nodes=4)
+    strategy = FedAvg(
+        fraction_train=config["fraction-train"],
+        min_available_nodes=4,
+    )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),

@@ -1,4 +1,4 @@
-"""The model, its training, and data that need no download: three spirals, turned at each node."""
+"""The model, its training, and data: three spirals, rotated differently for each node."""
 
 import torch
 from torch import nn
@@ -15,12 +15,12 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 3))
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
-        """Return the three classes' logits, shape (n, 3), of points, shape (n, 2)."""
+        """Return logits, shape (n, 3), for points, shape (n, 2)."""
         return self.layers(points)
 
 
 class Spirals(Dataset):
-    """Points of three spirals; an item is a dict, as of a Hugging Face dataset."""
+    """Points of three spirals; each item is a dict, as in Hugging Face datasets."""
 
     def __init__(self, partition_id: int, first: int, last: int) -> None:
         generator = torch.Generator().manual_seed(partition_id)
@@ -40,12 +40,19 @@ class Spirals(Dataset):
 
 
 def load_data(partition_id: int) -> tuple[DataLoader, DataLoader]:
-    """Return a node's batches: those to train on, and those to evaluate on (50 points)."""
-    training, evaluation = Spirals(partition_id, 0, 150), Spirals(partition_id, 150, POINTS)
-    return DataLoader(training, batch_size=32, shuffle=True), DataLoader(evaluation, batch_size=50)
+    """Return a node's training batches and a batch to evaluate on."""
+    training = Spirals(partition_id, 0, 150)
+    evaluation = Spirals(partition_id, 150, POINTS)
+    batches = DataLoader(training, batch_size=32, shuffle=True)
+    return batches, DataLoader(evaluation, batch_size=50)
 
 
-def train(model: nn.Module, batches: DataLoader, epochs: int, learning_rate: float) -> float:
+def train(
+    model: nn.Module,
+    batches: DataLoader,
+    epochs: int,
+    learning_rate: float,
+) -> float:
     """Train the model by SGD and return the mean loss of its batches."""
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=learning_rate)

@@ -1,4 +1,4 @@
-"""Protocols: what they change, what the effective recipe says, and equal budgets and losses."""
+"""Overlays: protocols and `small`, the effective recipe, equal budgets and losses."""
 
 import json
 import math
@@ -12,9 +12,10 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.cli import main
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.reading import read_recipe
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.overlays import merge
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.recipes.sweep import check_runs, contests
+from coprefl_flwr.recipes.search import check_runs, table_rows
 from coprefl_flwr.studies.stage import RESULT
 from coprefl_flwr.studies.store import Store
 from tests.common.recipes import tiny_recipe, write_recipe
@@ -27,6 +28,9 @@ METHODS = [
     "cyclic:rounds=1+fedmeta:inner-learning-rate=0.01",
     "fedavg-refined",
 ]
+
+
+LABELS = ["random", "fedavg", "coprefl", "strong", *METHODS[4:]]
 
 
 def protocols(**of):
@@ -47,50 +51,22 @@ def recipe_of(tiny_images, tmp_path):
 
 
 def starts(recipe):
-    return {one.label: [str(found.start) for found in one.candidates()] for one in recipe.entrants}
+    return {one.label: [str(found.method) for found in one.trials()] for one in recipe.rows}
 
 
 # ---- what they change ----------------------------------------------------------------------------
 
 
-def test_rates_multiply_every_rate_defaults_included(recipe_of):
-    recipe = recipe_of(protocols(ratio={"rates": 100}), "ratio", {"global-learning-rate": 2.0},
-                       methods=[*METHODS, "scaffold"])  # fmt: skip
-    assert recipe.settings["learning-rate"] == (5.0,)
-    assert recipe.settings["task-learning-rate"] == (5.0,)
-    assert recipe.settings["global-learning-rate"] == (2.0,)
-    assert starts(recipe) == {
-        "random": ["random"],
-        "fedavg": ["fedavg"],
-        "coprefl": ["coprefl:meta-learning-rate=5.0"],
-        "strong": ["coprefl:gamma=1.0,meta-learning-rate=5.0"],
-        "cyclic:rounds=1+fedmeta:inner-learning-rate=0.01": [
-            "cyclic:rounds=1+fedmeta:inner-learning-rate=1.0,meta-learning-rate=5.0"
-        ],
-        "fedavg-refined": ["fedavg-refined:server-learning-rate=5.0"],
-        "scaffold": ["scaffold"],
-    }
+def test_an_overlay_is_merged_key_by_key():
+    tree = {"a": {"b": 1, "c": [1, 2]}, "d": 5}
+    overlay = {"a": {"b": None, "c": [3], "e": {"f": None, "g": 0}}, "d": None, "h": "i"}
+    assert merge(tree, overlay) == {"a": {"c": [3], "e": {"g": 0}}, "h": "i"}
+    assert tree == {"a": {"b": 1, "c": [1, 2]}, "d": 5}
+    assert merge(tree, {"d": {"x": 1}}) == {**tree, "d": {"x": 1}}
 
 
-def test_rates_that_are_set_for_all_are_multiplied_once(recipe_of):
-    """The short form in the settings, and lists that are searched."""
-    recipe = recipe_of(
-        protocols(ratio={"rates": 10}),
-        "ratio",
-        {"meta-learning-rate": 0.07, "participants": [2, 3]},
-        methods=["coprefl", {"fedavg": {"learning-rate": [0.1, 0.7]}}],
-    )
-    assert recipe.settings["meta-learning-rate"] == (0.7,)
-    assert recipe.settings["participants"] == (2, 3)
-    assert starts(recipe) == {
-        "coprefl": ["coprefl"],
-        "fedavg": ["fedavg:learning-rate=1.0", "fedavg:learning-rate=7.0"],
-    }
-
-
-def test_settings_methods_search_select_and_seeds_come_over_the_recipes_own(recipe_of):
+def test_a_protocol_comes_over_the_recipes_own(recipe_of):
     one = {
-        "rates": 100,
         "settings": {"local-epochs": 2, "local-steps": None, "task-learning-rate": 0.3},
         "methods": {"strong": {"gamma": 0.25, "meta-learning-rate": None}},
         "search": {"meta-learning-rate": [0.5, 0.6]},
@@ -99,18 +75,22 @@ def test_settings_methods_search_select_and_seeds_come_over_the_recipes_own(reci
     }
     recipe = recipe_of(protocols(all=one), "all", methods=["fedavg", METHODS[3]])
     assert recipe.settings["local-epochs"] == (2,)
-    assert recipe.settings["local-steps"] == ("",)
-    assert recipe.settings["task-learning-rate"] == (0.3,)  # As it is written.
-    assert recipe.settings["learning-rate"] == (5.0,)
+    assert "local-steps" not in recipe.settings
+    assert recipe.settings["task-learning-rate"] == (0.3,)
     assert (recipe.select, recipe.seeds) == ("test", (3, 4))
-    assert starts(recipe)["strong"] == [
-        "coprefl:gamma=0.25,meta-learning-rate=0.5",
-        "coprefl:gamma=0.25,meta-learning-rate=0.6",
-    ]
+    assert starts(recipe) == {
+        "fedavg": ["fedavg"],
+        "strong": [
+            "coprefl:gamma=0.25,meta-learning-rate=0.5",
+            "coprefl:gamma=0.25,meta-learning-rate=0.6",
+        ],
+    }
+    fewer = recipe_of(protocols(all={"methods": {"random": None, "fedavg": {"mu": None}}}))
+    assert list(starts(fewer)) == [label for label in LABELS if label != "random"]
 
 
 def test_the_effective_recipe_says_which_it_is_and_is_not_changed_again(recipe_of, tmp_path):
-    of = protocols(printed={}, ratio={"rates": 100})
+    of = protocols(printed={}, ratio={"settings": {"learning-rate": 5.0}})
     for name in ("printed", "ratio"):
         recipe = recipe_of(of, name)
         assert recipe.protocol == recipe.effective["protocol"] == name
@@ -127,7 +107,7 @@ def test_the_effective_recipe_says_which_it_is_and_is_not_changed_again(recipe_o
 
 def test_none_named_is_the_first_and_that_is_said(recipe_of, caplog):
     with caplog.at_level("INFO", "flwr.coprefl"):
-        recipe = recipe_of(protocols(printed={}, ratio={"rates": 100}))
+        recipe = recipe_of(protocols(printed={}, ratio={"seeds": [1]}))
     assert recipe.protocol == "printed"
     assert "protocol printed, the first; --protocol takes another: ratio" in caplog.text
 
@@ -135,7 +115,165 @@ def test_none_named_is_the_first_and_that_is_said(recipe_of, caplog):
 def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_of):
     plain = {run.key for run in check_runs(recipe_of(None))}
     assert {run.key for run in check_runs(recipe_of(protocols(printed={})))} == plain
-    assert {run.key for run in check_runs(recipe_of(protocols(one={"rates": 1})))} == plain
+
+
+# ---- small ---------------------------------------------------------------------------------------
+
+LARGE = {
+    "title": "Large",
+    "settings": {
+        "dataset": "CIFAR100",
+        "rounds": 50,
+        "participants": [15, 20, 25],
+        "partition": ["iid", "dirichlet"],
+        "tasks": 3,
+    },
+    "methods": [
+        "random",
+        "fedavg",
+        {"long": {"method": "cyclic:rounds=20+fedavg:rounds=30"}},
+        {"coprefl": {"gamma": [0.0, 0.5, 1.0], "learning-rate": [0.1, 0.2]}},
+    ],
+    "search": {"learning-rate": [0.1, 0.01], "support-fraction": [0.5, 0.6, 0.7]},
+    "seeds": [3, 4, 5],
+    "reference": "coprefl",
+    "small": {
+        "settings": {
+            "dataset": "glyphs",
+            "data-dir": "",
+            "rounds": 6,
+            "participants": [3, 4, 5],
+            "clients": 20,
+            "learning-rate": 0.1,
+        },
+        "methods": {
+            "long": {"method": "cyclic:rounds=3+fedavg:rounds=4"},
+            "coprefl": {"gamma": [0.0, 0.5], "learning-rate": None},
+        },
+        "search": {"learning-rate": None},
+        "seeds": [3],
+    },
+    "paper": {
+        "columns": ["accuracy"],
+        "tables": [
+            {
+                "table": f"{participants} {partition}",
+                "where": {"participants": participants, "partition": partition},
+                "rows": {"fedavg": f"{participants}.5±1", "coprefl": 60},
+            }
+            for participants in (15, 20, 25)
+            for partition in ("iid", "dirichlet")
+        ],
+    },
+}
+
+
+@pytest.fixture
+def cut(tmp_path):
+    """Return a recipe at small scale, with some of its keys changed."""
+
+    def read(changes=(), protocol="", **keys):
+        content = {key: one for key, one in {**LARGE, **keys}.items() if one is not None}
+        path = write_recipe(tmp_path / "large.yaml", content)
+        return read_recipe(path, changes, "small", protocol)
+
+    return read
+
+
+def test_small_is_merged_over_the_recipe(cut):
+    recipe = cut()
+    assert recipe.settings == {
+        "dataset": ("glyphs",),
+        "rounds": (6,),
+        "participants": (3, 4, 5),
+        "partition": ("iid", "dirichlet"),
+        "tasks": (3,),
+        "data-dir": ("",),
+        "clients": (20,),
+        "learning-rate": (0.1,),
+    }
+    assert recipe.seeds == (3,)
+    found = starts(recipe)
+    assert found["long"] == ["cyclic:rounds=3+fedavg:rounds=4"]
+    assert found["fedavg"] == ["fedavg"]
+    assert found["coprefl"] == [
+        f"coprefl:gamma={gamma},support-fraction={fraction}"
+        for gamma in (0.0, 0.5)
+        for fraction in (0.5, 0.6, 0.7)
+    ]
+
+
+def test_a_protocol_has_a_small_of_its_own(cut):
+    of = protocols(
+        long={"settings": {"tasks": 7}, "small": {"settings": {"tasks": 2}, "seeds": [9]}},
+        plain={"settings": {"rounds": 60}},
+    )
+    recipe = cut(protocol="long", protocols=of)
+    assert (recipe.settings["tasks"], recipe.settings["rounds"]) == ((2,), (6,))
+    assert recipe.seeds == (9,)
+    assert recipe.effective["protocols"] == {"long": {"because": "a reason"}}
+    plain = cut(protocol="plain", protocols=of)
+    assert (plain.settings["tasks"], plain.settings["rounds"]) == ((3,), (6,))
+
+
+def test_the_papers_figures_stay_beside_their_tables(cut):
+    recipe = cut()
+    assert {
+        (one["participants"], one["partition"]): recipe.paper_table(one).table
+        for one in recipe.combinations()
+    } == {
+        (small, partition): f"{large} {partition}"
+        for small, large in ((3, 15), (4, 20), (5, 25))
+        for partition in ("iid", "dirichlet")
+    }
+    first = recipe.paper_table({"participants": 4, "partition": "iid"})
+    assert first.rows["fedavg"] == {"accuracy": (20.5, 1.0)}
+    paper = {
+        "columns": ["accuracy"],
+        "tables": [{"table": 9, "where": {"dataset": "CIFAR100"}, "rows": {"fedavg": 1}}],
+    }
+    replaced = cut(paper=paper)
+    assert {replaced.paper_table(one).table for one in replaced.combinations()} == {"9"}
+
+
+def test_rows_that_were_cut_away_are_not_printed(cut):
+    paper = {
+        "columns": ["accuracy"],
+        "tables": [{"rows": {"coprefl:gamma=0.5": 1, "coprefl:gamma=1.0": 2}}],
+    }
+    keys = {"select": "all", "search": None, "methods": [{"coprefl": {"gamma": [0.0, 0.5, 1.0]}}]}
+    small = {"settings": {"dataset": "glyphs"}, "methods": {"coprefl": {"gamma": [0.0, 0.5]}}}
+    small["reference"] = None
+    recipe = cut(paper=paper, reference="coprefl:gamma=1.0", small=small, **keys)
+    assert list(recipe.paper[0].rows) == ["coprefl:gamma=0.5"]
+    assert recipe.reference == "coprefl:gamma=0.5"  # The last that is left.
+
+
+def test_it_says_how_it_was_cut_down(cut, tmp_path):
+    recipe = cut()
+    assert recipe.notes == (
+        "Cut down (--scale small): dataset glyphs; rounds 6; participants 3, 4, 5; clients 20; "
+        "learning-rate 0.1; seeds 3. The figures of the paper are shown for orientation only.",
+    )
+    stored = tmp_path / "stored.yaml"
+    stored.write_text(recipe.to_yaml())
+    again = read_recipe(stored)
+    assert again.to_yaml() == recipe.to_yaml()
+    same = ("settings", "notes", "paper", "rows")
+    assert [getattr(again, one) for one in same] == [getattr(recipe, one) for one in same]
+
+
+def test_changes_come_after_small(cut):
+    recipe = cut(["rounds=9", "seeds=[1, 2]", "participants=5", "model=lenet5"])
+    assert recipe.settings["rounds"] == (9,)
+    assert recipe.settings["model"] == ("lenet5",)
+    assert recipe.seeds == (1, 2)
+    assert [table.table for table in recipe.paper] == ["25 iid", "25 dirichlet"]
+
+
+def test_a_recipe_without_small_is_not_cut_down(cut):
+    with pytest.raises(SettingsError, match=r"--scale small: .*large.yaml: there is no 'small'"):
+        cut(small=None)
 
 
 # ---- equal step sizes ----------------------------------------------------------------------------
@@ -144,11 +282,11 @@ def test_the_printed_protocol_makes_the_results_of_a_recipe_without_one(recipe_o
 def reported(recipe):
     """Return {name of a row: its runs' entries of `method`}."""
     return {
-        f"{one.entrant.label}:{c.chosen}".rstrip(":"): [
+        f"{one.row.label}:{c.chosen}".rstrip(":"): [
             str(*r.settings.method) for r in one.reported(c)
         ]
-        for one in contests(recipe)
-        for c in one.entrant.candidates()
+        for one in table_rows(recipe)
+        for c in one.trials()
     }
 
 
@@ -185,9 +323,7 @@ def test_rounds_bring_every_row_nearest_to_the_references_step_size(recipe_of):
 
 def test_the_rounds_that_it_had_make_the_same_model(recipe_of):
     recipe = recipe_of(protocols(equal={"equal": "step-size"}), methods=["fedavg", "fedprox"])
-    keys = [
-        run.key for one in contests(recipe) for run in one.reported(one.entrant.candidates()[0])
-    ]
+    keys = [run.key for one in table_rows(recipe) for run in one.reported(one.trials()[0])]
     config = recipe.combinations()[0]
     assert keys == [Run.of(config, name, 0).key for name in ("fedavg", "fedprox")]
 
@@ -229,8 +365,8 @@ def loss_of(run, folder):
 
 
 def run_of(recipe, label):
-    (one,) = [one for one in contests(recipe) if one.entrant.label == label]
-    return one.reported(one.entrant.candidates()[0])[0]
+    (one,) = [one for one in table_rows(recipe) if one.row.label == label]
+    return one.reported(one.trials()[0])[0]
 
 
 @pytest.fixture(scope="module")
@@ -328,7 +464,7 @@ def test_it_stops_at_the_first_check_with_the_model_of_as_many_rounds(never, tmp
 
 def test_where_a_protocols_results_go(tiny_images, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    of = protocols(printed={}, fast={"settings": {"rounds": 1}, "rates": 2})
+    of = protocols(printed={}, fast={"settings": {"rounds": 1, "learning-rate": 0.1}})
     content = tiny_recipe(tiny_images, {"tasks": 0}, methods=["fedavg"], reference=None,
                           metrics=["models"], protocols=of)  # fmt: skip
     write_recipe(tmp_path / "tiny.yaml", content)

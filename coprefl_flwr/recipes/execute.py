@@ -1,0 +1,450 @@
+"""Making a recipe's runs, in this process or on workers.
+
+What is made is a stage, once, however many runs have it: first the stage that others of its run
+begin with, then those. Workers are processes of one thread on this machine or on an existing
+cluster; where fewer stages are ready than workers are free, the clients of one are spread over
+several workers (`RayGrid`). RAY_ADDRESS names a cluster, whose machines must share the folder of
+the results; else Ray starts here, and ends with the work.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from logging.handlers import QueueHandler
+from typing import Any
+
+import torch
+
+from coprefl_flwr import client_app, plugins
+from coprefl_flwr.errors import RunFailedError, SettingsError, cut, one_line, short
+from coprefl_flwr.federation.machine import MOST_WORKERS, cores, one_thread
+from coprefl_flwr.federation.progress import Part, Progress, quiet_flower
+from coprefl_flwr.grids import LocalGrid, RayGrid
+from coprefl_flwr.grids.ray import START_UP, Host, connect, end_hosts, start_hosts
+from coprefl_flwr.learning.device import default_device
+from coprefl_flwr.recipes.recipe import Recipe
+from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.search import table_rows
+from coprefl_flwr.recipes.trackers import untracked
+from coprefl_flwr.strategies import RoundReport
+from coprefl_flwr.studies.stage import Stage
+from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.study import Followed
+from coprefl_flwr.studies.study import run as make_stages
+
+logger = logging.getLogger("flwr.coprefl")
+
+WORKERS = "COPREFL_WORKERS"
+"""The environment variable that says how many workers there are where the command does not."""
+
+FEW = 300
+"""Rounds of a client up to which starting workers takes longer than it saves."""
+
+SHOWN_EVERY = 0.2
+"""Seconds between two rounds that a worker reports."""
+
+Failures = dict[str, str]
+"""{key of a run: why it failed}."""
+Make = Callable[[Sequence[Run]], Failures]
+"""Makes runs, in this process or on workers."""
+
+
+def run_recipe(recipe: Recipe, store: Store, make: Make) -> Failures:
+    """Make every run of a recipe: those that choose values, and those that are reported.
+
+    Returns the runs that failed; the others are in the store.
+    """
+    failed: Failures = {}
+    batches = [row.batches(store) for row in table_rows(recipe)]
+    while new := [batch for one in batches if (batch := next(one, None)) is not None]:
+        runs = {run.keys: run for batch in new for run in batch}
+        failed |= make([run for run in runs.values() if run.key not in failed])
+    return failed
+
+
+def attempt(
+    run: Run,
+    store: Store,
+    progress: Progress,
+    tracker: Followed = untracked,
+    *,
+    keys: Collection[str] | None = None,
+    hosts: Sequence[Any] = (),
+) -> str:
+    """Make a run's stages, without Flower's own account of it; return why it failed, or "".
+
+    `keys` name the stages, if not all. This process is one node; each of `hosts`, which are
+    processes of `RayGrid`, is another.
+    """
+    try:
+        with quiet_flower():
+            study = run.study
+            study.check()
+            # Its clients write their files into the store, as those of `flwr run` into output-dir.
+            config = dict(study.config) | {"output-dir": str(store.base.resolve())}
+            grid, name = LocalGrid(client_app.app, 1, config), run.key
+            if hosts:
+                grid = RayGrid(client_app.app, 1 + len(hosts), config, hosts=[None, *hosts])
+            make_stages(study, grid, store, progress, run_name=name, only=keys, followed=tracker)
+    except Exception as error:  # The others go on, whatever it was.
+        logger.debug("%s", run.key, exc_info=True)
+        return one_line(error)
+    return ""
+
+
+def wanted_workers(given: int | None) -> tuple[int, bool]:
+    """Return how many workers to use, and whether that was asked for.
+
+    Without `given` it is what COPREFL_WORKERS says, or one for every GPU, or for every core.
+    """
+    said = os.environ.get(WORKERS, "")
+    name, value = f"--workers {given}", given
+    if value is None and not said:
+        gpus = torch.cuda.device_count() if default_device().type == "cuda" else 0
+        return gpus or cores(), False
+    if value is None:
+        name = f"{WORKERS}={said}"
+        value = int(said) if said.isdecimal() and len(said) < 20 else 0
+    if not 1 <= value <= MOST_WORKERS:
+        allowed = f"must be a whole number, at least 1 and at most {MOST_WORKERS}"
+        raise SettingsError(f"{short(name)}: {allowed}")
+    return value, True
+
+
+@contextlib.contextmanager
+def executor(store: Store, given: int | None = 1, tracker: Followed = untracked) -> Iterator[Make]:
+    """Give what makes runs on so many workers (see `wanted_workers`); 1 is this process.
+
+    Where nobody asked for workers, little work is done in this process too.
+    """
+    workers, asked = wanted_workers(given)
+    if workers == 1:
+        yield LocalExecutor(store, tracker)
+        return
+    on_workers = RayExecutor(store, workers, tracker, asked)
+    try:
+        yield on_workers
+    finally:
+        on_workers.close()
+
+
+@dataclass
+class LocalExecutor:
+    """Makes runs one after the other in this process, in one thread."""
+
+    store: Store
+    tracker: Followed = untracked
+    progress: Progress = field(default_factory=Progress)
+
+    def __call__(self, runs: Sequence[Run]) -> Failures:
+        """Make the runs; what is in the store is not made again."""
+        one_thread()
+        self.progress.add((one.kind, one.rounds) for run in runs for one in run.study.stages)
+        failed: Failures = {}
+        for run in runs:
+            problem = attempt(run, self.store, self.progress, self.tracker)
+            if problem:
+                logger.warning("%s failed: %s", run.name, problem)
+                failed[run.key] = problem
+        return failed
+
+
+# ---- what is left to be made ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StageJob:
+    """A stage to be made, without its study, which holds data."""
+
+    run: Run
+    key: str
+    title: str
+    kind: str
+    rounds: int
+    switch: int
+    at_once: int
+    tries: int = 1
+
+
+class JobQueue:
+    """The stages of runs that are not in the store, each once.
+
+    `failed` are the runs that failed: of these no other stage is made.
+    """
+
+    def __init__(self, runs: Sequence[Run], store: Store) -> None:
+        self.failed: Failures = {}
+        self.jobs: dict[str, StageJob] = {}
+        self._ready: deque[StageJob] = deque()
+        self._waiting: dict[str, list[StageJob]] = {}  # by the key of the stage they begin with
+        several = len({run.settings.seed for run in runs}) > 1
+        for run in runs:
+            # Side by side runs of two seeds are not told apart by their order.
+            mark = f", seed {run.settings.seed}" if several else ""
+            first, *_ = stages = run.study.stages
+            for stage in stages:
+                store.settle(stage)
+            for stage in stages:
+                if stage.key not in self.jobs and not store.has(stage):
+                    self._add(run, stage, first, mark)
+
+    def _add(self, run: Run, stage: Stage, first: Stage, mark: str) -> None:
+        at_once = stage.at_once() if stage.rounds else 1
+        title = stage.title + mark
+        job = StageJob(run, stage.key, title, stage.kind, stage.rounds, stage.switch, at_once)
+        if first.key in self.jobs:
+            self._waiting.setdefault(first.key, []).append(job)
+        else:
+            self._ready.append(job)
+        self.jobs[job.key] = job
+
+    @property
+    def participations(self) -> int:
+        """An upper bound of the rounds of a client that are left, in all."""
+        return sum(job.rounds * job.at_once for job in self.jobs.values())
+
+    @property
+    def left(self) -> bool:
+        """Whether there is a stage that nobody makes yet, and that can be made."""
+        return bool(self._ready)
+
+    def take(self, free: int) -> tuple[StageJob, int] | None:
+        """Return the next stage, and how many free workers it gets; None if there is none."""
+        if not (free and self._ready):
+            return None
+        share, job = -(-free // len(self._ready)), self._ready.popleft()
+        return job, min(share, job.at_once)
+
+    def put_back(self, job: StageJob) -> None:
+        """Let a stage be the next again."""
+        self._ready.appendleft(job)
+
+    def end(self, job: StageJob, problem: str = "") -> bool:
+        """Take note of the end of a stage: what waited for it is ready, or is not made.
+
+        Returns whether it is the first of its run that failed.
+        """
+        behind = self._waiting.pop(job.key, [])
+        if not problem:
+            self._ready.extend(behind)
+            return False
+        # Runs of one start have one key, but tasks of their own.
+        self._ready = deque(one for one in self._ready if one.run != job.run)
+        first = job.run.key not in self.failed
+        self.failed.setdefault(job.run.key, problem)
+        return first
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+Message = RoundReport | logging.LogRecord | str
+"""What a worker reports of a stage: rounds, lines of its log, and at last why it failed, or ""."""
+
+
+class StageWorker(Host):
+    """A worker: makes stages, or is a node of a stage that another one makes."""
+
+    def make(
+        self, run: Run, key: str, store: Store, tracker: Followed, others: Sequence[Any]
+    ) -> Iterator[Message]:
+        """Make a stage; yield rounds without arrays, lines of the log, and why it failed, or ""."""
+        messages: queue.SimpleQueue[Message] = queue.SimpleQueue()
+
+        def work() -> None:
+            problem = "its worker ended it"
+            try:
+                progress = QueueProgress(to=messages)
+                problem = attempt(run, store, progress, tracker, keys=[key], hosts=others)
+            finally:
+                messages.put(problem)
+
+        flower = logging.getLogger("flwr")
+        before, flower.handlers = flower.handlers, [QueueHandler(messages)]
+        threading.Thread(target=work, daemon=True).start()
+        try:
+            while not isinstance(message := messages.get(), str):
+                yield message
+        finally:
+            flower.handlers = before
+        yield message
+
+
+@dataclass
+class QueueProgress(Progress):
+    """Hands on how far a stage is, to be shown by another process."""
+
+    to: Any = None
+    _last: float = 0.0
+
+    def note(self, title: str, kind: str = "", rounds: int = 0) -> None:
+        """Show nothing."""
+
+    def show(self, part: Part, report: RoundReport, now: float) -> None:
+        """Hand on what can be shown of a round."""
+        if report.round == report.num_rounds or now - self._last >= SHOWN_EVERY:
+            self._last = now
+            self.to.put(replace(report, arrays={}, evaluation=None))
+
+
+@dataclass
+class Assignment:
+    """A stage under way: the workers that make it, and what shows how far it is."""
+
+    job: StageJob
+    workers: list[Any]
+    part: Part | None
+
+
+@dataclass
+class RayExecutor:
+    """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly."""
+
+    store: Store
+    workers: int
+    tracker: Followed = untracked
+    asked: bool = True
+    progress: Progress = field(default_factory=Progress)
+    _every: list[Any] = field(default_factory=list)
+    _free: list[Any] = field(default_factory=list)
+    _coming: dict[Any, Any] = field(default_factory=dict)  # {answer: worker that is to be free}
+    _assigned: dict[Any, Assignment] = field(default_factory=dict)  # {messages: ...}
+    _parts: dict[str, Part] = field(default_factory=dict)  # of stages whose worker died, by key
+    _started: bool = False
+
+    def __call__(self, runs: Sequence[Run]) -> Failures:
+        """Make the runs; what is in the store is not made again."""
+        jobs = JobQueue(runs, self.store)
+        left = [run for run in runs if not self.store.done(run.study.stages)]
+        logger.info("%s runs, %s of them done before", len(runs), len(runs) - len(left))
+        if not (self.asked or self._every) and jobs.participations <= FEW:
+            return LocalExecutor(self.store, self.tracker, self.progress)(left)
+        self.progress.add([(job.kind, job.rounds) for job in jobs.jobs.values()])
+        if jobs.jobs:
+            self._start()
+            self._hand_out(jobs)
+        while self._assigned or jobs.left:
+            self._wait(jobs)
+            self._hand_out(jobs)
+        return jobs.failed
+
+    def close(self) -> None:
+        """End the workers, and Ray if it was started for them."""
+        for one in self._assigned.values():
+            if one.part:
+                self.progress.end(one.part)
+        if self._every:
+            import ray
+
+            if self._coming:  # They answer at once; Ray would warn of answers that it lost.
+                ray.wait(list(self._coming), num_returns=len(self._coming), timeout=5)
+            end_hosts(self._every)
+            self._every = []
+            if self._started:
+                ray.shutdown()
+
+    def _start(self) -> None:
+        """Start the workers, unless they run.
+
+        On a busy cluster not all may come: after a while stages begin on those that have.
+        """
+        if self._every:
+            return
+        logger.info("starting %s workers", self.workers)
+        self._started = connect(self.workers)
+        self._every = start_hosts(self.workers, StageWorker, patient=True)
+        self.progress.workers = self.workers
+        self._call(self._every)
+        import ray
+
+        ready, _ = ray.wait(list(self._coming), num_returns=self.workers, timeout=START_UP)
+        for one in ready:
+            self._take_in(one)
+        if self._coming:
+            here = f"{len(self._free)} of {self.workers} workers are there after {START_UP:g} s"
+            logger.warning("%s; the others begin when Ray has room for them", here)
+
+    def _call(self, workers: Sequence[Any]) -> None:
+        """Count workers as free as soon as they answer: one may be starting, or still at work."""
+        self._coming |= {worker.adopt.remote(plugins.REGISTERED): worker for worker in workers}
+
+    def _take_in(self, answer: Any) -> None:
+        """Take in that a worker is free, or that it is lost."""
+        import ray
+
+        worker = self._coming.pop(answer)
+        try:
+            ray.get(answer)
+        except ray.exceptions.RayError as error:
+            if not (self._coming or self._assigned or self._free):
+                raise RunFailedError(f"no worker is left: {cut(one_line(error))}") from error
+            logger.warning("a worker is lost: %s", cut(one_line(error)))
+        else:
+            self._free.append(worker)
+
+    def _hand_out(self, jobs: JobQueue) -> None:
+        """Give the free workers something to do; few stages get several each."""
+        while taken := jobs.take(len(self._free)):
+            job, many = taken
+            lead, *others = workers = [self._free.pop() for _ in range(many)]
+            make = lead.make.options(num_returns="streaming", max_task_retries=0)
+            messages = make.remote(job.run, job.key, self.store, self.tracker, others)
+            self._assigned[messages] = Assignment(job, workers, self._begun(job, many))
+
+    def _begun(self, job: StageJob, workers: int) -> Part | None:
+        if part := self._parts.pop(job.key, None):
+            self.progress.go_on(part, workers)
+            return part
+        if not job.rounds:
+            if job.tries == 1:
+                self.progress.note(job.title)
+            return None
+        return self.progress.begin(job.title, job.kind, job.rounds, job.switch, workers)
+
+    def _wait(self, jobs: JobQueue) -> None:
+        """Wait for whatever comes first: a round, the end of a stage, or a worker."""
+        import ray
+
+        first: Any = ray.wait([*self._coming, *self._assigned], num_returns=1)[0][0]
+        if first in self._coming:
+            self._take_in(first)
+            return
+        one = self._assigned[first]
+        try:
+            message: Message = ray.get(next(first))
+        except ray.exceptions.RayError as error:
+            self._lost(jobs, self._assigned.pop(first), cut(one_line(error)))
+            return
+        if isinstance(message, str):
+            self._end(jobs, self._assigned.pop(first), message)
+        elif isinstance(message, logging.LogRecord):
+            logging.getLogger(message.name).handle(message)
+        elif one.part:
+            one.part(message)
+
+    def _lost(self, jobs: JobQueue, one: Assignment, why: str) -> None:
+        """Let another worker go on, once, with the stage of a worker that died."""
+        if one.job.tries > 1:
+            self._end(jobs, one, why)
+            return
+        logger.warning("%s: its worker died; another goes on", one.job.title)
+        if one.part:
+            self.progress.end(one.part)
+            self._parts[one.job.key] = one.part
+        self._call(one.workers)
+        jobs.put_back(replace(one.job, tries=one.job.tries + 1))
+
+    def _end(self, jobs: JobQueue, one: Assignment, problem: str) -> None:
+        """Take note of the end of a stage, and call its workers for others."""
+        self._call(one.workers)
+        failed = jobs.end(one.job, problem)
+        if one.part:
+            self.progress.end(one.part)
+            if not (problem or one.part.last):
+                logger.info("%s  already done", one.job.title)
+        if failed:
+            logger.warning("%s failed: %s", one.job.run.name, problem)

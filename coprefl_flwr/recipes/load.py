@@ -1,0 +1,420 @@
+"""From a recipe's file to a checked `Recipe`, with the line of whatever is wrong."""
+
+import contextlib
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
+from coprefl_flwr.named import Named
+from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
+from coprefl_flwr.recipes.columns import columns_of, metric_of, with_needs_of_columns
+from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
+from coprefl_flwr.recipes.recipe import (
+    ALL,
+    EVERY,
+    FULL,
+    TEST,
+    VALIDATION,
+    Choices,
+    PaperTable,
+    Places,
+    Recipe,
+    RecipeRow,
+)
+from coprefl_flwr.recipes.runs import ROLES, Run
+from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
+from coprefl_flwr.recipes.search import check_installed
+from coprefl_flwr.recipes.yaml_file import Keys
+from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.phases import heeded_by, keys_of
+from coprefl_flwr.studies.settings import STARTS, Settings, checked
+
+MOST_RUNS = 100_000
+"""Runs of a recipe: a list of them is made before the first begins."""
+MOST_VALUES = 1000
+"""Values of a setting that are compared or searched."""
+
+Cut = Mapping[str, tuple[Any, Any]]
+"""Settings that were cut down: their values at full scale and now."""
+
+NO_OPTIONS: Mapping[str, Option] = MappingProxyType({})
+
+
+def read_recipe(
+    path: Path, changes: Sequence[str] = (), scale: str = FULL, protocol: str = ""
+) -> Recipe:
+    """Read and check a recipe.
+
+    Parameters
+    ----------
+    changes : Sequence[str]
+        "KEY=VALUE", a setting or a key of the recipe, with a value as in YAML; they come last.
+    scale : str
+        "full", or "small": with the overlay `small` of the recipe.
+    protocol : str
+        Which of its protocols is applied, before `small` is; "" is the first.
+
+    Raises
+    ------
+    SettingsError
+        One line with the file and the line in it.
+    """
+    tree, cut, places = read_tree(path, changes, scale, protocol)
+    file = validated(tree, places)
+    for key in ELSEWHERE.keys() & tree["settings"].keys():
+        with places.at("settings", key):
+            raise SettingsError(f"'{key}' is not set here: use {ELSEWHERE[key]}")
+    settings: Choices = _choices(tree["settings"], ("settings",), places)
+    study, *others = settings.get("study", (STARTS,))
+    with places.at("settings", "study"):
+        if others:
+            raise SettingsError("study: all runs of a recipe are of one kind")
+    role = ROLES[str(study)]
+    if any(change.startswith("methods=") for change in changes):
+        tree = _without_unused(tree, role, settings, places)
+        settings = {key: settings[key] for key in tree["settings"]}
+    rows = _rows(tree, role, places)
+    _check_number(settings, rows, file.seeds, places)
+    names = _names(rows, file.select)
+    reference = file.reference or names[-1]
+    with places.at("reference"):
+        if reference not in names:
+            raise SettingsError(f"reference: {unknown('value', reference, names)}")
+    about = file.protocols[file.protocol] if file.protocol else None
+    equal = (about and about.equal) or ""
+    metrics = []
+    for at, name in enumerate(file.metrics):
+        with places.at("metrics", at):
+            metrics.append(metric_of("metric", name))
+    settings = with_needs_of_columns(settings, file.metrics)
+    changed = bool(changes or file.protocol or file.scale)
+    paper = _paper(file.paper, settings, cut, names, places, changed) if file.paper else []
+    recipe = Recipe(
+        title=file.title,
+        source=file.source or "",
+        settings=settings,
+        rows=rows,
+        select=file.select,
+        search_by=file.search_by,
+        search_trials=file.search_trials,
+        validation_tasks=file.validation_tasks,
+        validation_seed=file.validation_seed,
+        reference=reference,
+        seeds=tuple(file.seeds),
+        metrics=columns_of(metrics, settings, equal, rows),
+        figures=_figures(file, settings),
+        paper=tuple(table for table, _ in paper),
+        notes=tuple((file.scale or "").splitlines()),
+        protocol=file.protocol or "",
+        because=about.because if about else "",
+        equal=equal,
+        effective=_effective(tree, file.paper, [text for _, text in paper]),
+        places=places,
+    )
+    _check_searched(recipe)
+    _check_used(recipe, tree)
+    _check_equal(recipe)
+    _check_studies(recipe)
+    return recipe
+
+
+# ---- settings and methods ------------------------------------------------------------------------
+
+
+def _choices(
+    part: Mapping[str, Any], keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
+) -> dict[str, tuple[Value, ...]]:
+    """Read {setting: value or list of values}; `own` are options of a user's own methods."""
+    return {key: _values(key, one, (*keys, key), places, own) for key, one in part.items()}
+
+
+def _values(
+    key: str, given: Any, keys: Keys, places: Places, own: Mapping[str, Option] = NO_OPTIONS
+) -> tuple[Value, ...]:
+    """Read a setting's value, or the list of them."""
+    values = given if isinstance(given, list) else [given]
+    takes = declared(Settings)[key].takes if key in declared(Settings) else ()
+    read = own[key].read if key in own else functools.partial(checked, key)
+    with places.at(*keys):
+        if not values:
+            raise SettingsError(f"{key} is an empty list")
+        if len(values) > MOST_VALUES:
+            raise SettingsError(f"{key}: more than {MOST_VALUES} values")
+        if isinstance(given, list) and COUNT in takes:
+            _check_counts(key, given)
+    found: list[Value] = []
+    for at, value in enumerate(values):
+        with places.at(*keys, at):
+            if isinstance(value, dict) and "method" in value:  # A method within a method.
+                options = {name: one for name, one in value.items() if name != "method"}
+                value = Named(str(value["method"])).having(options)
+            if isinstance(value, list) and value and isinstance(given, list):
+                value = _as_text(value, takes)
+            if isinstance(value, dict | list) or value is None:
+                raise SettingsError(f"{key}: must be a plain value")
+            value = read(value)
+            if value in found:
+                raise SettingsError(f"{key} names {value} twice")
+            found.append(value)
+    return tuple(found)
+
+
+def _as_text(value: list[Any], takes: Sequence[str]) -> Any:
+    """Return a list within a list as the text of its setting, if that takes such a list."""
+    if NUMBERS in takes and all(type(one) is int for one in value):
+        return "list:" + ",".join(map(str, value))
+    if WORDS in takes and all(isinstance(one, str) for one in value):
+        return " ".join(value)
+    return value
+
+
+def _check_counts(key: str, values: Sequence[Any]) -> None:
+    """Raise a SettingsError for a list of whole numbers where each could be a class or a count."""
+    numbers = [value for value in values if type(value) is int]
+    if len(numbers) > 1:
+        listed = ", ".join(map(str, numbers))
+        counts = ", ".join(f"'{number}'" for number in numbers)
+        write = f"write [[{listed}]] for these classes, or [{counts}] to compare so many"
+        raise SettingsError(f"{key} = [{listed}]: {write}")
+
+
+def _rows(tree: Tree, role: str, places: Places) -> tuple[RecipeRow, ...]:
+    """Read the methods, each with its options and what is searched for all."""
+    own = [_own_options(options["method"]) for options in tree["methods"].values()]
+    every = {key: one for options in own for key, one in options.items()}
+    search = _choices(tree.get("search", {}), ("search",), places, every)
+    rows = []
+    for (label, options), own_options in zip(tree["methods"].items(), own, strict=True):
+        keys, method = ("methods", label), options["method"]
+        given = {key: value for key, value in options.items() if key != "method"}
+        with places.at(*keys, "method"):
+            _check_known(method, role)
+        has = keys_of(method, role)
+        for key in given.keys() - has:
+            with places.at(*keys, key):
+                raise SettingsError(f"{label}: {unknown('setting', key, sorted(has))}")
+        chosen = _choices(given, keys, places, own_options)
+        chosen |= {key: one for key, one in search.items() if key in has and key not in chosen}
+        rows.append(RecipeRow(label, method, chosen, role))
+        with places.at(*keys):
+            if rows[-1].number > MOST_RUNS:
+                many = f"{rows[-1].number} values to search, more than {MOST_RUNS}"
+                raise SettingsError(f"'{label}' has {many}")
+    return tuple(rows)
+
+
+def _check_known(method: Method, role: str) -> None:
+    """Raise a SettingsError for a method that is none, or none of this role."""
+    if role == PRETRAINING and method.is_made_elsewhere:
+        return
+    known = [*([RANDOM] if role == PRETRAINING else []), *with_role(role)]
+    for phase in method.phases:
+        if phase.name != RANDOM or RANDOM not in known:
+            find_method(phase.name, role, known)
+
+
+def _own_options(method: Method) -> dict[str, Option]:
+    """Return the options of a user's own among the algorithms of a method, by key."""
+    with contextlib.suppress(SettingsError):  # It is reported where the method is read.
+        own = [one for one in method.algorithms if one.text]
+        return {key: option for one in own for key, option in one.options.items()}
+    return {}
+
+
+def _without_unused(tree: Tree, role: str, settings: Choices, places: Places) -> Tree:
+    """Return a recipe without the options that it sets for methods which a change left out."""
+    has = {key for row in tree["methods"].values() for key in keys_of(row["method"], role)}
+    for method in settings.get("task-method", ("fedavg",)):
+        has |= heeded_by({"task-method": method})
+    return tree | {
+        part: {
+            key: value
+            for key, value in tree[part].items()
+            if key in has or key not in short_forms() or (CHANGES, part, key) in places.lines
+        }
+        for part in {"settings", "search"} & tree.keys()
+    }
+
+
+def _names(rows: Sequence[RecipeRow], select: str) -> list[str]:
+    """Return what the rows can be called: their labels, and with a value each where all are shown.
+
+    A row that is searched is called by its label even then, for the first of its values.
+    """
+    labels = [row.label for row in rows]
+    valued = [f"{row.label}:{one.chosen}" for row in rows for one in row.trials() if one.chosen]
+    return labels + valued if select == ALL else labels
+
+
+# ---- figures, and what the paper printed -------------------------------------------------
+
+
+def _figures(file: RecipeFile, settings: Choices) -> tuple[str, ...]:
+    """Return the kinds of figures: those that are named, or what every study has data for."""
+    if "figures" in file.model_fields_set:  # [] is none.
+        return tuple(dict.fromkeys(file.figures))
+    if settings.get("study", (STARTS,)) != (STARTS,):
+        return ("accuracies",)  # The methods' losses are not of one kind.
+    return ("curves",) if settings.get("tasks") == (0,) else ("accuracies", "curves")
+
+
+def _paper(
+    paper: Paper,
+    settings: Choices,
+    cut: Cut,
+    names: Sequence[str],
+    places: Places,
+    changed: bool,
+) -> list[tuple[PaperTable, dict[str, Any]]]:
+    """Read the printed tables of a recipe with these settings, whose rows have these names.
+
+    Each is returned with what the file has of it. A value of a setting that was cut down is now
+    that at the same position. Of a changed recipe, tables and rows that it has not any more are
+    left out.
+    """
+    columns = []
+    for at, name in enumerate(paper.columns):
+        with places.at("paper", "columns", at):
+            columns.append(metric_of("column", name))
+    tables: list[tuple[PaperTable, dict[str, Any]]] = []
+    for at, table in enumerate(paper.tables):
+        keys, where = ("paper", "tables", at), dict[str, Value]()
+        for key, given in table.where.items():
+            value = _values(key, given, (*keys, "where", key), places)[0]
+            both = [_values(key, one, ("settings", key), places) for one in cut.get(key, ())]
+            if both and value in both[0]:
+                value = both[1][min(both[0].index(value), len(both[1]) - 1)]
+            where[key] = value
+        other = [key for key, value in where.items() if value not in settings.get(key, ())]
+        rows = {name: row for name, row in table.rows.items() if name in names}
+        if changed and (other or not rows or where in [one.where for one, _ in tables]):
+            continue
+        for key in other:
+            with places.at(*keys, "where", key):
+                has = ", ".join(map(str, settings.get(key, ()))) or "not set"
+                raise SettingsError(f"where: {key} = {where[key]}; in the settings it is {has}")
+        printed = {}
+        for name, row in (rows if changed else table.rows).items():
+            with places.at(*keys, "rows", name):
+                if name not in names:
+                    raise SettingsError(unknown("row", name, names))
+                printed[name] = _printed(str(row), columns)
+        text = {"table": table.table, "where": where, "rows": rows}
+        tables.append((PaperTable(str(table.table), where, printed), text))
+    return tables
+
+
+def _printed(row: str, columns: Sequence[str]) -> Printed:
+    """Read "83.29±2.61 34.69 -": mean and standard deviation, a mean alone, or nothing."""
+    words = row.replace(" ± ", "±").split()
+    if len(words) != len(columns):
+        raise SettingsError(f"{len(words)} figures for {len(columns)} columns")
+    found: dict[str, tuple[float, float | None]] = {}
+    for metric, word in zip(columns, words, strict=True):
+        match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(?:±(-?\d+(?:\.\d+)?))?", word)
+        if match:
+            found[metric] = (float(match[1]), float(match[2]) if match[2] else None)
+        elif word != "-":
+            raise SettingsError(f"'{word}' is no figure; write 83.29±2.61, 83.29 or -")
+    return found
+
+
+def _effective(
+    tree: Tree, paper: Paper | None, tables: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return the recipe as it is run, as its file would have it."""
+    rows: list[Any] = []
+    for label, options in tree["methods"].items():
+        text = str(options["method"])
+        others = {key: value for key, value in options.items() if key != "method"}
+        named = others if text == label else {"method": text, **others}
+        rows.append({label: named} if named else label)
+    effective = {key: one for key, one in tree.items() if key != "paper"} | {"methods": rows}
+    if paper and tables:
+        effective["paper"] = {"columns": paper.columns, "tables": [*tables]}
+    return effective
+
+
+# ---- checks between the parts --------------------------------------------------------------------
+
+
+def _check_number(
+    settings: Choices, rows: Sequence[RecipeRow], seeds: Sequence[int], places: Places
+) -> None:
+    """Raise a SettingsError for more runs than can be listed, before they are."""
+    tables, values = math.prod(map(len, settings.values())), sum(row.number for row in rows)
+    if tables * values * len(seeds) > MOST_RUNS:
+        parts = f"{tables} combinations of settings x {values} rows and values x {len(seeds)} seeds"
+        with places.at("settings"):
+            raise SettingsError(f"{parts} are more than {MOST_RUNS} runs")
+
+
+def _check_searched(recipe: Recipe) -> None:
+    """Raise a SettingsError if something is searched that nothing can choose, or the reverse."""
+    searched = [row for row in recipe.rows if len(row.trials()) > 1]
+    with recipe.placing():
+        if recipe.search_by != EVERY and (not searched or recipe.select == ALL):
+            why = (
+                "with select: all every value is shown" if searched else "no method has two values"
+            )
+            problem = f"search-by: {recipe.search_by}: nothing is searched, as {why}"
+            raise SettingsError(f"{problem}; set search-by: {EVERY}", "search-by")
+        check_installed(recipe.search_by)
+    if not searched or recipe.select != VALIDATION:
+        return
+    first = f"'{searched[0].label}' is searched"
+    with recipe.placing(searched[0]):
+        if recipe.study != STARTS:
+            problem = f"{first}, and a personalised study has no validation tasks; set select: "
+            raise SettingsError(f"{problem}{TEST}, or {ALL}", "select")
+        if 0 in recipe.settings.get("tasks", ()):
+            problem = f"{first} on validation tasks, and tasks = 0; set select: {ALL}, or {TEST}"
+            raise SettingsError(problem)
+    with recipe.placing():
+        if recipe.validation_seed in recipe.seeds:
+            problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
+            raise SettingsError(problem, "validation-seed")
+
+
+def _check_used(recipe: Recipe, tree: Tree) -> None:
+    """Raise a SettingsError for a method's option that no method here has."""
+    trained = {key for row in recipe.rows for key in keys_of(row.method, row.role)}
+    has = trained | {key for config in recipe.combinations() for key in heeded_by(config)}
+    unused = [
+        ("settings", key) for key in tree["settings"] if key in short_forms() and key not in has
+    ]
+    unused += [("search", key) for key in tree.get("search", {}) if key not in trained]
+    for part, key in unused:
+        with recipe.places.at(part, key):
+            searched = "search: " * (part == "search")
+            raise SettingsError(f"{searched}{key}: no method here has this setting")
+
+
+def _check_equal(recipe: Recipe) -> None:
+    """Raise a SettingsError if rows cannot be made equal to the reference's."""
+    with recipe.placing():
+        if recipe.equal and recipe.study != STARTS:
+            raise SettingsError(f"equal: {recipe.equal}: only starts have that", "protocol")
+        if recipe.equal == STEP_SIZE and recipe.reference_method is None:
+            problem = f"the reference, {recipe.reference}, is searched: name a row of one value"
+            raise SettingsError(f"equal: {STEP_SIZE}: {problem}", "reference", "protocol")
+
+
+def _check_studies(recipe: Recipe) -> None:
+    """Raise a SettingsError if some combination cannot be run as set, data aside."""
+    for combination in recipe.combinations():
+        with recipe.placing():
+            Settings.from_config(combination)
+        for row in recipe.rows:
+            with recipe.placing(row):
+                for trial in row.trials():
+                    build(Run.of(combination, trial.method, 0).settings)

@@ -1,0 +1,210 @@
+"""A recipe's file as one tree: overlays and changes merged, and whole paths of a user's files.
+
+In the tree `methods` are a mapping of labels to options, each with its `method`.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coprefl_flwr import plugins
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.recipes.recipe import SMALL, Places
+from coprefl_flwr.recipes.schema import KEYS, validated
+from coprefl_flwr.recipes.yaml_file import Keys, parse_yaml, read_yaml
+from coprefl_flwr.studies.method import Method
+
+logger = logging.getLogger("flwr.coprefl")
+
+Tree = dict[str, Any]
+
+ABOUT = ("because", "equal", "below", "small")
+"""What a protocol has besides its overlay; its `small` is merged over that of the recipe."""
+
+PROSE = ("title", "source", "because", "paper", "scale", "protocol")
+"""Keys that name no file of the user's own."""
+
+CHANGES = "--set"
+"""The layer of changes by the command line."""
+
+ORIENTATION = "The figures of the paper are shown for orientation only."
+
+
+def read_tree(
+    path: Path, changes: Sequence[str], scale: str, protocol: str
+) -> tuple[Tree, dict[str, tuple[Any, Any]], Places]:
+    """Return a recipe with a protocol, the small scale and changes merged.
+
+    Beside it are the settings that were cut down, each with its value at full scale and now.
+    Raises a SettingsError with the place of what is wrong.
+    """
+    tree, lines = read_yaml(path)
+    places = Places(str(path), lines)
+    if not isinstance(tree, dict):
+        raise SettingsError(f"{path}: a recipe must be a mapping (key: value)")
+    if "methods" in tree:
+        tree["methods"] = _by_label(tree["methods"], ("methods",), places)
+    tree = with_whole_paths(tree, path.parent, places)
+    validated(tree, places)
+    tree = _with_protocol(tree, protocol, path, places)
+    full, cut = tree["settings"], {}
+    if scale == SMALL:
+        tree = _cut(tree, path, places)
+        now = tree["settings"]
+        cut = {key: (full[key], now[key]) for key in full.keys() & now.keys()}
+    for change in changes:
+        tree = _changed(tree, change, places)
+        validated(tree, places)
+    return tree, cut, places
+
+
+def merge(tree: Mapping[str, Any], overlay: Mapping[str, Any]) -> Tree:
+    """Return a tree with an overlay: mappings are merged, None takes a key away (RFC 7396)."""
+    merged = dict(tree)
+    for key, value in overlay.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict):
+            below = merged.get(key)
+            merged[key] = merge(below if isinstance(below, dict) else {}, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _overlaid(tree: Tree, keys: Keys, overlay: Mapping[str, Any], places: Places) -> Tree:
+    """Return a recipe with an overlay, which is at `keys` in the file."""
+    places.layers.insert(0, keys)
+    for label in overlay.get("methods") or ():
+        if label not in tree["methods"]:
+            with places.at("methods", label):
+                raise SettingsError(unknown("method", label, tree["methods"]))
+    return merge(tree, overlay)
+
+
+def _with_protocol(tree: Tree, name: str, path: Path, places: Places) -> Tree:
+    """Return a recipe with one of its protocols, the first if none is named.
+
+    A recipe to which a protocol was applied stays as it is.
+    """
+    known, before = tree.get("protocols", {}), tree.get("protocol", "")
+    if before and name not in ("", before):
+        raise SettingsError(f"--protocol {name}: {path} is of the protocol {before} already")
+    if before and before not in known:
+        with places.at("protocol"):
+            raise SettingsError(f"protocol: {unknown('protocol', before, known)}")
+    if name and not known:
+        raise SettingsError(f"--protocol {name}: {path} has no protocols")
+    if before or not known:
+        return tree
+    if name not in ("", *known):
+        raise SettingsError(f"--protocol: {unknown('protocol', name, known)}")
+    if not name:
+        name, *others = known
+        also = ", ".join(others) or "none"
+        logger.info("protocol %s, the first; --protocol takes another: %s", name, also)
+    about = {key: value for key, value in known[name].items() if key in ABOUT}
+    overlay = {key: value for key, value in known[name].items() if key not in ABOUT}
+    tree = _overlaid(tree, ("protocols", name), overlay, places)
+    if "below" in about:
+        stop = {"stop-at-loss": about["below"], "start-loss": True}
+        tree["settings"] = {**tree["settings"], **stop}
+    return {**tree, "protocol": name, "protocols": {name: about}}
+
+
+def _cut(tree: Tree, path: Path, places: Places) -> Tree:
+    """Return a recipe cut down by its overlay `small`; its key `scale` says how."""
+    if "small" not in tree:
+        problem = "there is no 'small', which says how the recipe is cut down"
+        raise SettingsError(f"--scale small: {path}: {problem}")
+    overlays: dict[Keys, Tree] = {("small",): tree.pop("small")}
+    if of_protocol := tree.get("protocols", {}).get(tree.get("protocol"), {}).pop("small", None):
+        overlays["protocols", tree["protocol"], "small"] = of_protocol
+    said: Tree = {}
+    for keys, overlay in overlays.items():
+        tree = _overlaid(tree, keys, overlay, places)
+        seeds = {"seeds": overlay["seeds"]} if "seeds" in overlay else {}
+        said |= overlay.get("settings", {}) | seeds
+    words = [f"{key} {str(one).strip('[]')}" for key, one in said.items() if one not in ("", None)]
+    return {**tree, "scale": f"Cut down (--scale small): {'; '.join(words)}. {ORIENTATION}"}
+
+
+def _changed(tree: Tree, change: str, places: Places) -> Tree:
+    """Return a recipe with KEY=VALUE set."""
+    key, equals, text = change.partition("=")
+    place = f"{CHANGES} {change}"
+    if not equals:
+        raise SettingsError(f"{place}: write KEY=VALUE")
+    if key in ("protocol", "protocols"):
+        raise SettingsError(f"{place}: use --protocol")
+    value, lines = parse_yaml(text, place) if text else ("", {})
+    keys = (CHANGES, key) if key in KEYS else (CHANGES, "settings", key)
+    if (CHANGES,) not in places.layers:
+        places.layers.insert(0, (CHANGES,))
+    places.lines |= {(*keys, *inner): line for inner, line in lines.items()} | {keys: place}
+    if key == "methods":
+        value = _by_label(value, keys, places)
+    value = with_whole_paths(value, Path.cwd(), places, keys)
+    part = {key: value} if key in KEYS else {"settings": {**tree["settings"], key: value}}
+    return tree | part
+
+
+def _by_label(entries: Any, keys: Keys, places: Places) -> dict[str, Any]:
+    """Return the options of each method in a list of "NAME" and {LABEL: {OPTION: VALUE}}.
+
+    The lines of the entries are noted by label as well.
+    """
+    rows: dict[str, Any] = {}
+    for at, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+        with places.at(*keys, at):
+            if not isinstance(entry, str | dict):
+                raise SettingsError("a method must be a text, or a mapping (key: value)")
+            if isinstance(entry, dict) and len(entry) != 1:
+                raise SettingsError("a method is one LABEL: {settings}")
+            ((label, options),) = entry.items() if isinstance(entry, dict) else [(entry, None)]
+            if label in rows:
+                raise SettingsError(f"methods names '{label}' twice")
+            if not isinstance(options, dict | None):
+                raise SettingsError(f"{label} must be a mapping (key: value)")
+        rows[label] = {"method": label, **(options or {})}
+    labels, depth = list(rows), len(keys)
+    for found, line in list(places.lines.items()):
+        number, *inner = found[depth:] or [""]
+        if found[:depth] == keys and isinstance(number, int):
+            label = labels[number]
+            inner = inner[1:] if inner[:1] == [label] else inner
+            places.lines[(*keys, label, *inner)] = line
+    return rows
+
+
+def with_whole_paths(value: Any, folder: Path, places: Places, keys: Keys = ()) -> Any:
+    """Return a value with all files of the user's own in it named by their whole paths.
+
+    The method of each row becomes a `Method`.
+    """
+    if isinstance(value, dict):
+        return {
+            key: one
+            if key in PROSE and "methods" not in keys
+            else with_whole_paths(one, folder, places, (*keys, key))
+            for key, one in value.items()
+        }
+    if isinstance(value, list):
+        return [with_whole_paths(one, folder, places, (*keys, at)) for at, one in enumerate(value)]
+    with places.at(*keys):
+        if keys[-1:] == ("method",) and keys[-3:-2] == ("methods",):
+            if not isinstance(value, str) or not value.strip():
+                raise SettingsError("method must be a text")
+            return Method.parse(value.replace(" ", "")).resolved(folder)
+        if not isinstance(value, str):
+            return value
+        return " ".join(_whole(word, folder) for word in value.split(" "))
+
+
+def _whole(word: str, folder: Path) -> str:
+    """Return a place, or several joined by "+", with whole paths; any other word as it is."""
+    if word.startswith(FILE):
+        return FILE + plugins.whole_path(word.removeprefix(FILE), folder)
+    return "+".join(plugins.resolved(one, folder) for one in word.split("+"))

@@ -1,0 +1,284 @@
+"""The schema of a recipe's file, for its reader and, as JSON Schema, for editors.
+
+`coprefl schema` prints the JSON Schema, which is in the package as `recipe.schema.json`. Settings
+and options of methods are checked by their declarations when all of a recipe is known (see `load`);
+their part of the JSON Schema is made of the same declarations.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from coprefl_flwr.errors import SettingsError, short, unknown
+from coprefl_flwr.methods import METHODS, short_forms
+from coprefl_flwr.options import COUNT, Option, declared
+from coprefl_flwr.recipes.recipe import Places
+from coprefl_flwr.report.columns import START_LOSS
+from coprefl_flwr.report.comparison import FIGURES
+from coprefl_flwr.studies.settings import Settings
+
+ELSEWHERE = {
+    "seed": "seeds",
+    "method": "methods",
+    "run-name": "--out",
+    "output-dir": "--out",
+    "resume": "the same command again",
+}
+"""Settings that a recipe has another key for."""
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def option_schema(options: Iterable[Option]) -> dict[str, Any]:
+    """Return the JSON Schema of a setting: a value, or a list of values."""
+    values: list[dict[str, Any]] = []
+    for one in options:
+        for kind in one.kinds:
+            if kind is type(None):
+                values.append({"enum": ["", None]})
+            elif kind not in _TYPES:  # A structure, which a text or a mapping gives.
+                values.append({"type": ["string", "object"]})
+            elif one.choices and not one.own:
+                values.append({"enum": list(one.choices)})
+            else:
+                limits = {"minimum": one.minimum, "maximum": one.maximum}
+                limits |= {"exclusiveMinimum": one.above}
+                set_ = {key: limit for key, limit in limits.items() if limit is not None}
+                values.append({"type": _TYPES[kind], **set_})
+        if COUNT in one.takes:
+            values.append({"type": "integer"})
+        if one.takes:
+            values.append({"type": "array"})
+    different = [value for at, value in enumerate(values) if value not in values[:at]]
+    unit = f" ({one.unit})" if one.unit else ""
+    several = {"type": "array", "items": {"anyOf": different}, "minItems": 1}
+    return {"description": one.meaning + unit, "anyOf": [*different, several]}
+
+
+# ---- the parts of a file -------------------------------------------------------------------------
+
+
+def _listed(value: Any) -> Any:
+    """Return a list; one value alone is a list of one."""
+    return value if isinstance(value, list) else [value]
+
+
+def _seeds(value: Any) -> Any:
+    """Return a list of seeds; a number alone is refused, which could be a seed or how many."""
+    if type(value) is int and value > 0:
+        first = list(range(min(value, 10)))
+        several = (
+            f"{first} for {value} seeds" if value <= 10 else "a list such as [0, 1] for several"
+        )
+        raise SettingsError(f"seeds = {value}: write {several}, [{value}] for the seed {value}")
+    seeds = _listed(value)
+    if any(type(one) is int and seeds.count(one) > 1 for one in seeds):
+        raise SettingsError("seeds names one twice")
+    return seeds
+
+
+Select = Literal["validation", "test", "all"]
+SearchBy = Literal["all", "halving", "optuna"]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+AtLeast0 = Annotated[int, Strict(), Field(ge=0)]
+AtLeast1 = Annotated[int, Strict(), Field(ge=1)]
+Texts = Annotated[list[Text], BeforeValidator(_listed), Field(min_length=1)]
+Seeds = Annotated[list[AtLeast0], BeforeValidator(_seeds), Field(min_length=1)]
+Keyed = Annotated[dict[str, Any], Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", alias_generator=lambda name: name.replace("_", "-"), populate_by_name=True
+    )
+
+
+class Overlay(_Part):
+    """What is merged over a recipe; an empty value takes a key away."""
+
+    settings: Keyed = {}
+    methods: dict[str, dict[str, Any] | None] = Field({}, description="options, by label")
+    search: dict[str, Any] | None = None
+    select: Select | None = None
+    search_by: SearchBy | None = None
+    search_trials: AtLeast1 | None = None
+    seeds: Seeds | None = None
+    metrics: Texts | None = None
+    reference: Text | None = None
+
+
+class Protocol(Overlay):
+    """An overlay with its reason, and what is made equal in it."""
+
+    because: Text
+    equal: Literal["step-size", "start-loss"] | None = None
+    below: Annotated[float, Strict(), Field(gt=0)] | None = Field(
+        None, description="with `equal: start-loss`, the loss at which a pre-training ends"
+    )
+    small: Overlay | None = None
+
+    @model_validator(mode="after")
+    def _check_below(self) -> "Protocol":
+        if (self.equal == START_LOSS) != (self.below is not None):
+            raise ValueError(f"equal: {START_LOSS} and below: LOSS need each other")
+        return self
+
+
+class PrintedTable(_Part):
+    """A table of the paper: figures by row, and the settings that it is for."""
+
+    table: Text | int = ""
+    where: dict[str, Any] = {}
+    rows: Keyed
+
+
+class Paper(_Part):
+    """What the paper printed."""
+
+    columns: Texts
+    tables: list[PrintedTable] = Field(min_length=1)
+
+
+class RecipeFile(_Part):
+    """A comparison of methods of federated pre-training, or of personalised methods."""
+
+    title: Text
+    source: Text | None = Field(None, description="the paper and its table")
+    settings: Keyed
+    methods: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    search: dict[str, Any] = Field(
+        {}, description="values to search, for every method that has them"
+    )
+    select: Select = Field(
+        "validation",
+        description="searched values are chosen on validation tasks or on the reported tasks, or "
+        "each is a row",
+    )
+    search_by: SearchBy = "all"
+    search_trials: AtLeast1 = Field(10, description="trials of each row with `search-by: optuna`")
+    validation_tasks: AtLeast1 = 2
+    validation_seed: AtLeast0 = 100
+    reference: Text | None = Field(None, description="the row that others are tested against")
+    seeds: Seeds = [0]
+    metrics: Texts = Field([], description="the columns")
+    figures: Annotated[list[Literal[FIGURES]], BeforeValidator(_listed)] = []  # type: ignore[valid-type]
+    protocols: dict[str, Protocol] = {}
+    small: Overlay | None = Field(None, description="what `--scale small` merges over the recipe")
+    paper: Paper | None = None
+    protocol: Text | None = Field(None, description="set by `coprefl run`: what was applied")
+    scale: Text | None = Field(None, description="set by `coprefl run`: how it was cut down")
+
+
+KEYS = tuple(name.replace("_", "-") for name in RecipeFile.model_fields)
+"""The keys of a recipe."""
+
+_PARTS: dict[str, type[_Part]] = {
+    "protocols": Protocol,
+    "small": Overlay,
+    "paper": Paper,
+    "tables": PrintedTable,
+}
+
+
+def validated(tree: Any, places: Places) -> RecipeFile:
+    """Return a recipe's tree checked; a SettingsError has the line of what is wrong."""
+    try:
+        return RecipeFile.model_validate(tree)
+    except ValidationError as error:
+        # A misspelt key explains why another one is missing.
+        errors = sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+        raise SettingsError(f"{places.of(*errors[0]['loc'])}: {_sentence(errors[0])}") from error
+
+
+def _sentence(error: Mapping[str, Any]) -> str:
+    """Return one of pydantic's errors in the words of all other errors here."""
+    loc, kind, value = error["loc"], error["type"], error["input"]
+    names = [one for one in loc if isinstance(one, str)]
+    what = names[-1] if names else "a recipe"
+    limits = error.get("ctx", {})
+    if kind == "extra_forbidden":
+        part = next((_PARTS[one] for one in reversed(names[:-1]) if one in _PARTS), RecipeFile)
+        return unknown("key", what, [name.replace("_", "-") for name in part.model_fields])
+    if kind == "missing":
+        needs = f"{names[-2]} needs" if len(names) > 1 else "there is no"
+        return f"{needs} '{what}'" if what != "because" else "a protocol needs its reason, because:"
+    if kind == "literal_error":
+        allowed = re.findall("'(.*?)'", limits["expected"])
+        return f"{what}: {unknown('value', str(value), allowed)}"
+    if kind == "value_error":
+        return str(limits["error"])
+    if kind == "too_short":
+        return f"{what} is {'an empty list' if isinstance(value, list) else 'empty'}"
+    if kind in ("int_type", "greater_than_equal"):
+        limit = limits.get("ge", 1 if what in ("search-trials", "validation-tasks") else 0)
+        return f"{what} = {short(value)}: must be a whole number, at least {limit}"
+    if kind in ("float_type", "greater_than"):
+        return f"{what} = {short(value)}: must be a number above 0"
+    if kind in ("string_type", "string_too_short"):
+        return f"{what} must be a text"
+    return f"{what} must be a {'list' if kind == 'list_type' else 'mapping (key: value)'}"
+
+
+# ---- JSON Schema ---------------------------------------------------------------------------------
+
+
+def recipe_schema() -> str:
+    """Return the JSON Schema of a recipe."""
+    known = {key: (one,) for key, one in declared(Settings).items() if key not in ELSEWHERE}
+    settings = {key: option_schema(one) for key, one in sorted({**known, **short_forms()}.items())}
+    of_methods = {key: one for method in METHODS.values() for key, one in method.options.items()}
+    options = {key: {"$ref": f"#/$defs/Settings/properties/{key}"} for key in settings}
+    options |= {k: option_schema([of_methods[k]]) for k in sorted(of_methods.keys() - options)}
+    schema = RecipeFile.model_json_schema()
+    definitions = schema["$defs"]
+    for part in (schema, *definitions.values()):
+        part["properties"] = {key: _or_one(one) for key, one in part["properties"].items()}
+    every, row = {"$ref": "#/$defs/Settings"}, {"$ref": "#/$defs/Options"}
+    by_label = {"type": "object", "additionalProperties": _or_null(row)}
+    for name in ("Overlay", "Protocol"):
+        parts = {"settings": every, "methods": by_label, "search": _or_null(row)}
+        definitions[name]["properties"] |= parts
+    definitions["Settings"] = {
+        "type": "object",
+        "properties": settings,
+        "additionalProperties": False,
+    }
+    definitions["Options"] = {"type": "object", "properties": options}  # A user's own has others.
+    schema["properties"] |= {
+        "settings": every,
+        "methods": {
+            "description": "the rows of a table: METHOD, or LABEL: {method: METHOD, OPTION: VALUE}",
+            "type": "array",
+            "items": {"anyOf": [{"type": "string"}, {**by_label, "maxProperties": 1}]},
+            "minItems": 1,
+        },
+        "search": row,
+    }
+    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+
+
+def _or_null(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _or_one(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a list's JSON Schema with one value alone, which is read as a list of one."""
+    lists = [one for one in schema.get("anyOf", [schema]) if one.get("type") == "array"]
+    values = [one["items"] for one in lists if "$ref" not in one["items"]]
+    if not values:
+        return schema
+    about = {key: one for key, one in schema.items() if key in ("default", "description", "title")}
+    alone = {key: one for key, one in schema.items() if key not in about}
+    return {**about, "anyOf": [*schema.get("anyOf", [alone]), *values]}

@@ -1,0 +1,121 @@
+"""The pages are in plain English, and their blocks of code fit into a column of the site."""
+
+import re
+import textwrap
+
+import pytest
+
+from docs import tables
+
+FOLDERS = ("start", "how-to", "concepts")
+"""Folders of docs/ whose prose is checked; code is checked in all of them."""
+
+PAGES = ("index", "deployment", "security", "recipes", "features", "compare", "cite")
+"""Pages of docs/ itself whose prose is checked; code is checked in all of them."""
+
+GENERATED = ("claims", "which-start", "changelog", "notebooks")
+"""Pages and folders of docs/ that are written from other files, so neither is checked."""
+
+OTHERS = [tables.ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")]
+OTHERS += sorted((tables.ROOT / "examples").glob("*/README.md"))
+"""Pages outside docs/; both are checked."""
+
+COLUMNS, PRINTED = 80, 100
+"""Characters of a line of code that the site shows without scrolling, and of a line of `text`,
+which a program printed and a page cannot break."""
+
+WORDS = {
+    r"in (the )?place of": "old-fashioned: write 'instead of'",
+    r"told": "it is unclear who tells whom: write 'reported', 'named' or 'given'",
+    r"but for|(all|any|nothing|none) but(?! not)": "read as a contrast: write 'except'",
+    r"one's own|an? [\w-]+ of (its|their|your) own|of (its|their|your) own(?! \w)": "a riddle: "
+    "write 'your own X', 'its X' or 'a separate X'",
+    r"of (yours|ours|theirs)": "write 'your X'",
+    r"(go|goes|going|went) on(?! to)": "write 'continue'",
+    r"anew": "write 'again'",
+    r"so (many|much)(?! (as|that))": "the number is elsewhere: write N, or its name",
+    r"less (what|that|those|the|its)": "arithmetic in words: write 'minus' or 'without'",
+    r"stands?|stood": "figurative: write 'is', 'is stored in' or 'means'",
+    r"lies?|lay": "figurative: write 'is in'",
+    r"beside": "write 'next to' for a place, 'in addition to' otherwise",
+    r"whoever|whosoever": "write 'anyone who' or name the person",
+    r"what is (there|left behind|said|made|found)": "names nothing: write the noun",
+    r"says (of|nothing)": "write 'states', 'describes' or 'shows'",
+    r"at hand": "write 'available'",
+}
+"""Regular expressions of what strangers had to read twice: why, or what to write."""
+
+BLOCK = re.compile(r"^( *)(`{3,})([^\n]*)\n(.*?)^\1\2$", re.M | re.S)
+CODE_OR_LINK = re.compile(r"`[^`]*`|\]\([^)]*\)|\{ ?#[^}]*\}|<!--.*?-->", re.S)
+SENTENCE = re.compile(r"[^.:;!?|]+(?:[.:;!?](?!\s)[^.:;!?|]*)*[.:;!?|]?")
+
+
+def pages():
+    """Return {name: path} of all pages that somebody writes."""
+    docs = (path.relative_to(tables.PAGES) for path in tables.PAGES.rglob("*.md"))
+    written = sorted(path for path in docs if path.with_suffix("").parts[0] not in GENERATED)
+    paths = [*(tables.PAGES / path for path in written), *OTHERS]
+    return {path.relative_to(tables.ROOT).as_posix(): path for path in paths}
+
+
+ALL = pages()
+PROSE = [name for name, path in ALL.items() if path in OTHERS or name.split("/")[1] in FOLDERS]
+PROSE += [f"docs/{name}.md" for name in PAGES]
+
+
+def blank(found):
+    """Return what is found as blanks, so that places stay those of the page."""
+    return re.sub(r"[^\n]", " ", found[0])
+
+
+def unclear(text):
+    """Return a line for each phrase of WORDS in a page's prose: its place, sentence and reason."""
+    prose = CODE_OR_LINK.sub(blank, BLOCK.sub(blank, text))
+    lines = []
+    for phrase, reason in WORDS.items():
+        spaced = phrase.replace(" ", r"\s+")
+        for found in re.finditer(rf"\b(?:{spaced})\b", prose, flags=re.I):
+            within = next(one for one in SENTENCE.finditer(prose) if one.end() > found.start())
+            number = prose.count("\n", 0, found.start()) + 1
+            sentence = " ".join(text[within.start() : within.end()].split())
+            lines.append((number, f"line {number}: {found[0]!r} in {sentence!r}: {reason}"))
+    return [line for _, line in sorted(lines)]
+
+
+def wide(text):
+    """Return a line for each line of code that is too long, indentation of its block aside."""
+    lines = []
+    for block in BLOCK.finditer(text):
+        first = text.count("\n", 0, block.start(4)) + 1
+        most = PRINTED if block[3] == "text" else COLUMNS
+        for number, line in enumerate(textwrap.dedent(block[4]).splitlines(), first):
+            if len(line) > most:
+                lines.append(f"line {number}: {len(line)} characters: {line}")
+    return lines
+
+
+@pytest.mark.parametrize("name", PROSE)
+def test_a_page_is_in_plain_english(name):
+    found = unclear(ALL[name].read_text(encoding="utf-8"))
+    assert not found, "\n".join([f"{name}:", *found])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_block_of_code_needs_no_scrolling(name):
+    found = wide(ALL[name].read_text(encoding="utf-8"))
+    assert not found, "\n".join([f"{name}:", *found])
+
+
+def test_a_phrase_is_found_across_lines_and_not_in_code_or_links():
+    text = "# Title\n\nIt works. A median takes the\nplace of, in the\nplace of 3.5 means. `told`\n"
+    (line,) = unclear(text + "```sh\ntold\n```\n[a page](told.md)\n")
+    assert line.startswith("line 4: 'in the\\nplace of' in 'A median takes the place of, in the")
+    assert "3.5 means.': old-fashioned: write 'instead of'" in line
+
+
+def test_a_wide_line_is_found_in_a_list_too():
+    code = "x" * 81
+    assert wide(f"- A list\n\n    ```sh\n    ls\n    {code}\n    ```\n") == [
+        f"line 5: 81 characters: {code}"
+    ]
+    assert wide(f"- A list\n\n    ```sh\n    {code[1:]}\n    ```\n\n{code}\n") == []

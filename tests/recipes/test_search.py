@@ -1,0 +1,455 @@
+"""Which runs a recipe has, and how searched values are chosen: all, by halving, by Optuna."""
+
+import functools
+import sys
+
+import pytest
+
+from coprefl_flwr.errors import SettingsError
+from coprefl_flwr.recipes.execute import run_recipe
+from coprefl_flwr.recipes.listing import purposes
+from coprefl_flwr.recipes.load import read_recipe
+from coprefl_flwr.recipes.plan import plan_of
+from coprefl_flwr.recipes.runs import Run
+from coprefl_flwr.recipes.search import (
+    best,
+    check_runs,
+    choose,
+    optuna_trials,
+    quarter,
+    shortened,
+    table_rows,
+)
+from coprefl_flwr.report.tables import NONE
+from coprefl_flwr.studies.store import Store
+from tests.common.checks import Killed, files
+from tests.common.recipes import Witness, keep, result_file, run, tiny_recipe, write_recipe
+
+# ---- which runs there are ------------------------------------------------------------------------
+
+
+def classes(run):
+    """Return the classes of the pre-training and of the tasks."""
+    study = run.study
+    task = next(stage for stage in study.stages if stage.task is not None)
+    return run.main.clients.source.classes, task.tasks.source.classes
+
+
+def test_validation_runs_have_a_seed_and_classes_of_their_own(recipe_of):
+    recipe = recipe_of(seeds=[0, 1], validation_seed=77)
+    reported, deciding = [], []
+    for table_row in table_rows(recipe):
+        for trial in table_row.trials():
+            reported += table_row.reported(trial)
+            deciding += table_row.selection_runs(trial) if table_row.searched else []
+    taken = {number for one in reported for number in classes(one)[1]}
+    assert len(deciding) == 2
+    for one in deciding:
+        pretraining, downstream = classes(one)
+        assert not taken & set(downstream)
+        assert not set(pretraining) & set(downstream)
+        # As many as elsewhere of both.
+        assert (len(pretraining), len(downstream)) == (6, 2)
+        assert (one.settings.seed, one.settings.tasks) == (77, 1)
+    assert {one.settings.seed for one in reported} == {0, 1}
+
+
+def test_validation_classes_of_another_dataset(recipe_of, tiny_images, tmp_path):
+    other = tmp_path / "other.npz"
+    other.write_bytes(tiny_images.read_bytes())
+    recipe = recipe_of({"task-dataset": str(other), "pretraining-classes": "list:0-5"})
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    trial = table_row.trials()[0]
+    (deciding,), (reported,) = table_row.selection_runs(trial), table_row.reported(trial)
+    assert classes(deciding)[0] == classes(reported)[0]
+    both = [set(classes(one)[1]) for one in (deciding, reported)]
+    assert not both[0] & both[1]
+
+
+def test_a_run_that_two_tables_need_is_one(recipe_of):
+    recipe = recipe_of({"task-rounds": [2, 3], "task-evaluate-every": 1}, select="test")
+    runs = check_runs(recipe)
+    assert len(runs) == 2 * (1 + 1 + 2)
+    assert len({one.key for one in runs}) == 1 + 1 + 2
+    alike = recipe_of(methods=["fedavg", {"again": {"method": "fedavg:rounds=3"}}], reference=None)
+    assert len(check_runs(alike)) == 1
+
+
+# ---- what is chosen ------------------------------------------------------------------------------
+
+
+def searched(recipe):
+    (table_row,) = [table_row for table_row in table_rows(recipe) if table_row.searched]
+    return table_row, table_row.trials()
+
+
+def test_the_highest_mean_accuracy_on_validation_tasks_is_chosen(recipe_of, tmp_path):
+    recipe = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], validation_tasks=2)
+    table_row, trials = searched(recipe)
+    store = Store(tmp_path / "models")
+    assert choose(store, table_row) is None
+    for trial, validated, reported in zip(
+        trials, [(60, 50), (10, 99), (54, 57)], [(1, 1), (99, 99), (50, 50)], strict=True
+    ):
+        keep(store, table_row.selection_runs(trial)[0], validated)
+        keep(store, table_row.reported(trial)[0], reported)
+    assert [one.chosen for one in table_row.shown(store)] == ["gamma=1.0"]
+    # A run that was not finished is not chosen; of equals the first is.
+    result_file(store, table_row.selection_runs(trials[2])[0], 1).unlink()
+    assert choose(store, table_row).chosen == "gamma=0.0"
+    keep(store, table_row.selection_runs(trials[1])[0], (50, 60))
+    assert choose(store, table_row).chosen == "gamma=0.0"
+
+
+def test_test_chooses_on_what_is_reported_over_all_seeds(recipe_of, tmp_path):
+    recipe = recipe_of(seeds=[0, 1], select="test", methods=[{"coprefl": {"gamma": [0, 1]}}])
+    table_row, trials = searched(recipe)
+    store = Store(tmp_path / "models")
+    for trial, accuracies in zip(trials, [(90, 10), (60, 60)], strict=True):
+        assert table_row.selection_runs(trial) == table_row.reported(trial)
+        for one, accuracy in zip(table_row.reported(trial), accuracies, strict=True):
+            keep(store, one, (accuracy, accuracy))
+    assert choose(store, table_row).chosen == "gamma=1.0"
+    # Where a seed is missing, the others' mean would be of other tasks.
+    result_file(store, table_row.reported(trials[1])[1], 0).unlink()
+    assert choose(store, table_row).chosen == "gamma=0.0"
+
+
+def test_without_tasks_the_last_test_decides(recipe_of, tmp_path):
+    recipe = recipe_of(
+        {"tasks": 0}, select="test", methods=[{"coprefl": {"gamma": [0, 1]}}], metrics=["final"]
+    )
+    table_row, trials = searched(recipe)
+    store = Store(tmp_path / "models")
+    for trial, tested in zip(trials, [(80, 20), (10, 30)], strict=True):
+        keep(store, table_row.reported(trial)[0], tested=tested)
+    assert choose(store, table_row).chosen == "gamma=1.0"
+
+
+def test_where_all_are_shown_nothing_is_chosen(recipe_of, tmp_path):
+    recipe = recipe_of(select="all", reference="coprefl:gamma=1.0")
+    shown = [
+        one.chosen for table_row in table_rows(recipe) for one in table_row.shown(Store(tmp_path))
+    ]
+    assert shown == ["", "", "gamma=0.0", "gamma=1.0"]
+    assert not any(table_row.searched for table_row in table_rows(recipe))
+
+
+def test_only_what_was_chosen_is_run_for_the_report(recipe_of, tmp_path):
+    recipe = recipe_of(seeds=[0, 1])
+    store, made = Store(tmp_path / "models"), []
+
+    def make(runs):
+        made.append([(one.name, one.settings.seed) for one in runs])
+        for one in runs:
+            keep(store, one, [90 if "gamma=1.0" in one.name else 10] * one.settings.tasks)
+        return {}
+
+    assert run_recipe(recipe, store, make) == {}
+    names = ["coprefl:gamma=0.0", "coprefl:gamma=1.0"]
+    others = [(name, seed) for name in ("random", "fedavg") for seed in (0, 1)]
+    assert made == [[*others, *((name, 100) for name in names)], [(names[1], 0), (names[1], 1)]]
+
+
+def test_reported_runs_do_not_depend_on_what_was_not_chosen(recipe_of):
+    """A run is a function of its settings."""
+    many = recipe_of(methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}], seeds=[0, 1])
+    alone = recipe_of(methods=[{"coprefl": {"gamma": 0.5}}], seeds=[0, 1], select="test")
+    table_row, trials = searched(many)
+    (other,) = table_rows(alone)
+    before = table_row.reported(trials[1])
+    after = other.reported(other.trials()[0])
+    assert [one.keys for one in before] == [one.keys for one in after]
+    assert [one.settings.rounds for one in before] == [one.settings.rounds for one in after]
+
+
+# ---- halving -------------------------------------------------------------------------------------
+
+EIGHT = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1]
+HALVED = {"methods": [{"coprefl": {"gamma": [0, 1]}}], "search_by": "halving"}
+
+
+@pytest.fixture
+def halving_recipe(tiny_images, tmp_path):
+    """Return a tiny recipe of eight rounds, and eight in tasks, with some keys changed."""
+
+    def read(settings=None, **keys):
+        rounds = {"rounds": 8, "task-rounds": 8} | (settings or {})
+        content = tiny_recipe(tiny_images, rounds, **{"search_by": "halving", **keys})
+        return read_recipe(write_recipe(tmp_path / "recipe.yaml", content))
+
+    return read
+
+
+def test_a_trial_has_a_quarter_of_all_rounds_rounded_up():
+    assert [quarter(n) for n in (0, 1, 4, 5, 50)] == [0, 1, 1, 2, 13]
+    config = {"rounds": 50, "task-rounds": 9, "clients": 30}
+    for method, short in (
+        ("coprefl:gamma=0.5", "coprefl:gamma=0.5"),
+        ("cyclic:rounds=10+fedavg:learning-rate=0.1,rounds=40",
+         "cyclic:rounds=3+fedavg:learning-rate=0.1,rounds=10"),
+    ):  # fmt: skip
+        trial = shortened(Run.of(config, method, 3)).settings
+        assert (str(trial.method), trial.rounds, trial.task_rounds) == (short, 13, 3)
+        assert (trial.seed, trial.clients, trial.tasks) == (3, 30, 3)
+    personal = {"study": "personalised", "rounds": 30}
+    trial = shortened(Run.of(personal, "fedpcl:rounds=20", 0)).settings
+    assert str(trial.method) == "fedpcl:rounds=5"
+
+
+def test_the_best_quarter_goes_on_and_at_least_one():
+    nan = float("nan")
+    assert best("abcdefgh", [1, 9, 3, nan, 9, 8, 2, 0]) == ["b", "e"]
+    assert best("abc", [1, 2, 2]) == ["b"]  # Of equals the first.
+    assert best("ab", [nan, nan]) == []
+    assert best("abcdefgh", [nan, nan, 5, *[nan] * 5]) == ["c"]
+
+
+def test_the_best_after_a_quarter_go_on_and_the_best_at_the_end_is_chosen(halving_recipe, tmp_path):
+    recipe = halving_recipe(methods=[{"coprefl": {"gamma": EIGHT}}], seeds=[0, 1])
+    store, made = Store(tmp_path / "models"), []
+    early = dict(zip(EIGHT, [10, 20, 80, 30, 40, 70, 50, 60], strict=True))
+    late = {0.2: 55, 0.5: 65}
+
+    def make(runs):
+        made.append([])
+        for one in runs:
+            gamma = float(one.name.partition("=")[2])
+            short = one.settings.rounds == 2
+            made[-1].append((gamma, one.settings.seed, one.settings.rounds))
+            assert one.settings.task_rounds == one.settings.rounds
+            keep(store, one, [(early if short else late)[gamma]] * one.settings.tasks)
+        return {}
+
+    assert run_recipe(recipe, store, make) == {}
+    assert made == [
+        [(gamma, 100, 2) for gamma in EIGHT],
+        [(0.2, 100, 8), (0.5, 100, 8)],
+        [(0.5, 0, 8), (0.5, 1, 8)],
+    ]
+    (table_row,) = table_rows(recipe)
+    assert choose(store, table_row).chosen == "gamma=0.5"
+    # All that may be run is checked before, and each run is called what it is for.
+    runs = check_runs(recipe)
+    assert len(runs) == 8 + 8 + 2 * 8
+    known = purposes(recipe, runs)
+    assert [list(known.values()).count(one) for one in ("trial", "validation", "reported")] == [
+        8, 8, 16,
+    ]  # fmt: skip
+
+
+def test_a_trial_that_is_a_reported_run_too_is_called_reported(halving_recipe):
+    """A quarter of eight rounds is another value's two, and a quarter of one is one."""
+    rounds = [{"coprefl": {"gamma": 0.5, "rounds": [1, 2, 8]}}]
+    recipe = halving_recipe(select="test", methods=rounds, reference=None)
+    known = purposes(recipe, check_runs(recipe))
+    assert list(known.values()) == ["reported"] * 3
+    recipe = halving_recipe(select="test", methods=[{"coprefl": {"gamma": 0.5, "rounds": [2, 8]}}])
+    known = purposes(recipe, check_runs(recipe))
+    assert sorted(known.values()) == ["reported", "reported", "trial"]
+
+
+def test_chosen_by_test_too_and_what_failed_does_not_go_on(halving_recipe, tmp_path):
+    recipe = halving_recipe(select="test", methods=[{"coprefl": {"gamma": [0, 0.5, 1]}}])
+    store, made = Store(tmp_path / "models"), []
+
+    def make(runs):
+        made.append([(one.name, one.settings.rounds) for one in runs])
+        for one in runs:
+            if "gamma=1.0" not in one.name:
+                keep(store, one, [90 if "gamma=0.5" in one.name else 10] * 2)
+        return {}
+
+    run_recipe(recipe, store, make)
+    names = [f"coprefl:gamma={gamma}" for gamma in ("0.0", "0.5", "1.0")]
+    assert made == [[(name, 2) for name in names], [(names[1], 8)], [(names[1], 8)]]
+    assert [one.chosen for one in table_rows(recipe)[0].shown(store)] == ["gamma=0.5"]
+
+
+def test_keys_of_runs_to_the_end_are_the_same(halving_recipe):
+    """What halving runs to the end is found where a whole search left it."""
+    halved, whole = (
+        halving_recipe(methods=[{"coprefl": {"gamma": [0, 1]}}], search_by=by)
+        for by in ("halving", "all")
+    )
+    keys = [{run.keys for run in check_runs(recipe)} for recipe in (halved, whole)]
+    assert keys[1] < keys[0]
+    assert len(keys[0] - keys[1]) == 2
+
+
+def test_halving_killed_on_the_way(tiny_images, tmp_path, monkeypatch, capsys):
+    """One of two values goes on: it is chosen, without a validation run to the end."""
+    settings = {"rounds": 4, "task-rounds": 4, "tasks": 1}
+    content = tiny_recipe(tiny_images, settings, **HALVED)
+    path = write_recipe(tmp_path / "tiny.yaml", content)
+
+    whole = Witness()
+    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
+    # Two trials, of one round and one task of one round each, then the one run that is reported.
+    assert sorted(number for _, population, number in whole.rounds() if population == "pretrain") \
+        == [1, 1, 1, 2, 3, 4]  # fmt: skip
+    assert len([one for one in whole.rounds() if one[1] != "pretrain"]) == 2 * 1 + 4
+    table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
+    heads, _, *rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert [one.strip() for one in heads.strip("|").split("|")] == [
+        "Method", "Values", "After a quarter %", "Accuracy %", "Chosen",
+    ]  # fmt: skip
+    fates = {line.strip("|").split("|")[-1].strip(" *_") for line in rows}
+    assert fates == {"chosen", "dropped"}
+    assert all(line.strip("|").split("|")[3].strip() == NONE for line in rows)
+    assert "Searched by halving" in (tmp_path / "whole/out/report/report.html").read_text()
+    # Killed in a trial, and again in what is reported: nothing is done twice, nothing is different.
+    for stop in (("train", "coprefl", "task-0", 1), ("train", "coprefl", "pretrain", 3)):
+        with pytest.raises(Killed):
+            run(path, tmp_path / "killed" / "out", Witness(stop), monkeypatch)
+    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
+    again = Witness()
+    assert run(path, tmp_path / "killed" / "out", again, monkeypatch) == 0
+    assert again.seen == []
+
+
+# ---- Optuna --------------------------------------------------------------------------------------
+
+GAMMAS = [0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1]
+RATES = [0.001, 0.003, 0.01, 0.03, 0.1]
+MANY = {"coprefl": {"gamma": GAMMAS, "meta-learning-rate": RATES}}
+
+
+@pytest.fixture
+def optuna_recipe(recipe_of):
+    """Return a tiny recipe that Optuna searches, with some keys changed."""
+    return functools.partial(recipe_of, search_by="optuna")
+
+
+def options(start):
+    pairs = [pair.split("=") for pair in str(start).partition(":")[2].split(",")]
+    return {key: float(value) for key, value in pairs}
+
+
+def accuracy(given):
+    """Return what values come to: best at gamma = 0.3 and a rate of 0.03."""
+    far = abs(given["gamma"] - 0.3), abs(given["meta-learning-rate"] - 0.03)
+    return round(90 - 50 * far[0] - 500 * far[1])
+
+
+def maker(store, made, fails=()):
+    """Return what puts runs into the store, but for some."""
+
+    def make(runs):
+        failed = {}
+        for one in runs:
+            if store.done(one.study.stages):
+                continue
+            given = options(str(one.settings.method))
+            made.append((one.settings.seed, given))
+            if given["gamma"] in fails:
+                failed[one.key] = "it broke"
+            else:
+                keep(store, one, [accuracy(given)] * one.settings.tasks)
+        return failed
+
+    return make
+
+
+def test_it_tries_so_many_and_the_best_is_chosen(optuna_recipe, tmp_path):
+    recipe = optuna_recipe(methods=[MANY], search_trials=12)
+    store, made = Store(tmp_path / "models"), []
+    assert run_recipe(recipe, store, maker(store, made)) == {}
+    trials = [given for seed, given in made if seed == recipe.validation_seed]
+    assert len({tuple(given.items()) for given in trials}) == 12
+    (table_row,) = table_rows(recipe)
+    best = max(trials, key=accuracy)
+    assert made[-1] == (0, best)
+    chosen = choose(store, table_row)
+    assert chosen in table_row.trials()
+    assert (
+        str(chosen.method)
+        == f"coprefl:gamma={best['gamma']},meta-learning-rate={best['meta-learning-rate']}"
+    )
+    # From the store the same is found again.
+    assert [str(one.method) for one in table_row.runs_by_trial(store)] == list(
+        dict.fromkeys(f"coprefl:{','.join(f'{k}={v}' for k, v in one.items())}" for one in trials)
+    )
+    # Its runs are those of a search of all values, by their keys.
+    whole = optuna_recipe(methods=[MANY], search_by="all")
+    assert {run.keys for run in check_runs(recipe)} == {run.keys for run in check_runs(whole)}
+
+
+def test_seeded_and_each_once(optuna_recipe):
+    recipe = optuna_recipe(methods=[MANY])
+    (row,) = recipe.rows
+
+    def order(seed, trials=55):
+        found = optuna_trials(row, trials, seed, lambda one: len(str(one.method)) % 7)
+        return [str(one.method) for one in found]
+
+    assert order(1, 10) == order(1, 10) != order(2, 10)
+    assert sorted(order(1)) == sorted(str(one.method) for one in row.trials())
+    words = optuna_recipe(
+        methods=[{"fedavg": {"learning-rate": [0.1]}}, {"moon": {"mu": [1, 0.5]}}], reference="moon"
+    )
+    assert len(list(optuna_trials(words.rows[1], 10, 0, lambda _: 1.0))) == 2
+
+
+def test_it_goes_to_where_scores_are_high(optuna_recipe):
+    (row,) = optuna_recipe(methods=[MANY]).rows
+
+    def tried(sign):
+        """Return what 20 trials come to, of which the first 5 are drawn at random."""
+        worth = {one: accuracy(options(one.method)) for one in row.trials()}
+        return [worth[one] for one in optuna_trials(row, 20, 0, lambda one: sign * worth[one])]
+
+    high, low = tried(1), tried(-1)
+    assert high[:5] == low[:5]
+    assert sum(high) > sum(low) + 20
+
+
+def test_what_fails_is_left_out_and_not_tried_twice_in_a_run(optuna_recipe, tmp_path):
+    recipe = optuna_recipe(methods=[MANY], search_trials=8)
+    store, made = Store(tmp_path / "models"), []
+    first = next(optuna_trials(recipe.rows[0], 8, recipe.validation_seed, lambda _: 0.0))
+    gamma = float(first.chosen.split(",")[0].partition("=")[2])
+    failed = run_recipe(recipe, store, maker(store, made, fails=[gamma]))
+    trials = [tuple(given.items()) for seed, given in made if seed == 100]
+    assert failed
+    assert len(set(trials)) == 8
+    assert [trials.count(one) for one in trials if dict(one)["gamma"] == gamma] == [1] * len(failed)
+    (table_row,) = table_rows(recipe)
+    assert f"gamma={gamma}" not in choose(store, table_row).chosen.split(",")
+
+
+def test_a_plan_counts_the_trials(optuna_recipe, tmp_path):
+    recipe = optuna_recipe(methods=[MANY], search_trials=7, seeds=[0, 1])
+    (row,) = plan_of(recipe, Store(tmp_path / "models")).rows
+    assert (row.deciding, row.reported) == (7, 2)
+
+
+def test_without_the_package_it_is_refused(optuna_recipe, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(SettingsError, match=r"line \d+: search-by: optuna needs the package: pip"):
+        optuna_recipe()
+    assert optuna_recipe(search_by="all").search_trials == 10
+
+
+def test_optuna_killed_on_the_way(tiny_images, tmp_path, monkeypatch):
+    settings = {"rounds": 2, "task-rounds": 1, "tasks": 1}
+    methods = [{"coprefl": {"gamma": [0, 0.5, 1]}}]
+    content = tiny_recipe(
+        tiny_images, settings, methods=methods, search_by="optuna", search_trials=2
+    )
+    path = write_recipe(tmp_path / "tiny.yaml", content)
+
+    whole = Witness()
+    assert run(path, tmp_path / "whole" / "out", whole, monkeypatch) == 0
+    # Two trials of three, then the one that is reported.
+    assert len(whole.rounds()) == 3 * (2 + 1)
+    table = (tmp_path / "whole/out/report/tables/table-search.md").read_text()
+    assert table.count("gamma=") == 2
+    page = (tmp_path / "whole/out/report/report.html").read_text()
+    assert "Searched by Optuna" in page
+    killed = whole.rounds()[4]
+    with pytest.raises(Killed):
+        run(path, tmp_path / "killed" / "out", Witness(("train", *killed)), monkeypatch)
+    assert run(path, tmp_path / "killed" / "out", Witness(), monkeypatch) == 0
+    assert files(tmp_path / "killed") == files(tmp_path / "whole")
