@@ -57,7 +57,7 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
     data = ServerData(made.architecture.make(), samples.take(np.sort(drawn)))
     arrays, _ = load_saved_model(folder)
     found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
-    write_atomically(file, save({"losses": found.to_numpy()}))
+    _store(file, losses=found.to_numpy())
     return found
 
 
@@ -74,8 +74,13 @@ def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
     found = noised_image(stage.data)
     if not found:
         return None
-    write_atomically(file, save(dict(zip(("before", "after"), found, strict=True))))
+    _store(file, before=found[0], after=found[1])
     return found
+
+
+def _store(file: Path, **arrays: Floats) -> None:
+    """Write arrays to a file, in C order: safetensors stores the memory of an array as it lies."""
+    write_atomically(file, save({name: np.ascontiguousarray(one) for name, one in arrays.items()}))
 
 
 def _stored(file: Path, *names: str) -> list[Floats]:
