@@ -1,4 +1,4 @@
-"""A table as plain text, Markdown and LaTeX; that of a page is in `page.html`."""
+"""A table as plain text, Markdown and LaTeX; that of a page is in `page.html.md`."""
 
 import io
 import textwrap

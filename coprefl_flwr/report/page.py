@@ -101,7 +101,7 @@ def _page(report: Report, sections: list[Section]) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    return pages.get_template("page.html").render(
+    return pages.get_template("page.html.md").render(
         report=report,
         notes=[*report.notes, *missing],
         sections=sections,
