@@ -216,6 +216,15 @@ def _names(
     return tuple(map(str, range(highest + 1) if names is None else names))
 
 
+def check_numbers(source: str, dataset: Dataset) -> None:
+    """Raise a SettingsError if a class that has a number for a name has no sample.
+
+    Other names say which classes a source knows, also those that it lacks, as a file of one writer.
+    """
+    if dataset.classes == tuple(map(str, range(len(dataset.classes)))):
+        _check_gaps(source, dataset.labels, len(dataset.classes))
+
+
 def _check_gaps(source: str, labels: Rows, classes: int) -> None:
     """Raise a SettingsError, one line with what to do, if a class of 0..classes-1 has no label."""
     seen = np.unique(labels)

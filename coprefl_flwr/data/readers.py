@@ -62,6 +62,7 @@ def read_npz(path: Path, labels: str = "labels", relabel: bool = False) -> Datas
         domains=columns.get("domains"),
         domain_names=list(map(str, names["domain_names"])) if "domain_names" in names else None,
         relabel=relabel,
+        may_lack="any",  # The file of one client need not have all classes.
     )
 
 

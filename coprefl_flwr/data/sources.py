@@ -103,7 +103,7 @@ def load_dataset(
     resized, and become RGB unless every one is grey.
 
     Raises a SettingsError if the name is unknown, the path does not exist, the files are not as
-    described, labels without names have gaps, the download fails, or a text shall be reduced.
+    described, the download fails, or a text shall be reduced.
     """
     if str(data_dir).startswith(SIZES):
         data_dir = str(data_dir).removeprefix(SIZES)

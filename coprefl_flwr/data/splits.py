@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coprefl_flwr import seeds
-from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples
+from coprefl_flwr.data.dataset import Dataset, ImageDataset, Rows, Samples, check_numbers
 from coprefl_flwr.data.partition import SCHEMES
 from coprefl_flwr.data.sources import load_dataset
 from coprefl_flwr.data.text import TextDataset
@@ -157,6 +157,7 @@ class Datasets:
                 seed=self.seed,
                 relabel=chosen.relabel,
             )
+            check_numbers(f"dataset '{chosen.dataset}'", source)
         names = source.domain_names
         domains = choose_domains("pretraining-domains", chosen.pretraining_domains, names)
         if isinstance(source, ImageDataset) and len(domains) < len(names):
@@ -172,6 +173,7 @@ class Datasets:
                 image_size=chosen.image_size,
                 relabel=chosen.relabel,
             )
+            check_numbers(f"dataset '{chosen.task_dataset}'", other)
             return self._alike(source, other)
 
     def _alike(self, source: Dataset, other: Dataset) -> tuple[Dataset, Dataset]:

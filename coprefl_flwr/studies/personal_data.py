@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coprefl_flwr import seeds
 from coprefl_flwr.data import DataSettings, ImageDataset, Samples, load_dataset
+from coprefl_flwr.data.dataset import check_numbers
 from coprefl_flwr.data.features import Change, Encoder, features_of, plain_images
 from coprefl_flwr.data.partition import Domain, deal, dirichlet_counts
 from coprefl_flwr.data.sources import SIZES
@@ -139,6 +140,7 @@ class PersonalData:
             image_size=own.image_size,
             relabel=own.relabel,
         )
+        check_numbers(file, source)
         if not isinstance(source, ImageDataset):
             raise SettingsError(f"personal-datasets: {name} is not a dataset of images")
         if not at:

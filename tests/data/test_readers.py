@@ -186,8 +186,7 @@ def test_gaps_are_left_out_if_asked(tmp_path, part):
     data = load_dataset(path + part, relabel=True)
     assert data.labels.tolist() == list(range(12)) * 2
     assert data.classes[:3] == (("1", "6", "11") if part else ("0", "5", "10"))
-    with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
-        load_dataset(path + part)
+    assert len(load_dataset(path + part).classes) > 50
     with pytest.raises(SettingsError, match=r"no sample is of class .* are .* \(12 of them\)"):
         _ = Datasets(DataSettings(dataset=path + part), 0).loaded
     found = Datasets(DataSettings(dataset=path + part, relabel=True, downstream_classes="4"), 0)
