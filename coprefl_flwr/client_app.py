@@ -15,15 +15,23 @@ from coprefl_flwr.federation.flower import without_colours
 from coprefl_flwr.options import Value
 
 if TYPE_CHECKING:
+    from coprefl_flwr.studies.build import Builder
     from coprefl_flwr.studies.settings import Settings
     from coprefl_flwr.studies.study import Study
+
+
+@functools.cache
+def _builder() -> "Builder":
+    from coprefl_flwr.studies.build import Builder
+
+    without_colours()  # Once in every process.
+    return Builder()
 
 
 @functools.lru_cache(maxsize=4)
 def _settings(config: tuple[tuple[str, Value], ...]) -> "Settings":
     from coprefl_flwr.studies.settings import Settings
 
-    without_colours()  # Once in every process.
     return Settings.from_config(dict(config))
 
 
@@ -33,12 +41,10 @@ def study_of(context: Context) -> "Study":
     Its clients keep files in the folder that the node names itself: its node-config's `state-dir`,
     or the run-config's `output-dir` where that is not set, as in a simulation.
     """
-    from coprefl_flwr.studies.build import build
-
     config = dict(context.run_config)
     if own := context.node_config.get("state-dir"):
         config["output-dir"] = str(own)
-    return build(_settings(tuple(sorted(config.items()))))
+    return _builder().study(_settings(tuple(sorted(config.items()))))
 
 
 def client_fn(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:

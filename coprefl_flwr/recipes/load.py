@@ -27,13 +27,12 @@ from coprefl_flwr.recipes.recipe import (
     Recipe,
     RecipeRow,
 )
-from coprefl_flwr.recipes.runs import ROLES, Run
+from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
 from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
 from coprefl_flwr.recipes.search import check_installed
 from coprefl_flwr.recipes.yaml_file import Keys
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
-from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import heeded_by, keys_of
 from coprefl_flwr.studies.settings import STARTS, Settings, checked
@@ -417,4 +416,4 @@ def _check_studies(recipe: Recipe) -> None:
         for row in recipe.rows:
             with recipe.placing(row):
                 for trial in row.trials():
-                    build(Run.of(combination, trial.method, 0).settings)
+                    BUILDER.study(Run.of(combination, trial.method, 0).settings)

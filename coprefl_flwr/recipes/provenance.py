@@ -20,7 +20,7 @@ from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.settings import STARTS, Settings
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 
 UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
 """Settings of the data that a personalised study does not heed."""
@@ -102,7 +102,11 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
     combination = recipe.combinations()[0]
     values = Settings.from_config(combination).to_config()
     starts = recipe.study == STARTS
-    unheeded = declared(PersonalSettings) if starts else (*declared(TaskSettings), *UNHEEDED)
+    unheeded = (
+        declared(PersonalSettings)
+        if starts
+        else (*declared(TaskDataSettings), *declared(TaskSettings), *UNHEEDED)
+    )
     # What methods have for themselves stands beside the rows.
     left_out = {*OF_NO_RESULT, *recipe.settings, *unheeded, *short_forms()}
     return {key: value for key, value in values.items() if key not in left_out}

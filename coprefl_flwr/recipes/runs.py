@@ -22,7 +22,7 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.methods import PERSONALISED, PRETRAINING, short_forms
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.studies.budgets import cost, rounds_for
-from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.identity import texts_of
 from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.phases import heeded_by, keys_of
@@ -35,6 +35,10 @@ logger = logging.getLogger("flwr.coprefl")
 
 ROLES = {STARTS: PRETRAINING, PERSONALISED: PERSONALISED}
 """By kind of study, the role of the methods that its rows are."""
+
+
+BUILDER = Builder()
+"""Makes the studies of all runs, whose rows and seeds share data and clients."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,7 @@ class Run:
     @property
     def study(self) -> Study:
         """Its stages and their clients, which are not kept here: they hold data."""
-        return build(self.shared)
+        return BUILDER.study(self.shared)
 
     @property
     def name(self) -> str:

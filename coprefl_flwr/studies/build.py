@@ -3,10 +3,9 @@
 import contextlib
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from flwr.serverapp import Grid
@@ -21,7 +20,7 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
-from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalSettings, personal_data
+from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalData, PersonalSettings
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
@@ -35,11 +34,11 @@ from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import write_results
 from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.sources import DividedSource, Spread
-from coprefl_flwr.studies.stage import RunSettings, check_folders
+from coprefl_flwr.studies.stage import RunSettings, Stage, check_folders
 from coprefl_flwr.studies.starts import comparison
 from coprefl_flwr.studies.store import Layout, Store
 from coprefl_flwr.studies.study import SETTINGS, Study, check_place, run, with_run_name
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Downstream
 
 logger = logging.getLogger("flwr.coprefl")
@@ -53,84 +52,109 @@ REFUSED = {
 }
 """Settings that a personalised study does not heed, and why."""
 
-OF_TASK_DATA = (
-    "tasks",
-    "task-classes",
-    "task-clients",
-    "task-partition",
-    "task-alpha",
-    "task-train-fraction",
-)
-"""Settings of the tasks by which their data is drawn."""
-
 HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
 """Settings of data that hold for a personalised study too; its clients hold datasets whole."""
 
 
 def build(settings: Settings) -> Study:
-    """Return the study of these settings, held once per process while a user's files stay the same.
+    """Return the study of these settings, alone (see `Builder.study`)."""
+    return Builder().study(settings)
 
-    It is another one after a change of folder, from which a relative `output-dir` counts.
 
-    Raises a SettingsError for what can be seen without loading data: an unknown method or option,
-    an entry of `method` named twice, an option that no method has, a setting that is not heeded.
+class Builder:
+    """Makes studies of settings; the studies of one builder share data, clients and networks.
+
+    A builder remembers the last dozens of settings. Where a file of the user's own has changed, the
+    studies that name it are made again.
     """
-    return _built(settings, texts_of(settings), Path.cwd())
+
+    def __init__(self) -> None:
+        self._studies = functools.lru_cache(maxsize=8)(self._study)
+        self._populations = functools.lru_cache(maxsize=64)(_populations)
+        self._personal_data = functools.lru_cache(maxsize=4)(_personal_data)
+
+    def study(self, settings: Settings) -> Study:
+        """Return the study of these settings, for one folder from which `output-dir` counts.
+
+        Raises a SettingsError for what can be seen without loading data: an unknown method or
+        option, an entry of `method` named twice, an option that no method has, or a setting that
+        this kind of study does not use.
+        """
+        return self._studies(settings, texts_of(settings), Path.cwd())
+
+    def _study(self, settings: Settings, _: tuple[str, ...], __: Path) -> Study:
+        of_kind = self._personalised if settings.study == PERSONALISED else self._starts
+        return Study(of_kind(settings), settings.to_config(), _root(settings))
+
+    def _starts(self, settings: Settings) -> Sequence[Stage]:
+        """Return the stages of a study of starting models."""
+        _not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
+        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+        of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
+        training, short = settings.part(TrainingSettings), dict(settings.short)
+        settings.method.check([RANDOM, *with_role(PRETRAINING)])
+        texts = texts_of(values_of(data) | values_of(task_data))
+        clients, tasks = self._populations(data, task_data, of_run.seed, texts)
+        architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
+        made = [
+            Pretraining(
+                start_of(method, training, short),
+                clients,
+                architecture,
+                of_run,
+                keeps_head=of_tasks.head == KEEP,
+                test_every=data.test_every,
+                settings=settings.to_config(),
+            )
+            for method in settings.method
+        ]
+        metrics = ClientMetrics(of_run.client_metrics)
+        how = downstream(of_tasks, task_data.task_clients, training, short, metrics)
+        phases = [phase for start in made for phase in start.phases]
+        check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
+        if len(tasks):
+            how.trained.check_aggregation("task-method", task_data.task_clients)
+        measurements = own_measurements(of_tasks.measurements)
+        if of_tasks.start_loss:
+            measurements = [StartLoss, *measurements]
+        return comparison(made, tasks, how, measurements)
+
+    def _personalised(self, settings: Settings) -> Sequence[Stage]:
+        """Return the stages of a personalised study; refuses settings that it does not use."""
+        for key, why in REFUSED.items():
+            _not_set(settings, [key], why)
+        unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
+        _not_set(settings, unheeded, "a personalised study does not heed it")
+        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+        training, personal = settings.part(TrainingSettings), settings.part(PersonalSettings)
+        settings.method.check(list(with_role(PERSONALISED)))
+        phases = {method: _personal_phase(method, training, settings) for method in settings.method}
+        check_all_used(dict(settings.short), list(phases.values()))
+        texts = texts_of(values_of(personal) | values_of(data))
+        clients = self._personal_data(personal, data, of_run.seed, training.precision, texts)
+        model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
+        config = settings.to_config()
+        return [
+            PersonalStage(method, phase, clients, model, data.test_every, of_run, metrics, config)
+            for method, phase in phases.items()
+        ]
 
 
-@functools.lru_cache(maxsize=8)
-def _built(settings: Settings, _: tuple[str, ...], __: Path) -> Study:
-    return personalised(settings) if settings.study == PERSONALISED else starts(settings)
+def _personal_data(
+    settings: PersonalSettings, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
+) -> PersonalData:
+    return PersonalData(settings, data, seed, precision)
 
 
-def starts(settings: Settings) -> Study:
-    """Return the study of starting models that settings describe."""
-    _not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
-    of_run, data = settings.part(RunSettings), settings.part(DataSettings)
-    of_tasks, config = settings.part(TaskSettings), settings.to_config()
-    training, short = settings.part(TrainingSettings), dict(settings.short)
-    settings.method.check([RANDOM, *with_role(PRETRAINING)])
-    clients, tasks = populations(data, of_tasks, of_run.seed)
-    architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
-    made = [
-        Pretraining(
-            start_of(method, training, short),
-            clients,
-            architecture,
-            of_run,
-            keeps_head=of_tasks.head == KEEP,
-            test_every=data.test_every,
-            settings=config,
-        )
-        for method in settings.method
-    ]
-    how = downstream(of_tasks, training, short, ClientMetrics(of_run.client_metrics))
-    phases = [phase for start in made for phase in start.phases]
-    check_all_used(short, [*phases, how.trained, *([how.head] if how.head else [])])
-    if len(tasks):
-        how.trained.check_aggregation("task-method", of_tasks.task_clients)
-    measurements = own_measurements(of_tasks.measurements)
-    if of_tasks.start_loss:
-        measurements = [StartLoss, *measurements]
-    stages = comparison(made, tasks, how, measurements)
-    return Study(stages, config, _root(settings))
-
-
-def populations(data: DataSettings, tasks: TaskSettings, seed: int) -> tuple[Clients, Tasks]:
-    """Return the clients of the pre-training and of the tasks, which load data when asked for it.
-
-    They are held once per process for the last dozens of settings. Where a file of the user's own
-    has changed, they are made anew.
-    """
-    of_tasks = {key: one for key, one in values_of(tasks).items() if key in OF_TASK_DATA}
-    return _populations(data, tuple(of_tasks.items()), seed, texts_of(values_of(data) | of_tasks))
-
-
-@functools.lru_cache(maxsize=64)
 def _populations(
-    data: DataSettings, tasks: tuple[tuple[str, Any], ...], seed: int, _: tuple[str, ...]
+    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...]
 ) -> tuple[Clients, Tasks]:
-    datasets, of_tasks = Datasets(data, seed), dict(tasks)
+    return populations(data, tasks, seed)
+
+
+def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
+    """Return the clients of the pre-training and of the tasks; they load data when asked for it."""
+    datasets = Datasets(data, seed)
     spread = Spread(
         clients=data.clients,
         scheme=data.partition,
@@ -148,16 +172,16 @@ def _populations(
     )
     spread_of_tasks = replace(
         spread,
-        clients=of_tasks["task-clients"],
-        scheme=of_tasks["task-partition"],
-        alpha=of_tasks["task-alpha"],
+        clients=tasks.task_clients,
+        scheme=tasks.task_partition,
+        alpha=tasks.task_alpha,
     )
     made = Tasks(
         DividedSource(datasets, 1),
         spread_of_tasks,
-        of_tasks["tasks"],
-        of_tasks["task-classes"],
-        of_tasks["task-train-fraction"],
+        tasks.tasks,
+        tasks.task_classes,
+        tasks.task_train_fraction,
         seed,
         {"number": "tasks", "classes": "task-classes", "only": "downstream-classes"},
     )
@@ -166,14 +190,15 @@ def _populations(
 
 def downstream(
     tasks: TaskSettings,
+    clients: int,
     training: TrainingSettings,
     short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
-    """Return how tasks are run: by plain SGD (CoPreFL, appendix B.3), with these methods."""
+    """Return how tasks of so many clients run: by plain SGD (CoPreFL, appendix B.3)."""
     of_tasks = TrainingSettings(
         rounds=max(tasks.task_rounds, 1),
-        participants=tasks.task_clients,
+        participants=clients,
         local_steps=tasks.task_local_steps,
         local_epochs=tasks.task_local_epochs,
         batch_size=training.batch_size,
@@ -204,28 +229,6 @@ def start_of(method: Method, training: TrainingSettings, short: Mapping[str, Val
     chosen = () if method == START else method.phases
     phases = [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
     return Start(name, label, phases)
-
-
-def personalised(settings: Settings) -> Study:
-    """Return the personalised study of settings; refuses those that such a study does not heed."""
-    for key, why in REFUSED.items():
-        _not_set(settings, [key], why)
-    unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
-    _not_set(settings, unheeded, "a personalised study does not heed it")
-    of_run, data = settings.part(RunSettings), settings.part(DataSettings)
-    training, config = settings.part(TrainingSettings), settings.to_config()
-    settings.method.check(list(with_role(PERSONALISED)))
-    phases = {method: _personal_phase(method, training, settings) for method in settings.method}
-    check_all_used(dict(settings.short), list(phases.values()))
-    of_clients = personal_data(
-        settings.part(PersonalSettings), data, of_run.seed, training.precision
-    )
-    model, metrics = (settings.model, settings.norm), ClientMetrics(of_run.client_metrics)
-    stages = [
-        PersonalStage(method, phase, of_clients, model, data.test_every, of_run, metrics, config)
-        for method, phase in phases.items()
-    ]
-    return Study(stages, config, _root(settings))
 
 
 def _personal_phase(method: Method, training: TrainingSettings, settings: Settings) -> Phase:

@@ -21,7 +21,6 @@ from coprefl_flwr.learning.noise import Noise
 from coprefl_flwr.models.backbones import Backbone, fitted, load_backbone
 from coprefl_flwr.models.precision import FLOAT32
 from coprefl_flwr.options import WORDS, check_declared, option
-from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.populations import ClientData
 
 Floats = npt.NDArray[np.float64]
@@ -95,7 +94,7 @@ class PersonalSettings:
         return Noise(kind=self.noise_kind, scale=self.noise_scale, share=self.noise_share)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PersonalData:
     """The samples of every client of a personalised study, and what makes features of them."""
 
@@ -224,6 +223,27 @@ class PersonalData:
         values = (fitted(batch, first.shape) - mean) / std
         return values if self.settings.from_scratch else values.flatten(1)
 
+    def features_of(self, client: int, folder: Path) -> ClientData:
+        """Return a client's features; they are computed once, unless `folder` has their files."""
+        if (client, folder) not in self._features:
+            held, device = self.images[client], default_device()
+            if held.test is None:
+                raise TypeError("a client of a personalised study has test samples")
+            encoders: list[Encoder] = [
+                functools.partial(one.features, precision=self.precision) for one in self.networks
+            ] or [self.pixels]
+            files = [folder / f"{client}-{part}.npy" for part in ("train", "test")]
+            noise = _noise_of(self, client)
+            self._features[client, folder] = ClientData(
+                features_of(held.train, encoders, device, files[0], noise),
+                features_of(held.test, encoders, device, files[1]),
+            )
+        return self._features[client, folder]
+
+    @functools.cached_property
+    def _features(self) -> dict[tuple[int, Path], ClientData]:
+        return {}
+
 
 # The same networks serve every method of a study, and every study of a recipe.
 @functools.lru_cache(maxsize=2)
@@ -241,21 +261,6 @@ def _loaded(text: str, weights: bool) -> tuple[Backbone, ...]:
 
 FEATURE_FILE = re.compile(r"[0-9]+-(train|test)\.npy")
 """Names of the files of clients' features."""
-
-
-@functools.lru_cache(maxsize=128)
-def client_data(data: PersonalData, client: int, folder: Path) -> ClientData:
-    """Return a client's features, computed unless `folder` has them; held once per process."""
-    held, device = data.images[client], default_device()
-    if held.test is None:
-        raise TypeError("a client of a personalised study has test samples")
-    make: list[Encoder] = [
-        functools.partial(one.features, precision=data.precision) for one in data.networks
-    ] or [data.pixels]
-    train = features_of(
-        held.train, make, device, folder / f"{client}-train.npy", _noise_of(data, client)
-    )
-    return ClientData(train, features_of(held.test, make, device, folder / f"{client}-test.npy"))
 
 
 def _noise_of(data: PersonalData, client: int) -> Change | None:
@@ -277,28 +282,3 @@ def noised_image(data: PersonalData) -> tuple[Floats, Floats] | None:
         return None
     images = plain_images(data.images[0].train)
     return images[0].astype(np.float64), change(images)[0].astype(np.float64)
-
-
-def personal_data(
-    settings: PersonalSettings,
-    data: DataSettings,
-    seed: int,
-    precision: str = FLOAT32,
-) -> PersonalData:
-    """Return `PersonalData`, held once per process for the last settings that were asked for.
-
-    Where a file of the user's own has changed, it is made anew.
-    """
-    texts = texts_of(values_of(settings) | values_of(data))
-    return _held(settings, data, seed, precision, texts)
-
-
-@functools.lru_cache(maxsize=4)
-def _held(
-    settings: PersonalSettings,
-    data: DataSettings,
-    seed: int,
-    precision: str,
-    _: tuple[str, ...],
-) -> PersonalData:
-    return PersonalData(settings, data, seed, precision)

@@ -26,7 +26,7 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
 from coprefl_flwr.studies.kept import ABOUT
 from coprefl_flwr.studies.method import Method, folder_of
-from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData, client_data
+from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.phases import PRECISION, Phase
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunSettings, Store, TrainingStage
@@ -114,7 +114,7 @@ class PersonalStage(TrainingStage):
 
     def client(self, client_id: int, server_round: int, folders: ClientFolders) -> NumPyClient:
         """Return a client of the method."""
-        held = client_data(self.data, client_id, folders.features)
+        held = self.data.features_of(client_id, folders.features)
         offered = {
             "state": ClientState(folders.states),
             "initial": self.network.arrays,

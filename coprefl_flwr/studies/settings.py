@@ -20,7 +20,7 @@ from coprefl_flwr.studies.method import Method, Methods
 from coprefl_flwr.studies.personal_data import PersonalSettings
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 
 Group = TypeVar("Group")
 
@@ -85,6 +85,7 @@ class ModelSettings:
 class Settings(
     PersonalSettings,
     TaskSettings,
+    TaskDataSettings,
     TrainingSettings,
     ModelSettings,
     DataSettings,
@@ -105,6 +106,9 @@ class Settings(
             object.__setattr__(self, name, one.checked(getattr(self, name), one.key))
         for group in GROUPS:
             self.part(group)
+        if self.diagnostics and self.task_clients < 2:
+            problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
+            raise SettingsError(problem, "task-clients", "diagnostics")
         for key, one in declared(Settings).items():
             counted, room = getattr(self, one.name), MOST.get(key, LARGEST)
             if int in one.kinds and key != "seed" and counted is not None and counted > room:

@@ -12,11 +12,35 @@ TASK_RATE = 0.01
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskSettings:
-    """The downstream tasks: their clients, and how these train."""
+class TaskDataSettings:
+    """The data of the downstream tasks, and of their clients."""
 
     tasks: int = option(3, "downstream tasks X; 0 ends after the pre-training", minimum=0)
     task_classes: int = option(5, "classes a task draws", minimum=2)
+    task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
+    task_partition: str = option(
+        "dirichlet",
+        "how a task's samples are spread over its clients",
+        choices=SCHEMES,
+        own="partition",
+    )
+    task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
+    task_train_fraction: float = option(
+        0.8,
+        "part of a task client's samples to train on; it is tested on the rest",
+        above=0,
+        maximum=0.99,
+    )
+
+    def __post_init__(self) -> None:
+        """Check each value."""
+        check_declared(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskSettings:
+    """How the clients of the downstream tasks train."""
+
     head: Method = option(
         FRESH,
         "last layer a task begins with: `fresh`, `keep` the pre-trained one, where a task's "
@@ -41,20 +65,6 @@ class TaskSettings:
         "stages that are made of the start's pre-training",
         takes=(WORDS,),
     )
-    task_clients: int = option(10, "clients of a task, |G|, all of whom take part", minimum=1)
-    task_partition: str = option(
-        "dirichlet",
-        "how a task's samples are spread over its clients",
-        choices=SCHEMES,
-        own="partition",
-    )
-    task_alpha: float = option(0.5, "concentration of a task's Dirichlet partition", above=0)
-    task_train_fraction: float = option(
-        0.8,
-        "part of a task client's samples to train on; it is tested on the rest",
-        above=0,
-        maximum=0.99,
-    )
     task_method: Method = option(
         Method.parse("fedavg"),
         "algorithm of the tasks, with settings of its own as in `fedprox:mu=1`",
@@ -76,9 +86,6 @@ class TaskSettings:
     def __post_init__(self) -> None:
         """Check each value, then that steps or epochs are set, not both."""
         check_declared(self)
-        if self.diagnostics and self.task_clients < 2:
-            problem = "diagnostics = true: the barrier is between two clients; task-clients = 1"
-            raise SettingsError(problem, "task-clients", "diagnostics")
         if not self.task_rounds and self.head in (FRESH, KEEP):
             problem = f"task-rounds = 0: head = {self.head} needs rounds; ncm and ridge do not"
             raise SettingsError(problem, "task-rounds", "head")

@@ -20,7 +20,7 @@ from coprefl_flwr.data import (
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import populations
 from coprefl_flwr.studies.identity import contents
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings
 from tests.common.data import pixels, refused
 
 CPU = torch.device("cpu")
@@ -411,6 +411,6 @@ def test_the_clients_of_a_study_are_its_writers(on_disk):
         dataset=f"{on_disk}:groups=writer", downstream_classes="1", clients=3, min_samples=2,
         partition="NaturalIdPartitioner", server_reserve=0, test_every=1,
     )  # fmt: skip
-    clients = populations(settings, TaskSettings(), 0)[0].population.clients
+    clients = populations(settings, TaskDataSettings(), 0)[0].population.clients
     writers = [set(one.train.dataset.groups[one.train.indices]) for one in clients]
     assert writers == [{0}, {1}, {2}]

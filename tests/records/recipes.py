@@ -18,7 +18,7 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task
 from tests.common.simulation import ROOT
 
@@ -65,6 +65,7 @@ def _described(run):
     of_tasks = [one.about() for one in (how.trained, how.head) if one]
     training = values_of(how.trained.training)
     chosen = values_of(settings.part(TaskSettings), "measurements")  # No recipe here sets it.
+    chosen |= values_of(settings.part(TaskDataSettings))
     return [phases, data, chosen, of_tasks, training]
 
 

@@ -1,16 +1,16 @@
-"""A study is held once per process, and is another one elsewhere."""
+"""A builder makes a study once, and another one for another folder."""
 
-from coprefl_flwr.studies.build import build
+from coprefl_flwr.studies.build import Builder
 from coprefl_flwr.studies.settings import Settings
 
 
 def test_a_relative_folder_counts_from_where_the_process_is(tmp_path, monkeypatch):
     """The clients of the second study kept their states in the folder of the first."""
     settings = Settings.of(method="random", run_name="a", output_dir="outputs")
-    roots = []
+    roots, builder = [], Builder()
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        roots.append(build(settings).root)
-        assert build(settings) is build(settings)
+        roots.append(builder.study(settings).root)
+        assert builder.study(settings) is builder.study(settings)
     assert roots == [tmp_path / "one" / "outputs", tmp_path / "two" / "outputs"]

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from coprefl_flwr.studies.build import personalised, starts
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.settings import Settings
 
 NETWORK = """
@@ -35,8 +35,7 @@ def test_another_text_of_a_users_module_is_another_model(
     def keys(activation):
         (tmp_path / f"{module}.py").write_text(NETWORK.format(inputs=36, activation=activation))
         importlib.invalidate_caches()
-        kind = starts if study == "starts" else personalised
-        return [stage.key for stage in kind(settings).stages]
+        return [stage.key for stage in build(settings).stages]
 
     first, other = keys("ReLU"), keys("Tanh")
     assert len(set(first)) == len(first)
@@ -49,7 +48,7 @@ def test_local_steps_of_fedmeta_are_its_own(tiny_settings):
     """The setting local-steps is no meta step; behind the method it makes other results."""
 
     def identity(method, **settings):
-        (stage, *_) = starts(replace(tiny_settings, method=method, **settings)).stages
+        (stage, *_) = build(replace(tiny_settings, method=method, **settings)).stages
         return stage.phases[0].identity(), stage.key
 
     before, key = identity("fedmeta")

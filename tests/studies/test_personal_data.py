@@ -9,7 +9,6 @@ from coprefl_flwr.data import ImageDataset
 from coprefl_flwr.data.partition import dirichlet_counts
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.personal_data import client_data
 from coprefl_flwr.studies.settings import Settings
 
 CLASSES = 3
@@ -128,19 +127,19 @@ def test_pixels_are_brought_to_the_first_datasets_size(two, tmp_path):
     assert data(two).input_shape == (16,)
     assert data(replace(two, method="solo", backbones="scratch")).input_shape == (1, 4, 4)
     for client in range(2):
-        assert client_data(data(two), client, tmp_path).train.dataset.values.shape == (15, 16)
+        assert data(two).features_of(client, tmp_path).train.dataset.values.shape == (15, 16)
     source = data(two).domains[0].samples.dataset
     assert isinstance(source, ImageDataset)
     train = data(two).images[0].train
     expected = source.inputs(train.indices, source.mean.device).flatten(1).numpy()
-    values = client_data(data(two), 0, tmp_path).train.dataset.values
+    values = data(two).features_of(0, tmp_path).train.dataset.values
     assert values.numpy() == pytest.approx(expected, abs=1e-5)
 
 
 def test_noise_on_images_is_for_those_that_are_trained_on(two, tmp_path):
-    plain = client_data(data(two), 0, tmp_path / "plain")
-    noisy = client_data(data(replace(two, noise_on="images")), 0, tmp_path / "noisy")
+    plain = data(two).features_of(0, tmp_path / "plain")
+    noisy = data(replace(two, noise_on="images")).features_of(0, tmp_path / "noisy")
     assert np.array_equal(plain.test.dataset.values, noisy.test.dataset.values)
     assert not np.isclose(plain.train.dataset.values, noisy.train.dataset.values).any(axis=1).all()
-    again = client_data(data(replace(two, noise_on="images")), 0, tmp_path / "again")
+    again = data(replace(two, noise_on="images")).features_of(0, tmp_path / "again")
     assert np.array_equal(again.train.dataset.values, noisy.train.dataset.values)

@@ -1,6 +1,7 @@
 """Who holds what: everything used once, nothing seen twice, and the same for every start."""
 
 import copy
+import functools
 from dataclasses import replace
 
 import numpy as np
@@ -12,12 +13,13 @@ from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.studies.build import build, populations
 from coprefl_flwr.studies.populations import PRETRAINING, task_name
 from coprefl_flwr.studies.settings import Settings
-from coprefl_flwr.studies.task_settings import TaskSettings
+from coprefl_flwr.studies.task_settings import TaskDataSettings
 
 
+@functools.lru_cache(maxsize=64)
 def of(settings):
     """Return the clients of the pre-training and the tasks of a study with these settings."""
-    return populations(settings.part(DataSettings), settings.part(TaskSettings), settings.seed)
+    return populations(settings.part(DataSettings), settings.part(TaskDataSettings), settings.seed)
 
 
 def population(settings, name):

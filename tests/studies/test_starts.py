@@ -20,7 +20,7 @@ from coprefl_flwr.strategies import (
     ServerRefined,
 )
 from coprefl_flwr.studies import populations as clients_of
-from coprefl_flwr.studies.build import build, starts
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.phases import TrainingSettings
 from coprefl_flwr.studies.populations import ClientData, Population
@@ -275,7 +275,7 @@ def test_a_task_is_run_by_its_own_method():
 
 def client(settings, held, **config):
     """Return the first client of a study in which every population is one client of a dataset."""
-    study = starts(settings)
+    study = build(settings)
 
     only = Population("one client", (0, 1, 2), (held,))
     vars(study.stages[0].clients)["population"] = only
