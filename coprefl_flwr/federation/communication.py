@@ -1,14 +1,14 @@
 """What a round sends: models and bytes as a deployment sends them, and the bytes of this run."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from flwr.app import ArrayRecord, Message
+from flwr.app import Message
 
-from coprefl_flwr.arrays import Arrays, records_of, size_of, to_record
+from coprefl_flwr.arrays import Arrays, size_of, to_record
 from coprefl_flwr.federation.exchange import Exchange
-from coprefl_flwr.federation.messages import NodeReply
+from coprefl_flwr.federation.messages import NodeReply, size_of_arrays
 
 
 @dataclass
@@ -46,15 +46,11 @@ class Traffic:
     def count_down(self, exchange: Exchange, clients: int, messages: Sequence[Message]) -> None:
         """Count an exchange's messages to `clients` clients; all have the same arrays."""
         sent = size(exchange.arrays) + sum(map(size, exchange.extra.values()))
-        each = [_in_message(message) for message in messages]
+        each = [size_of_arrays(message) for message in messages]
         self.models_down += clients * self._models(sent)
         self.client_bytes_down += clients * each[0] if each else 0
         self.wire_bytes_down += sum(each)
         self.wire_nodes = max(self.wire_nodes, len(messages))
-
-    def count_wire_up(self, message: Message) -> None:
-        """Count the bytes of a node's reply, good or bad."""
-        self.wire_bytes_up += 0 if message.has_error() else _in_message(message)
 
     def count_up(self, exchange: Exchange, replies: Sequence[NodeReply]) -> None:
         """Count the clients that were asked, those of good replies, and what these answered with.
@@ -94,13 +90,4 @@ def size(arrays: Arrays) -> int:
 
 def serialised(arrays: Arrays) -> int:
     """Return the bytes of the serialised arrays, each with its header."""
-    return _serialised([to_record(arrays, copy=False)])
-
-
-def _in_message(message: Message) -> int:
-    return _serialised(records_of(message.content, ArrayRecord).values())
-
-
-def _serialised(records: Iterable[ArrayRecord]) -> int:
-    """Return the bytes of the serialised arrays of these records."""
-    return sum(size_of(array) for record in records for array in record.values())
+    return sum(map(size_of, to_record(arrays, copy=False).values()))

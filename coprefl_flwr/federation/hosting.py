@@ -12,7 +12,6 @@ from coprefl_flwr.arrays import Arrays, cast_like, from_record, records_of
 from coprefl_flwr.errors import EXITS
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Rule, parse
 from coprefl_flwr.federation.exchange import with_extra
-from coprefl_flwr.federation.failures import describe_exception
 from coprefl_flwr.federation.messages import (
     ARRAYS,
     NO_MODEL,
@@ -20,6 +19,7 @@ from coprefl_flwr.federation.messages import (
     RETURNED,
     NodeReply,
     config_of,
+    describe_exception,
     hosted_reply,
     plain_reply,
     with_norm,

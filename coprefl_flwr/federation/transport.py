@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from coprefl_flwr.arrays import Arrays, cast_like, is_buffer, records_of, to_record
 from coprefl_flwr.errors import RoundFailedError, RunFailedError, cut, one_line
-from coprefl_flwr.federation import failures, validation
+from coprefl_flwr.federation import validation
 from coprefl_flwr.federation.aggregation import Accumulator, Chain, Mean
 from coprefl_flwr.federation.client_state import Versions
 from coprefl_flwr.federation.communication import Traffic
@@ -23,13 +23,19 @@ from coprefl_flwr.federation.exchange import Exchange, Replies
 from coprefl_flwr.federation.flower import end_with_simulation, plain_log
 from coprefl_flwr.federation.messages import (
     ARRAYS,
+    MOD,
     NO_MODEL,
+    NOT_REGISTERED,
     RETURNED,
     ROSTER,
     MessageConfig,
     NodeReply,
+    most_often,
+    program_error,
     read_reply,
+    reason,
     request,
+    size_of_arrays,
     table,
 )
 from coprefl_flwr.federation.nodes import Roster, hosted_clients
@@ -45,7 +51,7 @@ PULL_INTERVAL = 0.01
 _SILENT: WeakKeyDictionary[Grid, set[int]] = WeakKeyDictionary()
 """Per grid, the nodes that did not answer in time, as their worker is still busy."""
 
-NO_ROSTER = f"{failures.NOT_REGISTERED}|Invalid message type"
+NO_ROSTER = f"{NOT_REGISTERED}|Invalid message type"
 """Flower's errors for a query that an app does not know."""
 
 START_UP = 300.0
@@ -116,7 +122,7 @@ class Transport:
                 self.begun = True
                 self.roster.keep()
                 return clients
-            shared = failures.program_error(self.refused.values())
+            shared = program_error(self.refused.values())
             if told and shared and set(nodes) <= set(self.refused):
                 raise RunFailedError(f"no node can tell its clients: {shared}")
             listed = set(self.grid.get_node_ids())
@@ -225,13 +231,13 @@ class Transport:
         replies: dict[int, NodeReply] = {}
         for node, message in _by_node(messages, self._sent):
             if node in replies or node not in self._shares:
-                why = f": {failures.reason(message)}" if message.has_error() else ""
+                why = f": {reason(message)}" if message.has_error() else ""
                 self._warn(
                     f"node {node}", f"node {node} sent a reply that it was not asked for{why}"
                 )
                 continue
             replies[node] = self._read(exchange, message, node)
-            self.traffic.count_wire_up(message)
+            self.traffic.wire_bytes_up += size_of_arrays(message)
             _empty(message)
         self._mark_silent(self._shares, replies)
         validation.leave_out_other_names(replies)
@@ -242,7 +248,7 @@ class Transport:
         needed = self.strategy.min_replies if exchange.needed is None else exchange.needed
         if count < needed:
             found = f"{exchange.action}: {count} good replies of {len(exchange.clients)}"
-            why = failures.most_often(self.failed[exchange.action].values())
+            why = most_often(self.failed[exchange.action].values())
             raise RoundFailedError(f"{found}, needed are {needed}{why and f'; {why}'}")
         return combined(exchange, good)
 
@@ -288,8 +294,8 @@ class Transport:
         """Read and check one node's reply; a bad reply fails all its clients."""
         share = self._shares[node]
         if message.has_error():
-            why = failures.reason(message)
-            if failures.MOD in why and node not in self._with_models:
+            why = reason(message)
+            if MOD in why and node not in self._with_models:
                 why = f"{why}; the reply is not a model, but {validation.no_model(exchange)}"
             return NodeReply(failed=dict.fromkeys(share, why))
         try:
@@ -323,9 +329,9 @@ def _named_by(reply: Message) -> object:
     """
     if not reply.has_error():
         return records_of(reply.content, ConfigRecord)["roster"].get("own", "")
-    if re.search(NO_ROSTER, failures.reason(reply)):
+    if re.search(NO_ROSTER, reason(reply)):
         return None
-    raise ValueError(failures.reason(reply))
+    raise ValueError(reason(reply))
 
 
 def _by_node(replies: Iterable[Message], sent: Sequence[Message]) -> Iterator[tuple[int, Message]]:
@@ -345,7 +351,7 @@ def _empty(message: Message) -> None:
 
 def _alike(action: str, failed: Mapping[int, str]) -> str:
     """Return one line for clients that all failed by one kind of program error, else ""."""
-    shared = failures.program_error(failed.values())
+    shared = program_error(failed.values())
     who = f"all {len(failed)} clients" if len(failed) > 1 else f"client {min(failed, default=0)}"
     return f"{action}: {who} failed with {shared}" if shared else ""
 

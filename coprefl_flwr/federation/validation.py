@@ -18,8 +18,7 @@ from coprefl_flwr.arrays import Arrays, is_buffer, is_lazy, mismatch, norm, reco
 from coprefl_flwr.errors import LONGEST, SettingsError
 from coprefl_flwr.federation.aggregation import LossMoments, Metrics, Rule, SeparateOf, measured
 from coprefl_flwr.federation.exchange import Exchange
-from coprefl_flwr.federation.failures import MOD
-from coprefl_flwr.federation.messages import NodeReply
+from coprefl_flwr.federation.messages import MOD, NodeReply
 from coprefl_flwr.options import check_declared, option
 
 Range = tuple[float, float]

@@ -13,9 +13,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 
 from coprefl_flwr.errors import EXITS, text_of
-from coprefl_flwr.federation.failures import place
 from coprefl_flwr.federation.flower import enter_run, name_message
 from coprefl_flwr.federation.machine import keep_freed_memory
+from coprefl_flwr.federation.messages import place
 
 logger = logging.getLogger("flwr.coprefl")
 
