@@ -125,7 +125,7 @@ class Outcome:
                         unit |= {key: row[key] for key in DIAGNOSTICS if key in row}
         for entry in pretraining_summary(self.rounds).to_dict("records"):
             start = entry.pop("start")
-            found[start][0].update({str(key): value for key, value in entry.items()})
+            found[start][0].update({str(key): float(value) for key, value in entry.items()})
         for start, costs in self.about.get("costs", {}).items():
             found[start][0].update(costs)
         for (phase, start, _), (row, *_) in rounds.items():
