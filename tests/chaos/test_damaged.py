@@ -9,6 +9,7 @@ import shutil
 
 import pytest
 
+from coprefl_flwr.studies.kept import MADE_OF
 from tests.chaos.forked import Kill
 from tests.chaos.length import LENGTHS, counted, draws
 from tests.chaos.works import COMMANDS, check_whole, is_lock, left, recipe
@@ -112,6 +113,9 @@ def test_a_damaged_file_is_made_again_or_refused(rng, scenes, tmp_path):
         return
     if "client-state" in file.parts and any(one in ended.output for one in LOST):
         return  # That client was left out of a round, and the log says so.
+    if file.name == MADE_OF and (earlier := (run / file).parent / "earlier-1").exists():
+        assert str(earlier) in ended.output, f"{about}the log does not say what is made again"
+        shutil.rmtree(earlier)  # What it was made of is not known any more: it is made again.
     expected = dict(scene.whole.left)
     gone = damage == "gone" and not (run / file).exists()
     if file.name == "model.json" or (gone and file.name in UNSUMMED):
