@@ -371,18 +371,22 @@ def test_a_simulation_whose_cluster_is_gone_does_not_begin(
     other_cluster, tmp_path, monkeypatch, caplog
 ):
     """Ray would look for it for 12 minutes."""
-    address = f"127.0.0.1:{other_cluster.getsockname()[1]}"
     assert end_with_simulation(InMemoryGrid(app))
-    other_cluster.close()
-    line = f"Ray cannot begin: nothing answers at {address}"
     file = tmp_path / "ray" / "ray_current_cluster"
-    with pytest.raises(RunFailedError) as failed:
-        end_with_simulation(InMemoryGrid(app))
-    assert str(failed.value) == f"{line} ({file} names a Ray cluster: delete it if that is gone)"
-    assert str(failed.value) in caplog.text
-    monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
-    with pytest.raises(RunFailedError, match=r"\(RAY_ADDRESS=ray://.*: unset it if that is gone\)"):
-        end_with_simulation(InMemoryGrid(app))
+    with socket.socket() as bound:  # It refuses connections, and no other process gets its port.
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        file.write_text(address)
+        line = f"Ray cannot begin: nothing answers at {address}"
+        with pytest.raises(RunFailedError) as failed:
+            end_with_simulation(InMemoryGrid(app))
+        reason = f"{line} ({file} names a Ray cluster: delete it if that is gone)"
+        assert str(failed.value) == reason
+        assert reason in caplog.text
+        monkeypatch.setenv("RAY_ADDRESS", f"ray://{address}")
+        reason = r"\(RAY_ADDRESS=ray://.*: unset it if that is gone\)"
+        with pytest.raises(RunFailedError, match=reason):
+            end_with_simulation(InMemoryGrid(app))
     monkeypatch.setenv("RAY_ADDRESS", "local")
     assert end_with_simulation(InMemoryGrid(app))
 
