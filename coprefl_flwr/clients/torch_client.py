@@ -18,7 +18,7 @@ from coprefl_flwr.federation.client_state import ClientState
 from coprefl_flwr.learning.device import default_device, placed
 from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, evaluate
 from coprefl_flwr.learning.training import LocalTraining, Objective, local_sgd, torch_seeded
-from coprefl_flwr.models import computing, load_arrays, model_arrays
+from coprefl_flwr.models import computing, load_arrays, model_views
 from coprefl_flwr.options import declared
 
 Parameters = list[np.ndarray[Any, Any]]
@@ -61,7 +61,8 @@ class TorchClient(NumPyClient):
         for name in options.keys() - own.keys():
             raise SettingsError(f"{type(self).__name__}: {unknown('option', name, own)}", name)
         for name, one in own.items():
-            setattr(self, name, one.checked(options.get(name, one.default), name))
+            value = one.checked(options[name], name) if name in options else one.default
+            setattr(self, name, value)
         self.device = device or default_device()
         self.model = placed(model, self.device)
         self.train = as_samples("train", train)
@@ -87,8 +88,12 @@ class TorchClient(NumPyClient):
         return self.weights(), len(samples), {"loss": loss}
 
     def weights(self) -> Parameters:
-        """Return the model's arrays in `state_dict` order."""
-        return list(model_arrays(self.model).values())
+        """Return the model's arrays in `state_dict` order, to be returned to the server.
+
+        They are views of the model's memory, as copies would cost each round 2 to 3 %: they change
+        with the model. `model_arrays(self.model)` makes copies that a client can keep.
+        """
+        return list(model_views(self.model).values())
 
     def train_locally(
         self,

@@ -33,7 +33,8 @@ def client_app(
     given `clients=N`, their number, and `clients` here is not heeded. `actions` are
     further exchanges the clients answer: "train.NAME" calls their method NAME.
     """
-    _check_hosting(client_fn, clients)
+    takes = _arguments(client_fn)
+    _check_hosting(takes, clients)
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:
@@ -42,7 +43,7 @@ def client_app(
 
         def make(client_id: int | None, config: Mapping[str, Any]) -> NumPyClient:
             own = clients[0] if isinstance(clients, Sequence) else partition_id
-            return _call(client_fn, context, client_id, config, own)
+            return _call(client_fn, takes, context, client_id, config, own)
 
         return answer(message, make, partition_id)
 
@@ -61,13 +62,13 @@ def client_app(
     return app
 
 
-def _check_hosting(client_fn: ClientFn, clients: OwnClients) -> None:
-    """Refuse a node without clients, and a `client_fn` that is not told which client it makes."""
+def _check_hosting(takes: int, clients: OwnClients) -> None:
+    """Refuse a node without clients, and several where `client_fn` takes no client id."""
     _refuse_number(clients)
     if isinstance(clients, Sequence) and not clients:
         raise SettingsError(f"clients = {clients}: a node hosts at least one client")
     several = clients is not None and not (isinstance(clients, Sequence) and len(clients) == 1)
-    if several and _arguments(client_fn) < 2:
+    if several and takes < 2:
         raise SettingsError(
             "client_fn takes the context alone, so it cannot tell the node's clients apart: "
             "client_fn(context, client_id) is needed where clients is set"
@@ -83,6 +84,7 @@ def _refuse_number(clients: object) -> None:
 
 
 def _arguments(client_fn: ClientFn) -> int:
+    """Return how many arguments `client_fn` demands."""
     return sum(
         parameter.default is parameter.empty
         and parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
@@ -92,16 +94,16 @@ def _arguments(client_fn: ClientFn) -> int:
 
 def _call(
     client_fn: ClientFn,
+    takes: int,
     context: Context,
     client_id: int | None,
     config: Mapping[str, Any],
     own: object,
 ) -> NumPyClient:
-    """Call `client_fn` with as many of the three arguments as it demands.
+    """Call `client_fn` with the first arguments of the three, as many as it `takes`.
 
-    One that takes the context alone makes the node's only client, whose id is `own`.
+    A function of the context alone makes the node's only client, whose id is `own`.
     """
-    takes = _arguments(client_fn)
     if takes < 2 and client_id is not None and str(client_id) != str(own):
         raise SettingsError(
             f"client_fn takes the context alone, so it cannot make client {client_id}: "
