@@ -90,10 +90,11 @@ def run_all(
             bounds.check(arrays, metrics, template, rule)
             names = frozenset(arrays) if rule.sums else frozenset()
             sums, measured = groups.setdefault(names, (Accumulator(rule, template), {}))
-            if chained or (alone and rule.sums):
+            if chained:
+                start = cast_like(arrays, sent)
+            elif alone and rule.sums:
                 # A copy: what a client returns may be a view of the model that another one uses.
-                arrays = {name: array.copy("K") for name, array in arrays.items()}
-                start = cast_like(arrays, sent) if chained else arrays
+                start = {name: array.copy("K") for name, array in arrays.items()}
             elif rule.sums:
                 sums.add(client_id, arrays, metrics)
             measured[client_id] = metrics

@@ -5,7 +5,6 @@ from coprefl_flwr.models.arrays import check_weights as check_weights
 from coprefl_flwr.models.arrays import first_names as first_names
 from coprefl_flwr.models.arrays import load_arrays as load_arrays
 from coprefl_flwr.models.arrays import model_arrays as model_arrays
-from coprefl_flwr.models.arrays import model_views as model_views
 from coprefl_flwr.models.arrays import with_fresh_head as with_fresh_head
 from coprefl_flwr.models.build import build_model as build_model
 from coprefl_flwr.models.build import head_names as head_names

@@ -25,11 +25,6 @@ def model_arrays(model: nn.Module) -> dict[str, np.ndarray]:
     }
 
 
-def model_views(model: nn.Module) -> dict[str, np.ndarray]:
-    """Return what `model_arrays` does, of the model's own memory where it is on the CPU."""
-    return {name: as_array(tensor, name) for name, tensor in on_cpu(model.state_dict()).items()}
-
-
 def as_array(tensor: Tensor, name: str = "a tensor") -> np.ndarray:
     """Return a tensor as an array, of the same memory where it can be.
 
