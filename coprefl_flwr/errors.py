@@ -11,8 +11,7 @@ from typing import TextIO
 class SettingsError(ValueError):
     """Something the user set cannot be used; one line says what, and what is allowed.
 
-    `keys` are the settings that it is about, the first before the others: a recipe says where they
-    stand.
+    `keys` are the settings that it is about, the most important first: a recipe names their lines.
     """
 
     def __init__(self, message: str, *keys: str) -> None:
@@ -76,8 +75,8 @@ def printable(text: str) -> str:
 def for_terminal(text: object) -> str:
     """Return a text of any number of lines, with escapes for what does not print.
 
-    A terminal acts on control characters, and those that turn the direction of writing hide what
-    stands there: texts that somebody else wrote can hold both.
+    A terminal acts on control characters, and those that turn the direction of writing hide the
+    rest of the line: texts that somebody else wrote can hold both.
     """
     return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in str(text))
 
@@ -107,7 +106,7 @@ def cut(text: str) -> str:
 
 
 def _without_middle(text: str, most: int) -> str:
-    """Return a text of at most so many characters: the begin of a longer one, and its last part."""
+    """Return at most `most` characters of a text: of a longer text, its begin and its last part."""
     end = most // 4
     return text if len(text) <= most else f"{text[: most - end - 5]} ... {text[-end:]}"
 
@@ -152,7 +151,7 @@ def os_error_line(error: OSError) -> str:
 
 
 def short(value: object, most: int = 60) -> str:
-    """Return a value as a text of at most so many characters, for a line about it."""
+    """Return a value as a text of at most `most` characters, for a line about it."""
     try:
         text = str(value)
     except ValueError:  # Python writes no number of more than 4300 digits.

@@ -32,7 +32,7 @@ ROLES = (PRETRAINING, TASK, PERSONALISED, HEAD)
 """The roles a method can have: what kinds of stage it can be."""
 
 ServerDataOf = Callable[[str], ServerData]
-"""Makes data to compute on at the server: "server", "clients" (all of theirs) or "both"."""
+"""Makes data to compute on at the server: "server", "clients" (their data together) or "both"."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Algorithm:
     def text(self) -> str:
         """The hash of a user's own method's source, Flower's version for one of Flower's.
 
-        "" for a built-in one, which has a version of its own.
+        "" for a built-in method, which has its own version.
         """
         if issubclass(self.strategy_class, FlowerStrategy):
             return VERSION

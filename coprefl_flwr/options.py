@@ -26,7 +26,7 @@ from coprefl_flwr.named import Value as Value
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 COUNT, NUMBERS, WORDS = "count", "numbers", "words"
-"""What may stand for a text: a whole number, a list of such, or a list of texts."""
+"""What an option of type text also accepts: a whole number, a list of numbers or of texts."""
 
 
 def option(
@@ -62,7 +62,7 @@ def option(
     personal : Value, optional
         The default in a personalised study.
     takes : tuple[str, ...]
-        What may stand for a text: COUNT, and in a recipe NUMBERS or WORDS.
+        What a text option also accepts: COUNT, and in a recipe NUMBERS or WORDS.
     """
     metadata = {name: one for name, one in locals().items() if name != "default"}
     return field(default=default, metadata=metadata)

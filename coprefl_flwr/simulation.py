@@ -100,7 +100,7 @@ def simulated(
 
 
 def _importable() -> list[str]:
-    """Return the folders that this process imports from, but for Python's own."""
+    """Return the folders that this process imports from, except Python's own."""
     own = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     package = str(Path(coprefl_flwr.__file__).parents[1])
     folders = [str(Path(folder or ".").resolve()) for folder in [package, *sys.path]]

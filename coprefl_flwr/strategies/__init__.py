@@ -1,6 +1,6 @@
 """The built-in methods, one line each, and the classes to write a method with.
 
-A method is what the server does in a round; each has a file of its own.
+A method is what the server does in a round. Each method has its own file.
 """
 
 from coprefl_flwr.federation.exchange import Exchange as Exchange

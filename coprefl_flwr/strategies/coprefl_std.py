@@ -1,4 +1,4 @@
-"""CoPreFL with the mean and the standard deviation of the query losses: a variant of ours."""
+"""CoPreFL with the mean and the standard deviation of the query losses: our variant."""
 
 from dataclasses import dataclass
 
@@ -11,11 +11,12 @@ from coprefl_flwr.strategies.coprefl import CoPreFL
 class CoPreFLStd(CoPreFL):
     """CoPreFL whose meta objective is gamma * mean_j L_j + (1 - gamma) * std_j L_j.
 
-    In no paper: it is ours, to see what gamma could do. In the printed objective (ICLR text eq. 5)
-    the variance of the query losses is some hundredths where their sum over 20 participants is some
-    tens, and its gradient shrinks with it, so that gamma sets the length of the step and hardly
-    balances anything. The gradient of the deviation is the mean of the g_j, each times how many
-    deviations L_j lies off the mean: it is as long as the g_j differ, however close the losses are.
+    It is in no paper: we added it to see what gamma could do. In the printed objective (ICLR text
+    eq. 5) the variance of the query losses is some hundredths where their sum over 20 participants
+    is some tens, and its gradient shrinks with it, so that gamma sets the length of the step and
+    hardly balances anything. The gradient of the deviation is the mean of the g_j, each times the
+    number of deviations between L_j and the mean: its length is how far the g_j differ, however
+    close the losses are.
     """
 
     gamma: float = option(

@@ -40,6 +40,6 @@ class FedAvgM(RoundStrategy):
         return cast_like(mean | moved, arrays), replies.mean_metrics()
 
     def budget(self, work: Work) -> Budget:
-        """Return FedAvg's steps times the server's rate, which go on in the rounds behind them."""
+        """Return FedAvg's steps times the server's rate; the velocity repeats them later."""
         own, rate = super().budget(work), self.global_learning_rate
         return replace(own, travel=rate * own.travel, momentum=self.server_momentum)

@@ -17,8 +17,8 @@ class FedMeta(RoundStrategy):
     Clients answer with the gradient of their query loss after `inner_steps` steps on their support
     set (see `FedMetaClient`); buffers in the reply are their new values. The rates of "meta-sgd"
     are extra arrays, "rates", of which clients return the gradients. With `local_steps` above 1
-    clients take so many meta steps (CoPreFL's equal local iterations) and answer with models, whose
-    plain mean is the new one; one is the gradient form, to rounding.
+    clients take that number of meta steps (CoPreFL's equal local iterations) and answer with
+    models, whose plain mean is the new model. With 1 this equals the gradient form, to rounding.
     """
 
     variant: str = option(

@@ -1,4 +1,4 @@
-"""FedPCL: clients share class prototypes, and each keeps a head of its own."""
+"""FedPCL: clients share class prototypes, and each keeps its own head."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

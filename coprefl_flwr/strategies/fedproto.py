@@ -1,4 +1,4 @@
-"""FedProto: clients share class prototypes, and each keeps a model of its own."""
+"""FedProto: clients share class prototypes, and each keeps its own model."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""FedRep: the mean of the participants' bodies; each client keeps a head of its own."""
+"""FedRep: the mean of the participants' bodies; each client keeps its own head."""
 
 from typing import TYPE_CHECKING
 

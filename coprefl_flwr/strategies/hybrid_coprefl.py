@@ -39,7 +39,7 @@ class HybridCoPreFL(RoundStrategy):
 
     @classmethod
     def server_samples_needed(cls, participants: int) -> int:
-        """Return one for each part that stands for a participant's query set."""
+        """Return the number of participants: each one's query set needs a sample."""
         return participants
 
     def round(self, ctx: RoundContext, arrays: Arrays) -> Round:
@@ -68,7 +68,7 @@ class HybridCoPreFL(RoundStrategy):
         return super().budget(work).and_server(meta, len(self.server))
 
     def parts(self, ctx: RoundContext, number: int) -> list[npt.NDArray[np.int64]]:
-        """Split D^s at random, anew each round, into parts whose sizes differ by at most one."""
+        """Split D^s at random, differently each round; the parts' sizes differ by at most one."""
         order = seeds.generator(*ctx.key("server-parts")).permutation(len(self.server))
         return np.array_split(order, number)
 

@@ -16,9 +16,9 @@ from coprefl_flwr.options import option
 class LinearHead(RoundStrategy):
     """Replaces the last linear layer; all other arrays stay as they are sent.
 
-    A client answers with sums over its training samples, of the z that enter that layer: "sums"
-    (C, d) of z by class, "counts" (C,), and with `products` the sum of z z^T, (d, d); all float64.
-    They are added up, so the layer is that of all samples in one place, whoever holds which.
+    A client answers with sums over its training samples, of the z that enter that layer: "sums" (C,
+    d) of z by class, "counts" (C,), and with `products` the sum of z z^T, (d, d); all float64. They
+    are added up, so the layer is that of all samples in one place, whichever clients hold them.
 
     One round is enough where all clients take part. Where some are drawn, the sums of later rounds
     are added to those before, as z is the same in every round; a client answers once.

@@ -22,7 +22,7 @@ class SCAFFOLD(RoundStrategy):
     """SCAFFOLD (Karimireddy et al. 2020, arxiv.org/abs/1910.06378), Algorithm 1.
 
     The server's control variate c is sent as the extra arrays "control"; clients answer with the
-    changes of their own, c_i^+ - c_i, under that name. All variates begin at zero.
+    changes of their variates, c_i^+ - c_i, under that name. All variates begin at zero.
     """
 
     variant: str = option(

@@ -13,11 +13,12 @@ from coprefl_flwr.federation.strategy import ROUNDS, RUN_OPTIONS, of_run
 class Schedule(RoundStrategy):
     """Phases of several strategies (CyclicFL: P1, then P2), each with its own state.
 
-    Rounds are counted through, so that a learning rate that decays by the round goes on decaying.
-    Clients find the phase by the round, or by the arrays and settings they are sent.
+    Rounds are numbered across phases, so that a learning rate that decays by the round keeps
+    decaying. Clients find the phase by the round, or by the arrays and settings they are sent.
 
-    `phases` are strategies and their numbers of rounds; the last goes on for as long as the run
-    does. How many take part is each phase's own; all other options of a run are the first's.
+    `phases` are strategies and their numbers of rounds; the last lasts until the run ends. Each
+    phase has its own number of participants; all other options of a run are those of the first
+    phase.
     """
 
     def __init__(self, phases: Sequence[tuple[RoundStrategy, int]]) -> None:
@@ -60,7 +61,7 @@ class Schedule(RoundStrategy):
         return (yield from strategy.program(ctx.within(strategy), arrays))
 
     def budget(self, work: Work) -> Budget:
-        """Return that it is not known: each phase has a budget of its own."""
+        """Return that it is not known: each phase has its own budget."""
         return UNKNOWN
 
     def evaluation_due(self, server_round: int, last_round: int) -> bool:
