@@ -124,7 +124,7 @@ def without_liar(example, folder, data, participants):
     text = (example / "pyproject.toml").read_text()
     config = tomllib.loads(text)["tool"]["flwr"]["app"]["config"] | {
         "output-dir": str(folder / "expected"), "rounds": ROUNDS, "seed": SEED,
-        "min-available-nodes": NODES, "participants": participants,
+        "min-available-nodes": participants, "participants": participants,
     }  # fmt: skip
     server_app(
         LocalGrid(on_node, nodes=NODES, run_config=config),
