@@ -43,7 +43,7 @@ from coprefl_flwr.recipes.recipe import FULL, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.recipes.trackers import tracker_of, untracked
+from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.frames import accuracies, frame
@@ -91,7 +91,7 @@ def run(given: argparse.Namespace) -> int:
     check_place("--models", models)
     _check_folder(out)
     _check_not_another(out, recipe)
-    tracker = _tracker(given, out)
+    tracker = tracker_of(vars(given), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
@@ -141,17 +141,6 @@ def _run_into(
     for key, problem in failed.items():
         say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
     return 1 if failed else 0
-
-
-def _tracker(given: argparse.Namespace, out: Path) -> Followed:
-    """Return where rounds are reported to besides the files, if anywhere."""
-    options = ("tensorboard", "mlflow", "wandb", "tracker")
-    there = [f"--{option}" for option in options if getattr(given, option)]
-    if len(there) > 1:
-        raise SettingsError(f"{' and '.join(there)}: give one of them")
-    values = ((option, getattr(given, option)) for option in options)
-    found = (tracker_of(name, value, out.resolve()) for name, value in values if value)
-    return next(found, untracked)
 
 
 def _check_folder(out: Path) -> None:
