@@ -14,7 +14,7 @@ import pandas as pd
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes import notes, provenance
+from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.recipe import Recipe, Trial
@@ -36,11 +36,8 @@ logger = logging.getLogger("flwr.coprefl")
 
 
 @plugins.unchanged()
-def collect(recipe: Recipe, store: Store, failed: Failures, text: str = "") -> Report:
-    """Return the report of the results in the store; it names the runs that are missing.
-
-    `text` is the SHA-256 of the recipe's file.
-    """
+def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
+    """Return the report of the results in the store; it names the runs that are missing."""
     tables = [_Table(recipe, store, failed, one) for one in recipe.combinations()]
     told = list(dict.fromkeys(line for table in tables for line in table.told()))
     never = [line for table in tables for line in table.never()]
@@ -51,10 +48,10 @@ def collect(recipe: Recipe, store: Store, failed: Failures, text: str = "") -> R
         warnings=told,
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
-        settings=provenance.set_here(recipe),
-        defaults=provenance.left_alone(recipe),
-        methods=provenance.of_methods([one for table in tables for one in table.first_runs()]),
-        made=provenance.made(recipe, store, [r for one in tables for r in one.runs()], text),
+        settings=notes.set_here(recipe),
+        defaults=notes.left_alone(recipe),
+        methods=notes.of_methods([one for table in tables for one in table.first_runs()]),
+        made=notes.made(recipe, store, [run for one in tables for run in one.runs()]),
     )
 
 
@@ -204,13 +201,12 @@ class _Table:
 
     def told(self) -> list[str]:
         """Return a line for what diverged or did not learn, and for replies that were left out."""
-        found = []
-        for row, one, runs in self._rows:
-            if one:
-                name = _name(row, one)
-                found += [f"{name}, {line}." for line in notes.troubles(self.store, runs)]
-                found += notes.lost_replies(self.store, name, runs)
-        return found
+        return [
+            f"{_name(row, one)}, {line}."
+            for row, one, runs in self._rows
+            if one
+            for line in notes.troubles(self.store, runs) + notes.lost_replies(self.store, runs)
+        ]
 
     def _tried(self) -> list[Tried]:
         """Return every value that was searched, with its score."""

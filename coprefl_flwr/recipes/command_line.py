@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +17,7 @@ from coprefl_flwr.files import (
     check_own,
     own,
     read_json,
-    read_text,
     remove_unfinished,
-    sha256_of,
     write_atomically,
 )
 from coprefl_flwr.plugins import without_code
@@ -59,7 +56,7 @@ logger = logging.getLogger("flwr.coprefl")
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 
-TEXT, COLUMNS = "recipe.sha256", "columns.json"
+COLUMNS = "columns.json"
 
 
 def new(given: argparse.Namespace) -> int:
@@ -130,9 +127,6 @@ def _run_into(
     if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
     remove_unfinished(store.root, shared=True)
-    # That of its results: a recipe that was run to the end has no others by being run again.
-    if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
-        write_atomically(out / TEXT, f"{sha256_of(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
     with executor(store, given.workers, tracker) as make:
         failed = run_recipe(recipe, store, make)
@@ -146,7 +140,7 @@ def _run_into(
 def _check_folder(out: Path) -> None:
     """Raise a SettingsError if the folder, or that of its report, is not to be written into."""
     check_own(out, "--out")
-    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, TEXT, COLUMNS)
+    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, COLUMNS)
     check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
     check_own(out / REPORT, "--out")
 
@@ -192,11 +186,7 @@ def report(given: argparse.Namespace) -> int:
 
 
 def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
-    kept = out / TEXT
-    sha256 = read_text(kept).strip() if kept.exists() else ""
-    if not re.fullmatch("([0-9a-f]{64})?", sha256):
-        raise SettingsError(f"{kept} is damaged: it holds no SHA-256; remove it")
-    _report(collect(recipe, store, failed, sha256), out)
+    _report(collect(recipe, store, failed), out)
 
 
 def _report(report: Report, out: Path) -> None:

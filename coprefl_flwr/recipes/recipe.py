@@ -222,7 +222,14 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""
-        return yaml.safe_dump(dict(self.effective), sort_keys=False, allow_unicode=True)
+        return yaml.dump(dict(self.effective), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes methods, which overlays have too, as their texts."""
+
+
+_Dumper.add_representer(Method, lambda dumper, method: dumper.represent_str(str(method)))
 
 
 def _combinations(choices: Choices) -> list[dict[str, Value]]:
