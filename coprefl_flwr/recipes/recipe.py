@@ -92,7 +92,7 @@ class RecipeRow:
         searched = [key for key, values in self.options.items() if len(values) > 1]
         return [
             Trial(self._with(chosen), written((key, chosen[key]) for key in searched))
-            for chosen in _combinations(self.options)
+            for chosen in combinations(self.options)
         ]
 
     @property
@@ -203,7 +203,7 @@ class Recipe:
 
     def combinations(self) -> list[dict[str, Value]]:
         """Return every combination of the settings' values: one per table."""
-        return _combinations(self.settings)
+        return combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
         """Return what the paper printed for a combination, if it did."""
@@ -232,6 +232,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(Method, lambda dumper, method: dumper.represent_str(str(method)))
 
 
-def _combinations(choices: Choices) -> list[dict[str, Value]]:
+def combinations(choices: Choices) -> list[dict[str, Value]]:
+    """Return every combination of the settings' values."""
     values = itertools.product(*choices.values())
     return [dict(zip(choices, chosen, strict=True)) for chosen in values]
