@@ -86,14 +86,8 @@ def _gamma(stage: Stage) -> float:
     return float(found[-1]) if found else math.nan
 
 
-def _chained(stage: Stage, server_round: int) -> bool:
-    """Tell whether the model travelled from client to client in a round of a pre-training."""
-    return isinstance(stage, Pretraining) and stage.chained(server_round)
-
-
-def _name(row: TableRow, chosen: Trial) -> str:
-    label = row.label
-    return f"{label}:{chosen.chosen}" if chosen.chosen else label
+def _name(row: TableRow, shown: Trial) -> str:
+    return f"{row.label}:{shown.chosen}" if shown.chosen else row.label
 
 
 class _Candidate(NamedTuple):
@@ -275,22 +269,25 @@ class _Table:
             for start, run in runs.items()
             for stage in run.study.stages
         )
-        of_mains = {start: self.store.result(run.main)["rounds"] for start, run in runs.items()}
         about = {
             "seed": self.recipe.seeds[position],
             "tasks": max((len(run.measured) for run in runs.values()), default=0),
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
-            "chained": {
-                start: [r["round"] for r in of if _chained(runs[start].main, r.get("round", 0))]
-                for start, of in of_mains.items()
-            },
+            "chained": {start: self._chained(run) for start, run in runs.items()},
             "seconds": {
                 start: [self.store.seconds(stage) for stage in run.measured]
                 for start, run in runs.items()
             },
         }
         return Outcome(rows, rounds, about)
+
+    def _chained(self, run: Run) -> list[int]:
+        """Return the rounds of a pre-training in which the model went from client to client."""
+        if not isinstance(run.main, Pretraining):
+            return []
+        rounds = [row.get("round", 0) for row in self.store.result(run.main)["rounds"]]
+        return [number for number in rounds if run.main.chained(number)]
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""

@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, say, unknown
@@ -22,7 +22,6 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.columns import OWN_COLUMNS, read_own_columns
 from coprefl_flwr.recipes.execute import Failures, executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
@@ -36,7 +35,7 @@ from coprefl_flwr.recipes.listing import (
 )
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
-from coprefl_flwr.recipes.recipe import FULL, Recipe
+from coprefl_flwr.recipes.recipe import FULL, OWN_COLUMNS, Recipe, read_own_columns
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs
@@ -251,3 +250,10 @@ def _show_results(folder: Path) -> None:
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
         say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    **{"new": new, "run": run, "plan": plan, "report": report, "list": list_all, "show": show},
+    **{"check-method": check_method, "schema": schema},
+}
+"""The commands by their names."""

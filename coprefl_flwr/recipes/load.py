@@ -13,7 +13,6 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
-from coprefl_flwr.recipes.columns import columns_of, metric_of, with_needs_of_columns
 from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -23,15 +22,17 @@ from coprefl_flwr.recipes.recipe import (
     VALIDATION,
     Choices,
     PaperTable,
-    Places,
     Recipe,
     RecipeRow,
+    columns_of,
     combinations,
+    metric_of,
+    with_needs_of_columns,
 )
 from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
 from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
 from coprefl_flwr.recipes.search import check_installed
-from coprefl_flwr.recipes.yaml_file import Keys
+from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
@@ -251,7 +252,7 @@ def _without(
 
     What the changes themselves set stays.
     """
-    gone = [(part, key) for part, key in unused if (CHANGES, part, key) not in places.lines]
+    gone = [(part, key) for part, key in unused if not places.of(part, key).startswith(CHANGES)]
     shorter = {part: {**tree[part]} for part, _ in gone}
     for part, key in gone:
         del shorter[part][key]
