@@ -33,14 +33,14 @@ WORKERS_HELP = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         # Only now: help, and a mistake in the command line, need neither torch nor Flower.
         from coprefl_flwr.federation.flower import without_colours
         from coprefl_flwr.recipes import command_line
 
         without_colours()
-        return command_line.COMMANDS[given.command](given)
+        return command_line.COMMANDS[options.command](options)
     except (SettingsError, RunFailedError) as error:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1

@@ -160,7 +160,7 @@ class _Table:
         """The trials of all rows that are searched, as far as is known by now."""
         searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
         return [
-            _Candidate(row, trial, trial == chosen, row.search.short_runs(trial), runs)
+            _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
             for row, chosen in searched
             for trial, runs in row.runs_by_trial(self.store).items()
         ]

@@ -22,7 +22,7 @@ from coprefl_flwr.files import (
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.execute import Failures, executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -48,7 +48,7 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Followed, check_place
+from coprefl_flwr.studies.study import check_place
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
@@ -58,9 +58,9 @@ TEMPLATE = Path(__file__).with_name("new.yaml")
 COLUMNS = "columns.json"
 
 
-def new(given: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> int:
     """Write a recipe to begin with, in which every key is explained, to NAME.yaml."""
-    name: Path = given.name
+    name: Path = options.name
     if name.name in ("", ".."):
         raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
     path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
@@ -75,49 +75,40 @@ def new(given: argparse.Namespace) -> int:
     return 0
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run a recipe, and report."""
-    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
-    marks = [recipe.protocol, "" if given.scale == FULL else given.scale]
+    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
+    marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
     suffix = "".join(f"-{mark}" for mark in marks if mark)
-    out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
-    models = given.models or out.parent / "models"
-    wanted_workers(given.workers)
+    out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
+    models = options.models or out.parent / "models"
+    wanted_workers(options.workers)
     check_place("--out", out)
     check_place("--models", models)
     _check_folder(out)
     _check_not_another(out, recipe)
-    tracker = tracker_of(vars(given), out.resolve())
+    tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
-        return _run_into(out, store, given, recipe, runs, tracker)
+        _begin(out, store, recipe, runs)
+        with executor(store, options.workers, tracker) as make:
+            failed = run_recipe(recipe, store, make)
+        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+        _report(collect(recipe, store, failed), out)
+    for key, problem in failed.items():
+        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def plan(given: argparse.Namespace) -> int:
-    """Print what a recipe takes."""
-    workers, _ = wanted_workers(given.workers)
-    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
-    out = given.out or Path("outputs") / given.recipe.stem
-    plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
-    paces = {name: pace(one) for name, one in plan.computing.items()}
-    say(plan_text(recipe, plan, paces, workers))
-    return 0
-
-
-def _run_into(
-    out: Path,
-    store: Store,
-    given: argparse.Namespace,
-    recipe: Recipe,
-    runs: Sequence[Run],
-    tracker: Followed,
-) -> int:
+def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
+    """Write what a recipe's folder holds before its runs, and remove what kills left."""
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
+    remove_unfinished(store.root, shared=True)
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
@@ -125,15 +116,18 @@ def _run_into(
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
-    remove_unfinished(store.root, shared=True)
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
-    with executor(store, given.workers, tracker) as make:
-        failed = run_recipe(recipe, store, make)
-    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-    _write(recipe, store, failed, out)
-    for key, problem in failed.items():
-        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
-    return 1 if failed else 0
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Print what a recipe takes."""
+    workers, _ = wanted_workers(options.workers)
+    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
+    out = options.out or Path("outputs") / options.recipe.stem
+    plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
+    paces = {name: pace(one) for name, one in plan.computing.items()}
+    say(plan_text(recipe, plan, paces, workers))
+    return 0
 
 
 def _check_folder(out: Path) -> None:
@@ -163,9 +157,9 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
         raise SettingsError(f"{out} holds results {of}; give another folder with --out")
 
 
-def report(given: argparse.Namespace) -> int:
+def report(options: argparse.Namespace) -> int:
     """Write tables, figures and a page from results."""
-    out, failed = given.out, given.out / FAILED
+    out, failed = options.out, options.out / FAILED
     kinds = [RECIPE, ROUNDS]
     if not any((out / kind).exists() for kind in kinds):
         known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
@@ -180,12 +174,9 @@ def report(given: argparse.Namespace) -> int:
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: its results are not at {store.root}")
-        _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
+        lost = read_json(failed, dict) if failed.exists() else {}
+        _report(collect(recipe, store, lost), out)
     return 0
-
-
-def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
-    _report(collect(recipe, store, failed), out)
 
 
 def _report(report: Report, out: Path) -> None:
@@ -197,9 +188,9 @@ def _report(report: Report, out: Path) -> None:
     say(f"tables and figures: {page}")
 
 
-def check_method(given: argparse.Namespace) -> int:
+def check_method(options: argparse.Namespace) -> int:
     """Check methods, and print what was found."""
-    return check_methods(given.places, not given.no_flower)
+    return check_methods(options.places, not options.no_flower)
 
 
 def schema(_: argparse.Namespace) -> int:
@@ -208,20 +199,20 @@ def schema(_: argparse.Namespace) -> int:
     return 0
 
 
-def list_all(given: argparse.Namespace) -> int:
+def list_all(options: argparse.Namespace) -> int:
     """Print which recipes, studies and runs a folder has."""
-    say(listing(given.outputs))
+    say(listing(options.outputs))
     return 0
 
 
-def show(given: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
     """Print a starting model and its tasks."""
-    runs = runs_in(given.models)
-    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
+    runs = runs_in(options.models)
+    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(options.name)]
     if not found:
-        raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))
+        raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
     if len(found) > 1:
-        raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
+        raise SettingsError(f"'{options.name}' begins {len(found)} runs; give more of the name")
     ((folder, about),) = found
     say(folder)
     for phase in about["phases"] or [{"method": "random"}]:

@@ -147,14 +147,14 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
 
 def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
     """Add what one row of one table takes."""
-    trials, search, store = table_row.trials(), table_row.search, plan.store
-    row.deciding += plan.add(row, [run for one in trials for run in search.short_runs(one)])
-    trials = search.expected(store)
+    short = [run for one in table_row.trials() for run in table_row.short_runs(one)]
+    row.deciding += plan.add(row, short)
+    trials = table_row.expected(plan.store)
     if table_row.validated:
-        if not search.is_decided(trials):
+        if not table_row.is_decided(trials):
             runs = [run for one in trials for run in table_row.selection_runs(one)]
             row.deciding += plan.add(row, runs)
-        trials = [choose(store, table_row) or trials[0]]
+        trials = [choose(plan.store, table_row) or trials[0]]
     row.reported += plan.add(row, [run for one in trials for run in table_row.reported(one)])
 
 
