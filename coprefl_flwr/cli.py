@@ -33,14 +33,14 @@ WORKERS_HELP = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    given = parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         # Only now: help, and a mistake in the command line, need neither torch nor Flower.
         from coprefl_flwr.federation.flower import without_colours
         from coprefl_flwr.recipes import command_line
 
         without_colours()
-        return int(getattr(command_line, given.command)(given))
+        return command_line.COMMANDS[options.command](options)
     except (SettingsError, RunFailedError) as error:
         say(f"coprefl: {error}", file=sys.stderr)
         return 1
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
     whole = argparse.ArgumentParser(prog="coprefl", description=__doc__.partition("\n")[0])
     whole.add_argument("--version", action=_Version, nargs=0, help="print versions, and exit")
-    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    commands = whole.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run a recipe, and report")
     _add_recipe(run)
     run.add_argument("--workers", type=int, metavar="N", help=WORKERS_HELP)
@@ -64,46 +64,27 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--mlflow", metavar="PLACE", help="there, for MLflow: a folder, or an address")
     run.add_argument("--wandb", metavar="PROJECT", help="there, at Weights & Biases")
     run.add_argument("--tracker", metavar="PLACE", help="your own: module:NAME or file.py:NAME")
-    run.set_defaults(command="run")
     plan = commands.add_parser("plan", help="say what a recipe takes, before it is run")
     _add_recipe(plan)
     shared = "cores that share the hours (default: 1)"
     plan.add_argument("--workers", type=int, default=1, metavar="N", help=shared)
-    plan.set_defaults(command="plan")
     new = commands.add_parser("new", help="write a small recipe with every key explained")
     new.add_argument("name", type=Path, help="of the recipe, which goes to NAME.yaml")
-    new.set_defaults(command="new")
     report = commands.add_parser("report", help="write tables, figures and a page from results")
-    report.add_argument(
-        "out",
-        type=Path,
-        help="the folder of a recipe, of a run of `flwr run`, or of `result.report()`",
-    )
-    report.set_defaults(command="report")
+    report.add_argument("out", type=Path, help=REPORT_HELP)
     listed = commands.add_parser("list", help="what there is")
-    listed.add_argument(
-        "outputs",
-        type=Path,
-        nargs="?",
-        default=Path("outputs"),
-        help="the folder of recipes' folders and of studies (default: outputs)",
-    )
-    listed.set_defaults(command="list_all")
+    folders = "the folder of recipes' folders and of studies (default: outputs)"
+    listed.add_argument("outputs", type=Path, nargs="?", default=Path("outputs"), help=folders)
     show = commands.add_parser("show", help="one starting model and its tasks")
     show.add_argument("name", help="its name in `coprefl list`, or the beginning of it")
+    models = Path("outputs/models")
     show.add_argument(
-        "--models",
-        type=Path,
-        default=Path("outputs/models"),
-        help="where results lie (default: outputs/models)",
+        "--models", type=Path, default=models, help=f"where results lie (default: {models})"
     )
-    show.set_defaults(command="show")
     check = commands.add_parser("check-method", help="check that a method keeps what studies need")
     check.add_argument("places", nargs="+", metavar="PLACE", help="as in the setting `method`")
     check.add_argument("--no-flower", action="store_true", help="leave out the run under Flower")
-    check.set_defaults(command="check_method")
-    schema = commands.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
-    schema.set_defaults(command="schema")
+    commands.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
     return whole
 
 

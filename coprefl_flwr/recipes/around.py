@@ -40,25 +40,26 @@ def loss_around(store: Store, run: Run) -> pd.DataFrame | None:
 
     None for a personalised method, which leaves no model of everybody.
     """
-    made, folder = run.main, store.folder(run.main)
-    if not isinstance(made, Pretraining):
+    stage, folder = run.main, store.folder(run.main)
+    if not isinstance(stage, Pretraining):
         return None
+
+    def measure() -> list[Floats]:
+        logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
+        samples = stage.clients.samples_of("clients")
+        rng = generator(stage.run.seed, "landscape-samples")
+        drawn = rng.permutation(len(samples))[:SAMPLES]
+        data = ServerData(stage.architecture.make(), samples.take(np.sort(drawn)))
+        arrays, _ = load_saved_model(folder)
+        losses = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
+        return [losses.to_numpy()]
+
     file = folder / "landscape.safetensors"
-    if file.exists():
-        (losses,) = _stored(file, "losses")
-        if losses.ndim != 2 or len({*losses.shape}) > 1 or len(losses) < 3:
-            raise _damaged(file, f"it has losses of shape {losses.shape}")
-        steps = _steps(SPAN, len(losses))
-        return pd.DataFrame(losses, steps, steps)
-    logger.info("measuring the loss around %s at %s points", run.name, POINTS**2)
-    samples = made.clients.samples_of("clients")
-    rng = generator(made.run.seed, "landscape-samples")
-    drawn = rng.permutation(len(samples))[:SAMPLES]
-    data = ServerData(made.architecture.make(), samples.take(np.sort(drawn)))
-    arrays, _ = load_saved_model(folder)
-    found = landscape(lambda at: data.evaluate(at)["loss"], arrays, span=SPAN, points=POINTS)
-    _store(file, losses=found.to_numpy())
-    return found
+    (losses,) = _stored(file, ["losses"], measure)
+    if losses.ndim != 2 or len({*losses.shape}) > 1 or len(losses) < 3:
+        raise _damaged(file, f"it has losses of shape {losses.shape}")
+    steps = _steps(SPAN, len(losses))
+    return pd.DataFrame(losses, steps, steps)
 
 
 def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
@@ -66,28 +67,31 @@ def image_with_noise(store: Store, run: Run) -> tuple[Floats, Floats] | None:
     stage, file = run.main, store.folder(run.main) / "noised.safetensors"
     if not isinstance(stage, PersonalStage):
         return None
-    if file.exists():
-        before, after = _stored(file, "before", "after")
-        if before.ndim not in (2, 3) or after.shape != before.shape:
-            raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
-        return before, after
-    found = noised_image(stage.data)
-    if not found:
+    arrays = _stored(file, ["before", "after"], lambda: noised_image(stage.data) or ())
+    if not arrays:
         return None
-    _store(file, before=found[0], after=found[1])
-    return found
+    before, after = arrays
+    if before.ndim not in (2, 3) or after.shape != before.shape:
+        raise _damaged(file, f"it has images of shapes {before.shape} and {after.shape}")
+    return before, after
 
 
-def _store(file: Path, **arrays: Floats) -> None:
-    """Write arrays to a file, in C order: safetensors stores the memory of an array as it lies."""
-    write_atomically(file, save({name: np.ascontiguousarray(one) for name, one in arrays.items()}))
+def _stored(
+    file: Path, names: Sequence[str], make: Callable[[], Sequence[Floats]]
+) -> Sequence[Floats]:
+    """Return the arrays of these names in a file; if it is not there, make and write them first.
 
-
-def _stored(file: Path, *names: str) -> list[Floats]:
-    """Return the arrays that a file must have."""
+    Nothing is written where there is nothing to make.
+    """
+    if not file.exists():
+        if arrays := make():
+            # safetensors stores the memory of an array as it lies: in C order.
+            ordered = map(np.ascontiguousarray, arrays)
+            write_atomically(file, save(dict(zip(names, ordered, strict=True))))
+        return arrays
     try:
-        found = load_file(file)
-        return [found[name] for name in names]
+        content = load_file(file)
+        return [content[name] for name in names]
     except (SafetensorError, KeyError) as error:
         raise _damaged(file, one_line(error)) from error
 
@@ -115,10 +119,6 @@ def landscape(
     `arrays` are θ with its buffers, which no direction changes. `span` is half the side of the
     square, `points` the grid points along a side: an odd number, so that θ itself is one of them.
     """
-    if points < 3 or points % 2 == 0:
-        raise SettingsError(f"points = {points}; allowed: an odd number of 3 or more")
-    if not span > 0:
-        raise SettingsError(f"span = {span}; allowed: above 0")
     first, second = (direction(arrays, seed, which) for which in ("first", "second"))
     steps = _steps(span, points)
 

@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes import notes, provenance
+from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.around import image_with_noise, loss_around, similarity
 from coprefl_flwr.recipes.execute import Failures
 from coprefl_flwr.recipes.recipe import Recipe, Trial
@@ -36,11 +36,8 @@ logger = logging.getLogger("flwr.coprefl")
 
 
 @plugins.unchanged()
-def collect(recipe: Recipe, store: Store, failed: Failures, text: str = "") -> Report:
-    """Return the report of the results in the store; it names the runs that are missing.
-
-    `text` is the SHA-256 of the recipe's file.
-    """
+def collect(recipe: Recipe, store: Store, failed: Failures) -> Report:
+    """Return the report of the results in the store; it names the runs that are missing."""
     tables = [_Table(recipe, store, failed, one) for one in recipe.combinations()]
     told = list(dict.fromkeys(line for table in tables for line in table.told()))
     never = [line for table in tables for line in table.never()]
@@ -51,10 +48,10 @@ def collect(recipe: Recipe, store: Store, failed: Failures, text: str = "") -> R
         warnings=told,
         comparisons=[table.comparison() for table in tables],
         figures=recipe.figures,
-        settings=provenance.set_here(recipe),
-        defaults=provenance.left_alone(recipe),
-        methods=provenance.of_methods([one for table in tables for one in table.first_runs()]),
-        made=provenance.made(recipe, store, [r for one in tables for r in one.runs()], text),
+        settings=notes.set_here(recipe),
+        defaults=notes.left_alone(recipe),
+        methods=notes.of_methods([one for table in tables for one in table.first_runs()]),
+        made=notes.made(recipe, store, [run for one in tables for run in one.runs()]),
     )
 
 
@@ -89,14 +86,22 @@ def _gamma(stage: Stage) -> float:
     return float(found[-1]) if found else math.nan
 
 
-def _chained(stage: Stage, server_round: int) -> bool:
-    """Tell whether the model travelled from client to client in a round of a pre-training."""
-    return isinstance(stage, Pretraining) and stage.chained(server_round)
+def _name(row: TableRow, shown: Trial) -> str:
+    return f"{row.label}:{shown.chosen}" if shown.chosen else row.label
 
 
-def _name(contest: TableRow, chosen: Trial) -> str:
-    label = contest.label
-    return f"{label}:{chosen.chosen}" if chosen.chosen else label
+class _Candidate(NamedTuple):
+    """A trial of a row that is searched, and the runs that decide about it."""
+
+    row: TableRow
+    trial: Trial
+    is_chosen: bool
+    short: list[Run]  # with a part of the rounds
+    runs: list[Run]
+
+    @property
+    def all_runs(self) -> list[Run]:
+        return self.short + self.runs
 
 
 @dataclass(frozen=True)
@@ -145,35 +150,35 @@ class _Table:
 
     @functools.cached_property
     def _rows(self) -> list[tuple[TableRow, Trial | None, list[Run]]]:
-        """Per row the contest, the candidate that it shows (None if none can yet), and its runs."""
-        found = [TableRow(self.recipe, self.combination, one) for one in self.recipe.rows]
+        """Per line its row, the trial that it shows (None if none can yet), and its runs."""
+        rows = [TableRow(self.recipe, self.combination, one) for one in self.recipe.rows]
+        shown = [(row, one) for row in rows for one in row.shown(self.store)]
+        return [(row, one, row.reported(one) if one else []) for row, one in shown]
+
+    @functools.cached_property
+    def _candidates(self) -> list[_Candidate]:
+        """The trials of all rows that are searched, as far as is known by now."""
+        searched = [(row, chosen) for row, chosen, _ in self._rows if row.searched]
         return [
-            (row, one, row.reported(one) if one else [])
-            for row in found
-            for one in row.shown(self.store)
+            _Candidate(row, trial, trial == chosen, row.short_runs(trial), runs)
+            for row, chosen in searched
+            for trial, runs in row.runs_by_trial(self.store).items()
         ]
+
+    def _missing(self, run: Run) -> str:
+        """Return why a run is not there, "" for one that is."""
+        done = self.store.done(run.study.stages)
+        return "" if done else self.failed.get(run.key, "not run yet")
 
     def _lost(self) -> list[str]:
         """Return a line for whatever is missing."""
+        needed = [(r, "a quarter of the rounds") for one in self._candidates for r in one.short]
+        validated = [one for one in self._candidates if one.row.validated]
+        needed += [(run, "on validation tasks") for one in validated for run in one.runs]
+        needed += [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         unchosen = [row.label for row, one, _ in self._rows if not one]
-        deciding = [
-            (run, "a quarter of the rounds")
-            for row, _, _ in self._rows
-            for one in row.trials()
-            for run in row.search.short_runs(one)
-        ]
-        deciding += [
-            (run, "on validation tasks")
-            for row, _, _ in self._rows
-            if row.validated
-            for runs in row.runs_by_trial(self.store).values()
-            for run in runs
-        ]
-        reported = [(run, f"seed {run.settings.seed}") for *_, runs in self._rows for run in runs]
         return [f"{label}: no value could be chosen" for label in unchosen] + [
-            f"{run.name}, {which}: {self.failed.get(run.key, 'not run yet')}"
-            for run, which in deciding + reported
-            if not self.store.done(run.study.stages)
+            f"{run.name}, {which}: {why}" for run, which in needed if (why := self._missing(run))
         ]
 
     def never(self) -> list[str]:
@@ -189,13 +194,7 @@ class _Table:
 
     def runs(self) -> list[Run]:
         """Return every run of the table, those that choose included."""
-        searched = {id(row): row for row, *_ in self._rows if row.searched}.values()
-        deciding = [
-            run
-            for row in searched
-            for one, runs in row.runs_by_trial(self.store).items()
-            for run in row.search.short_runs(one) + runs
-        ]
+        deciding = [run for one in self._candidates for run in one.all_runs]
         return [*deciding, *(run for *_, runs in self._rows for run in runs)]
 
     def first_runs(self) -> list[tuple[str, Run]]:
@@ -204,40 +203,31 @@ class _Table:
 
     def told(self) -> list[str]:
         """Return a line for what diverged or did not learn, and for replies that were left out."""
-        found = []
-        for row, one, runs in self._rows:
-            if one:
-                name = _name(row, one)
-                found += [f"{name}, {line}." for line in notes.troubles(self.store, runs)]
-                found += notes.lost_replies(self.store, name, runs)
-        return found
+        return [
+            f"{_name(row, one)}, {line}."
+            for row, one, runs in self._rows
+            if one
+            for line in notes.troubles(self.store, runs) + notes.lost_replies(self.store, runs)
+        ]
 
     def _tried(self) -> list[Tried]:
         """Return every value that was searched, with its score."""
-        found = []
-        for row, chosen, _ in self._rows:
-            for one, runs in row.runs_by_trial(self.store).items() if row.searched else []:
-                trials = row.search.short_runs(one)
-                missing = [
-                    self.failed.get(r.key, "not run yet")
-                    for r in [*trials, *runs]
-                    if not self.store.done(r.study.stages)
-                ]
-                tried = Tried(
-                    row.label,
-                    one.chosen,
-                    mean_score(self.store, runs),
-                    chosen=chosen == one,
-                    why="; ".join(dict.fromkeys(missing)),
-                    trouble="; ".join(notes.troubles(self.store, [*trials, *runs])),
-                    trial=mean_score(self.store, trials) if trials else None,
-                    dropped=not runs and chosen != one,
-                )
-                found.append(tried)
-        return found
+        return [
+            Tried(
+                one.row.label,
+                one.trial.chosen,
+                mean_score(self.store, one.runs),
+                chosen=one.is_chosen,
+                why="; ".join(filter(None, dict.fromkeys(map(self._missing, one.all_runs)))),
+                trouble="; ".join(notes.troubles(self.store, one.all_runs)),
+                trial=mean_score(self.store, one.short) if one.short else None,
+                dropped=not (one.runs or one.is_chosen),
+            )
+            for one in self._candidates
+        ]
 
-    def _measured(self, contest: TableRow, chosen: Trial, runs: Sequence[Run]) -> Measured:
-        start, label = str(chosen.method), contest.label
+    def _measured(self, row: TableRow, chosen: Trial, runs: Sequence[Run]) -> Measured:
+        start, label = str(chosen.method), row.label
         asked = self.recipe.figures if self.store.done(runs[0].study.stages) else ()
         units = [unit for of_seed in self._values for unit in of_seed[start]]
         found = measured(start, self._outcomes)
@@ -251,7 +241,7 @@ class _Table:
             switch=runs[0].main.switch,
             landscape=_figure("landscape", asked, loss_around, self.store, runs[0]),
             noised=_figure("noise", asked, image_with_noise, self.store, runs[0]),
-            similarity=self._similarity(contest, chosen),
+            similarity=self._similarity(row, chosen),
             gamma=_gamma(runs[0].main),
             unfinished=self._of_seeds(runs),
             troubles=notes.troubles(self.store, runs),
@@ -279,22 +269,25 @@ class _Table:
             for start, run in runs.items()
             for stage in run.study.stages
         )
-        of_mains = {start: self.store.result(run.main)["rounds"] for start, run in runs.items()}
         about = {
             "seed": self.recipe.seeds[position],
             "tasks": max((len(run.measured) for run in runs.values()), default=0),
             "starts": list(runs),
             "costs": {start: self._of_start(run) for start, run in runs.items()},
-            "chained": {
-                start: [r["round"] for r in of if _chained(runs[start].main, r.get("round", 0))]
-                for start, of in of_mains.items()
-            },
+            "chained": {start: self._chained(run) for start, run in runs.items()},
             "seconds": {
                 start: [self.store.seconds(stage) for stage in run.measured]
                 for start, run in runs.items()
             },
         }
         return Outcome(rows, rounds, about)
+
+    def _chained(self, run: Run) -> list[int]:
+        """Return the rounds of a pre-training in which the model went from client to client."""
+        if not isinstance(run.main, Pretraining):
+            return []
+        rounds = [row.get("round", 0) for row in self.store.result(run.main)["rounds"]]
+        return [number for number in rounds if run.main.chained(number)]
 
     def _of_start(self, run: Run) -> dict[str, float]:
         """Return what a start's pre-training cost, how much it has learnt, and where it stopped."""
@@ -315,13 +308,13 @@ class _Table:
             found[STOPPED] = float(len(rounds)) if reached else math.inf
         return found
 
-    def _similarity(self, contest: TableRow, chosen: Trial) -> pd.DataFrame | None:
+    def _similarity(self, row: TableRow, chosen: Trial) -> pd.DataFrame | None:
         """Return the heat map of a row with several backbones, if each was run alone too."""
         names = str(self.combination.get("backbones", "")).split()
         if "similarity" not in self.recipe.figures or len(names) < 2:
             return None
-        alone = [replace(contest, combination={**self.combination, "backbones": n}) for n in names]
-        runs = [one.reported(chosen)[0] for one in [*alone, contest]]
+        alone = [replace(row, combination={**self.combination, "backbones": n}) for n in names]
+        runs = [one.reported(chosen)[0] for one in [*alone, row]]
         folders = [self.store.folder(run.main) for run in runs]
         if not all(self.store.done(run.study.stages) for run in runs) or not all(
             (f / LOCAL).exists() for f in folders

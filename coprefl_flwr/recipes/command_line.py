@@ -4,9 +4,8 @@ import argparse
 import json
 import logging
 import os
-import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from coprefl_flwr.errors import SettingsError, say, unknown
@@ -18,15 +17,12 @@ from coprefl_flwr.files import (
     check_own,
     own,
     read_json,
-    read_text,
     remove_unfinished,
-    sha256_of,
     write_atomically,
 )
 from coprefl_flwr.plugins import without_code
 from coprefl_flwr.recipes.collect import collect
-from coprefl_flwr.recipes.columns import OWN_COLUMNS, read_own_columns
-from coprefl_flwr.recipes.execute import Failures, executor, run_recipe, wanted_workers
+from coprefl_flwr.recipes.execute import executor, run_recipe, wanted_workers
 from coprefl_flwr.recipes.listing import (
     FAILED,
     PLACE,
@@ -39,11 +35,11 @@ from coprefl_flwr.recipes.listing import (
 )
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.plan import pace, plan_of, plan_text, totals
-from coprefl_flwr.recipes.recipe import FULL, Recipe
+from coprefl_flwr.recipes.recipe import FULL, OWN_COLUMNS, Recipe, read_own_columns
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.schema import recipe_schema
 from coprefl_flwr.recipes.search import check_runs
-from coprefl_flwr.recipes.trackers import tracker_of, untracked
+from coprefl_flwr.recipes.trackers import tracker_of
 from coprefl_flwr.recipes.yaml_file import read_yaml
 from coprefl_flwr.report import Report, text_tables, write_report
 from coprefl_flwr.report.frames import accuracies, frame
@@ -52,19 +48,19 @@ from coprefl_flwr.report.page import FOLDER as REPORT
 from coprefl_flwr.studies.settings import STARTS
 from coprefl_flwr.studies.stage import RESULT, check_folders, read_result
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.study import Followed, check_place
+from coprefl_flwr.studies.study import check_place
 from coprefl_flwr.testing import check_methods
 
 logger = logging.getLogger("flwr.coprefl")
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 
-TEXT, COLUMNS = "recipe.sha256", "columns.json"
+COLUMNS = "columns.json"
 
 
-def new(given: argparse.Namespace) -> int:
+def new(options: argparse.Namespace) -> int:
     """Write a recipe to begin with, in which every key is explained, to NAME.yaml."""
-    name: Path = given.name
+    name: Path = options.name
     if name.name in ("", ".."):
         raise SettingsError(f"{str(name)!r} cannot name a recipe: give a name such as mine.yaml")
     path = name if name.suffix in (".yaml", ".yml") else name.with_name(f"{name.name}.yaml")
@@ -79,49 +75,40 @@ def new(given: argparse.Namespace) -> int:
     return 0
 
 
-def run(given: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Run a recipe, and report."""
-    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
-    marks = [recipe.protocol, "" if given.scale == FULL else given.scale]
+    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
+    marks = [recipe.protocol, "" if options.scale == FULL else options.scale]
     suffix = "".join(f"-{mark}" for mark in marks if mark)
-    out = given.out or Path("outputs") / f"{given.recipe.stem}{suffix}"
-    models = given.models or out.parent / "models"
-    wanted_workers(given.workers)
+    out = options.out or Path("outputs") / f"{options.recipe.stem}{suffix}"
+    models = options.models or out.parent / "models"
+    wanted_workers(options.workers)
     check_place("--out", out)
     check_place("--models", models)
     _check_folder(out)
     _check_not_another(out, recipe)
-    tracker = _tracker(given, out)
+    tracker = tracker_of(vars(options), out.resolve())
     runs, store = check_runs(recipe), Store(models.resolve())
     check_links(store.root, store.root / LOCKS)
     check_folders((stage for run in runs for stage in run.study.stages), store)
     with alone(out / LOCK, f"--out {out}: another `coprefl run` is writing there; give another"):
-        return _run_into(out, store, given, recipe, runs, tracker)
+        _begin(out, store, recipe, runs)
+        with executor(store, options.workers, tracker) as make:
+            failed = run_recipe(recipe, store, make)
+        write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
+        _report(collect(recipe, store, failed), out)
+    for key, problem in failed.items():
+        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def plan(given: argparse.Namespace) -> int:
-    """Print what a recipe takes."""
-    workers, _ = wanted_workers(given.workers)
-    recipe = read_recipe(given.recipe, given.changes, given.scale, given.protocol)
-    out = given.out or Path("outputs") / given.recipe.stem
-    plan = plan_of(recipe, Store((given.models or out.parent / "models").resolve()))
-    paces = {name: pace(one) for name, one in plan.computing.items()}
-    say(plan_text(recipe, plan, paces, workers))
-    return 0
-
-
-def _run_into(
-    out: Path,
-    store: Store,
-    given: argparse.Namespace,
-    recipe: Recipe,
-    runs: Sequence[Run],
-    tracker: Followed,
-) -> int:
+def _begin(out: Path, store: Store, recipe: Recipe, runs: Sequence[Run]) -> None:
+    """Write what a recipe's folder holds before its runs, and remove what kills left."""
     _check_not_another(out, recipe)  # Again: now nobody else writes there.
     own(out, "--out")
     for folder in (out, out / REPORT):
         remove_unfinished(folder, below=folder != out)
+    remove_unfinished(store.root, shared=True)
     written = recipe.to_yaml()
     write_atomically(out / RECIPE, written.encode())
     write_atomically(out / PLACE, f"{os.path.relpath(store.root, out.resolve())}\n".encode())
@@ -129,35 +116,24 @@ def _run_into(
     write_atomically(out / RUNS, json.dumps(wanted_of(recipe, runs), indent=1).encode())
     if shown := {place: one for place, one in OWN_COLUMNS.items() if place in written}:
         write_atomically(out / COLUMNS, json.dumps(shown, indent=1).encode())
-    remove_unfinished(store.root, shared=True)
-    # That of its results: a recipe that was run to the end has no others by being run again.
-    if not ((out / TEXT).exists() and all(store.done(run.study.stages) for run in runs)):
-        write_atomically(out / TEXT, f"{sha256_of(given.recipe)}\n".encode())
     logger.info("%s: %s, into %s", recipe.title, totals(recipe, store), store.root)
-    with executor(store, given.workers, tracker) as make:
-        failed = run_recipe(recipe, store, make)
-    write_atomically(out / FAILED, json.dumps(failed, indent=1, sort_keys=True).encode())
-    _write(recipe, store, failed, out)
-    for key, problem in failed.items():
-        say(f"coprefl: {key} failed: {problem}", file=sys.stderr)
-    return 1 if failed else 0
 
 
-def _tracker(given: argparse.Namespace, out: Path) -> Followed:
-    """Return where rounds are reported to besides the files, if anywhere."""
-    options = ("tensorboard", "mlflow", "wandb", "tracker")
-    there = [f"--{option}" for option in options if getattr(given, option)]
-    if len(there) > 1:
-        raise SettingsError(f"{' and '.join(there)}: give one of them")
-    values = ((option, getattr(given, option)) for option in options)
-    found = (tracker_of(name, value, out.resolve()) for name, value in values if value)
-    return next(found, untracked)
+def plan(options: argparse.Namespace) -> int:
+    """Print what a recipe takes."""
+    workers, _ = wanted_workers(options.workers)
+    recipe = read_recipe(options.recipe, options.changes, options.scale, options.protocol)
+    out = options.out or Path("outputs") / options.recipe.stem
+    plan = plan_of(recipe, Store((options.models or out.parent / "models").resolve()))
+    paces = {name: pace(one) for name, one in plan.computing.items()}
+    say(plan_text(recipe, plan, paces, workers))
+    return 0
 
 
 def _check_folder(out: Path) -> None:
     """Raise a SettingsError if the folder, or that of its report, is not to be written into."""
     check_own(out, "--out")
-    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, TEXT, COLUMNS)
+    files = (LOCK, RECIPE, PLACE, RUNS, FAILED, COLUMNS)
     check_links(out, *(out / name for name in (*files, f"{REPORT}/tables", f"{REPORT}/figures")))
     check_own(out / REPORT, "--out")
 
@@ -181,9 +157,9 @@ def _check_not_another(out: Path, recipe: Recipe) -> None:
         raise SettingsError(f"{out} holds results {of}; give another folder with --out")
 
 
-def report(given: argparse.Namespace) -> int:
+def report(options: argparse.Namespace) -> int:
     """Write tables, figures and a page from results."""
-    out, failed = given.out, given.out / FAILED
+    out, failed = options.out, options.out / FAILED
     kinds = [RECIPE, ROUNDS]
     if not any((out / kind).exists() for kind in kinds):
         known = [str(path.parent) for kind in kinds for path in out.parent.glob(f"*/{kind}")]
@@ -198,16 +174,9 @@ def report(given: argparse.Namespace) -> int:
         recipe, store = read_recipe(out / RECIPE), store_of(out)
         if not store.root.is_dir():
             raise SettingsError(f"{out}: its results are not at {store.root}")
-        _write(recipe, store, read_json(failed, dict) if failed.exists() else {}, out)
+        lost = read_json(failed, dict) if failed.exists() else {}
+        _report(collect(recipe, store, lost), out)
     return 0
-
-
-def _write(recipe: Recipe, store: Store, failed: Failures, out: Path) -> None:
-    kept = out / TEXT
-    sha256 = read_text(kept).strip() if kept.exists() else ""
-    if not re.fullmatch("([0-9a-f]{64})?", sha256):
-        raise SettingsError(f"{kept} is damaged: it holds no SHA-256; remove it")
-    _report(collect(recipe, store, failed, sha256), out)
 
 
 def _report(report: Report, out: Path) -> None:
@@ -219,9 +188,9 @@ def _report(report: Report, out: Path) -> None:
     say(f"tables and figures: {page}")
 
 
-def check_method(given: argparse.Namespace) -> int:
+def check_method(options: argparse.Namespace) -> int:
     """Check methods, and print what was found."""
-    return check_methods(given.places, not given.no_flower)
+    return check_methods(options.places, not options.no_flower)
 
 
 def schema(_: argparse.Namespace) -> int:
@@ -230,20 +199,20 @@ def schema(_: argparse.Namespace) -> int:
     return 0
 
 
-def list_all(given: argparse.Namespace) -> int:
+def list_all(options: argparse.Namespace) -> int:
     """Print which recipes, studies and runs a folder has."""
-    say(listing(given.outputs))
+    say(listing(options.outputs))
     return 0
 
 
-def show(given: argparse.Namespace) -> int:
+def show(options: argparse.Namespace) -> int:
     """Print a starting model and its tasks."""
-    runs = runs_in(given.models)
-    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(given.name)]
+    runs = runs_in(options.models)
+    found = [(folder, how) for folder, how in runs.items() if folder.name.startswith(options.name)]
     if not found:
-        raise SettingsError(unknown("run", given.name, [folder.name for folder in runs]))
+        raise SettingsError(unknown("run", options.name, [folder.name for folder in runs]))
     if len(found) > 1:
-        raise SettingsError(f"'{given.name}' begins {len(found)} runs; give more of the name")
+        raise SettingsError(f"'{options.name}' begins {len(found)} runs; give more of the name")
     ((folder, about),) = found
     say(folder)
     for phase in about["phases"] or [{"method": "random"}]:
@@ -272,3 +241,10 @@ def _show_results(folder: Path) -> None:
         rows = accuracies(frame(read_result(file.parent)["rows"]))
         number, mean = file.parent.name.partition("-")[0], rows["accuracy"].mean()
         say(f"  task {number}: {mean:.1f} % over {len(rows)} clients")
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    **{"new": new, "run": run, "plan": plan, "report": report, "list": list_all, "show": show},
+    **{"check-method": check_method, "schema": schema},
+}
+"""The commands by their names."""

@@ -157,9 +157,9 @@ class LocalExecutor:
 # ---- what is left to be made ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class StageJob:
-    """A stage to be made, without its study, which holds data."""
+    """A stage to be made, without its study, which holds data; workers that make it, and a bar."""
 
     run: Run
     key: str
@@ -168,7 +168,20 @@ class StageJob:
     rounds: int
     switch: int
     at_once: int
-    tries: int = 1
+    tries: int = 0
+    workers: Sequence[Any] = ()
+    part: Part | None = None
+
+    def begin(self, workers: Sequence[Any], progress: Progress) -> None:
+        """Begin on these workers, or go on where those of the first try died."""
+        self.tries, self.workers = self.tries + 1, workers
+        if self.part:
+            progress.go_on(self.part, len(workers))
+        elif self.rounds:
+            about = self.title, self.kind, self.rounds, self.switch
+            self.part = progress.begin(*about, len(workers))
+        elif self.tries == 1:
+            progress.note(self.title)
 
 
 class JobQueue:
@@ -194,9 +207,8 @@ class JobQueue:
                     self._add(run, stage, first, mark)
 
     def _add(self, run: Run, stage: Stage, first: Stage, mark: str) -> None:
-        at_once = stage.at_once() if stage.rounds else 1
-        title = stage.title + mark
-        job = StageJob(run, stage.key, title, stage.kind, stage.rounds, stage.switch, at_once)
+        about = stage.key, stage.title + mark, stage.kind, stage.rounds, stage.switch
+        job = StageJob(run, *about, stage.at_once() if stage.rounds else 1)
         if first.key in self.jobs:
             self._waiting.setdefault(first.key, []).append(job)
         else:
@@ -292,15 +304,6 @@ class QueueProgress(Progress):
 
 
 @dataclass
-class Assignment:
-    """A stage under way: the workers that make it, and what shows how far it is."""
-
-    job: StageJob
-    workers: list[Any]
-    part: Part | None
-
-
-@dataclass
 class RayExecutor:
     """Makes runs on so many Ray workers; the GPUs, if there are any, are shared evenly."""
 
@@ -312,8 +315,7 @@ class RayExecutor:
     _every: list[Any] = field(default_factory=list)
     _free: list[Any] = field(default_factory=list)
     _coming: dict[Any, Any] = field(default_factory=dict)  # {answer: worker that is to be free}
-    _assigned: dict[Any, Assignment] = field(default_factory=dict)  # {messages: ...}
-    _parts: dict[str, Part] = field(default_factory=dict)  # of stages whose worker died, by key
+    _assigned: dict[Any, StageJob] = field(default_factory=dict)  # {messages: ...}
     _started: bool = False
 
     def __call__(self, runs: Sequence[Run]) -> Failures:
@@ -393,17 +395,8 @@ class RayExecutor:
             lead, *others = workers = [self._free.pop() for _ in range(many)]
             make = lead.make.options(num_returns="streaming", max_task_retries=0)
             messages = make.remote(job.run, job.key, self.store, self.tracker, others)
-            self._assigned[messages] = Assignment(job, workers, self._begun(job, many))
-
-    def _begun(self, job: StageJob, workers: int) -> Part | None:
-        if part := self._parts.pop(job.key, None):
-            self.progress.go_on(part, workers)
-            return part
-        if not job.rounds:
-            if job.tries == 1:
-                self.progress.note(job.title)
-            return None
-        return self.progress.begin(job.title, job.kind, job.rounds, job.switch, workers)
+            self._assigned[messages] = job
+            job.begin(workers, self.progress)
 
     def _wait(self, jobs: JobQueue) -> None:
         """Wait for whatever comes first: a round, the end of a stage, or a worker."""
@@ -413,38 +406,39 @@ class RayExecutor:
         if first in self._coming:
             self._take_in(first)
             return
-        one = self._assigned[first]
+        job = self._assigned[first]
         try:
             message: Message = ray.get(next(first))
         except ray.exceptions.RayError as error:
-            self._lost(jobs, self._assigned.pop(first), cut(one_line(error)))
+            del self._assigned[first]
+            self._lost(jobs, job, cut(one_line(error)))
             return
         if isinstance(message, str):
-            self._end(jobs, self._assigned.pop(first), message)
+            del self._assigned[first]
+            self._end(jobs, job, message)
         elif isinstance(message, logging.LogRecord):
             logging.getLogger(message.name).handle(message)
-        elif one.part:
-            one.part(message)
+        elif job.part:
+            job.part(message)
 
-    def _lost(self, jobs: JobQueue, one: Assignment, why: str) -> None:
+    def _lost(self, jobs: JobQueue, job: StageJob, why: str) -> None:
         """Let another worker go on, once, with the stage of a worker that died."""
-        if one.job.tries > 1:
-            self._end(jobs, one, why)
+        if job.tries > 1:
+            self._end(jobs, job, why)
             return
-        logger.warning("%s: its worker died; another goes on", one.job.title)
-        if one.part:
-            self.progress.end(one.part)
-            self._parts[one.job.key] = one.part
-        self._call(one.workers)
-        jobs.put_back(replace(one.job, tries=one.job.tries + 1))
+        logger.warning("%s: its worker died; another goes on", job.title)
+        if job.part:
+            self.progress.end(job.part)
+        self._call(job.workers)
+        jobs.put_back(job)
 
-    def _end(self, jobs: JobQueue, one: Assignment, problem: str) -> None:
+    def _end(self, jobs: JobQueue, job: StageJob, problem: str) -> None:
         """Take note of the end of a stage, and call its workers for others."""
-        self._call(one.workers)
-        failed = jobs.end(one.job, problem)
-        if one.part:
-            self.progress.end(one.part)
-            if not (problem or one.part.last):
-                logger.info("%s  already done", one.job.title)
+        self._call(job.workers)
+        failed = jobs.end(job, problem)
+        if job.part:
+            self.progress.end(job.part)
+            if not (problem or job.part.last):
+                logger.info("%s  already done", job.title)
         if failed:
-            logger.warning("%s failed: %s", one.job.run.name, problem)
+            logger.warning("%s failed: %s", job.run.name, problem)

@@ -38,7 +38,7 @@ def purposes(recipe: Recipe, runs: Sequence[Run]) -> dict[str, str]:
     found = {run.key: REPORTED if run.settings.seed in recipe.seeds else VALIDATION for run in runs}
     tried = [(row, one) for row in table_rows(recipe) for one in row.trials()]
     whole = {run.key for row, one in tried for run in row.selection_runs(one)}
-    trials = {run.key for row, one in tried for run in row.search.short_runs(one)}
+    trials = {run.key for row, one in tried for run in row.short_runs(one)}
     return found | dict.fromkeys(trials - whole, TRIAL)
 
 

@@ -13,7 +13,6 @@ from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.methods import PRETRAINING, RANDOM, find_method, short_forms, with_role
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import COUNT, NUMBERS, WORDS, Option, Value, declared
-from coprefl_flwr.recipes.columns import columns_of, metric_of, with_needs_of_columns
 from coprefl_flwr.recipes.overlays import CHANGES, Tree, read_tree
 from coprefl_flwr.recipes.recipe import (
     ALL,
@@ -23,14 +22,17 @@ from coprefl_flwr.recipes.recipe import (
     VALIDATION,
     Choices,
     PaperTable,
-    Places,
     Recipe,
     RecipeRow,
+    columns_of,
+    combinations,
+    metric_of,
+    with_needs_of_columns,
 )
 from coprefl_flwr.recipes.runs import BUILDER, ROLES, Run
 from coprefl_flwr.recipes.schema import ELSEWHERE, Paper, RecipeFile, validated
 from coprefl_flwr.recipes.search import check_installed
-from coprefl_flwr.recipes.yaml_file import Keys
+from coprefl_flwr.recipes.yaml_file import Keys, Places
 from coprefl_flwr.report.columns import STEP_SIZE
 from coprefl_flwr.report.comparison import Printed
 from coprefl_flwr.studies.method import Method
@@ -78,10 +80,11 @@ def read_recipe(
         if others:
             raise SettingsError("study: all runs of a recipe are of one kind")
     role = ROLES[str(study)]
-    if any(change.startswith("methods=") for change in changes):
-        tree = _without_unused(tree, role, settings, places)
-        settings = {key: settings[key] for key in tree["settings"]}
     rows = _rows(tree, role, places)
+    unused = _unused(tree, settings, rows)
+    if any(change.startswith("methods=") for change in changes):
+        tree, unused = _without(tree, unused, places)
+        settings = {key: settings[key] for key in tree["settings"]}
     _check_number(settings, rows, file.seeds, places)
     names = _names(rows, file.select)
     reference = file.reference or names[-1]
@@ -120,7 +123,10 @@ def read_recipe(
         places=places,
     )
     _check_searched(recipe)
-    _check_used(recipe, tree)
+    for part, key in unused:
+        with places.at(part, key):
+            searched = "search: " * (part == "search")
+            raise SettingsError(f"{searched}{key}: no method here has this setting")
     _check_equal(recipe)
     _check_studies(recipe)
     return recipe
@@ -229,19 +235,28 @@ def _own_options(method: Method) -> dict[str, Option]:
     return {}
 
 
-def _without_unused(tree: Tree, role: str, settings: Choices, places: Places) -> Tree:
-    """Return a recipe without the options that it sets for methods which a change left out."""
-    has = {key for row in tree["methods"].values() for key in keys_of(row["method"], role)}
-    for method in settings.get("task-method", ("fedavg",)):
-        has |= heeded_by({"task-method": method})
-    return tree | {
-        part: {
-            key: value
-            for key, value in tree[part].items()
-            if key in has or key not in short_forms() or (CHANGES, part, key) in places.lines
-        }
-        for part in {"settings", "search"} & tree.keys()
-    }
+def _unused(tree: Tree, settings: Choices, rows: Sequence[RecipeRow]) -> list[tuple[str, str]]:
+    """Return where options of methods are set that no method here has: (part, key) each."""
+    trained = {key for row in rows for key in keys_of(row.method, row.role)}
+    of_tasks = {key: settings[key] for key in ("task-method", "head") if key in settings}
+    heeded = {key for config in combinations(of_tasks) for key in heeded_by(config)}
+    own = [key for key in settings if key in short_forms() and key not in trained | heeded]
+    searched = [key for key in tree.get("search", {}) if key not in trained]
+    return [*(("settings", key) for key in own), *(("search", key) for key in searched)]
+
+
+def _without(
+    tree: Tree, unused: Sequence[tuple[str, str]], places: Places
+) -> tuple[Tree, list[tuple[str, str]]]:
+    """Return a recipe without options for methods that a change left out, and what is left.
+
+    What the changes themselves set stays.
+    """
+    gone = [(part, key) for part, key in unused if not places.of(part, key).startswith(CHANGES)]
+    shorter = {part: {**tree[part]} for part, _ in gone}
+    for part, key in gone:
+        del shorter[part][key]
+    return tree | shorter, [one for one in unused if one not in gone]
 
 
 def _names(rows: Sequence[RecipeRow], select: str) -> list[str]:
@@ -382,20 +397,6 @@ def _check_searched(recipe: Recipe) -> None:
         if recipe.validation_seed in recipe.seeds:
             problem = f"validation-seed = {recipe.validation_seed} is one of the seeds"
             raise SettingsError(problem, "validation-seed")
-
-
-def _check_used(recipe: Recipe, tree: Tree) -> None:
-    """Raise a SettingsError for a method's option that no method here has."""
-    trained = {key for row in recipe.rows for key in keys_of(row.method, row.role)}
-    has = trained | {key for config in recipe.combinations() for key in heeded_by(config)}
-    unused = [
-        ("settings", key) for key in tree["settings"] if key in short_forms() and key not in has
-    ]
-    unused += [("search", key) for key in tree.get("search", {}) if key not in trained]
-    for part, key in unused:
-        with recipe.places.at(part, key):
-            searched = "search: " * (part == "search")
-            raise SettingsError(f"{searched}{key}: no method here has this setting")
 
 
 def _check_equal(recipe: Recipe) -> None:

@@ -1,32 +1,56 @@
-"""What a reader of a report must know besides its numbers."""
+"""What a report says besides its numbers: choices, troubles, and how the results were made."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+from coprefl_flwr import plugins
+from coprefl_flwr.data import DataSettings
+from coprefl_flwr.methods import short_forms
+from coprefl_flwr.models.weights import FILE
+from coprefl_flwr.named import Named
+from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.studies.build import HEEDED
+from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
+from coprefl_flwr.studies.method import Method
+from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.results import OF_NO_RESULT
+from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.store import Store
+from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.told import left_out, trouble_in
+
+BY_HALVING = (
+    "Searched by halving: every value ran a quarter of the rounds, of the pre-training and of the "
+    "tasks, and only the best quarter of a row's values went on to the end."
+)
+ON_REPORTED = "on the very results that are reported (select: test)"
+NOT_DONE = "nothing is done yet"
+
+# ---- choices -------------------------------------------------------------------------------------
 
 
 def how(recipe: Recipe) -> list[str]:
     """Return which protocol this is, and how searched values were chosen, if there are any."""
-    notes = (
-        [f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}."] if recipe.protocol else []
-    )
+    notes = []
+    if recipe.protocol:
+        notes.append(f"Protocol {recipe.protocol}: {recipe.because.rstrip('.')}.")
     if recipe.equal == STEP_SIZE:
         notes.append(
             "The rounds of each row were changed until its summed step size was nearest to that of "
             f"{recipe.reference}; of several phases, those of the last."
         )
-    if not any(contest.searched for contest in table_rows(recipe)):
+    if not any(row.searched for row in table_rows(recipe)):
         return notes
     if recipe.search_by == HALVING:
-        notes.append(
-            "Searched by halving: every value ran a quarter of the rounds, of the pre-training and "
-            "of the tasks, and only the best quarter of a row's values went on to the end."
-        )
+        notes.append(BY_HALVING)
     if recipe.search_by == OPTUNA:
         notes.append(
             f"Searched by Optuna {optuna_version()} (TPE, seed {recipe.validation_seed}): of each "
@@ -34,46 +58,128 @@ def how(recipe: Recipe) -> list[str]:
             "other, by what those before came to."
         )
     if recipe.select == VALIDATION:
-        return [
-            *notes,
+        notes.append(
             f"Searched values were chosen by the mean accuracy on {recipe.validation_tasks} "
             f"validation tasks of a pre-training of their own (seed {recipe.validation_seed}), "
-            "whose classes no reported task has; each row says which.",
-        ]
-    return [
-        *notes,
-        "Searched values were chosen on the very results that are reported (select: test), which "
-        "favours the rows that search more.",
-    ]
+            "whose classes no reported task has; each row says which."
+        )
+    else:
+        favoured = "which favours the rows that search more"
+        notes.append(f"Searched values were chosen {ON_REPORTED}, {favoured}.")
+    return notes
 
 
 def scored(recipe: Recipe) -> str:
     """Return what the score of a searched value is."""
     if recipe.select != VALIDATION:
-        return "on the very results that are reported (select: test)"
+        return ON_REPORTED
     tasks = f"{recipe.validation_tasks} validation task{'s' * (recipe.validation_tasks != 1)}"
     return f"on {tasks} (seed {recipe.validation_seed})"
 
 
+# ---- troubles ------------------------------------------------------------------------------------
+
+
 def troubles(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs that diverged or did not learn."""
-    found = []
-    for run in runs:
-        for stage in run.study.stages:
-            trouble = trouble_in(run.study, store, stage)
-            task = "" if stage.task is None else f", task {stage.task}"
-            if trouble:
-                found.append(f"seed {run.settings.seed}{task}: {trouble}")
-    return found
+    found = [(run, one, trouble_in(run.study, store, one)) for run, one in _stages(runs)]
+    return [f"{_place(run, stage)}: {trouble}" for run, stage, trouble in found if trouble]
 
 
-def lost_replies(store: Store, name: str, runs: Sequence[Run]) -> list[str]:
+def lost_replies(store: Store, runs: Sequence[Run]) -> list[str]:
     """Return a line for each stage of a row's runs of which replies were left out."""
-    found = []
-    for run in runs:
-        for stage in run.study.stages:
-            lost = left_out(store.result(stage)["rounds"])
-            task = "" if stage.task is None else f", task {stage.task}"
-            if lost:
-                found.append(f"{name}, seed {run.settings.seed}{task}: {lost}.")
-    return found
+    found = [(run, one, left_out(store.result(one)["rounds"])) for run, one in _stages(runs)]
+    return [f"{_place(run, stage)}: {lost}" for run, stage, lost in found if lost]
+
+
+def _stages(runs: Sequence[Run]) -> list[tuple[Run, Stage]]:
+    return [(run, stage) for run in runs for stage in run.study.stages]
+
+
+def _place(run: Run, stage: Stage) -> str:
+    task = "" if stage.task is None else f", task {stage.task}"
+    return f"seed {run.settings.seed}{task}"
+
+
+# ---- how the results were made -------------------------------------------------------------------
+
+
+def made(recipe: Recipe, store: Store, runs: Sequence[Run]) -> dict[str, str]:
+    """Return how those runs that are there were made.
+
+    All of it is the results' own, so that a report that is made again says the same.
+    """
+    folders = sorted({store.folder(stage) for _, stage in _stages(runs)})
+    done = [folder for folder in folders if (folder / RESULT).exists()]
+    abouts = [read_about(folder) for folder in done if (folder / ABOUT).exists()]
+    versions = [about.get("versions") for about in abouts]
+    of_each = [dict(one) if isinstance(one, dict) else {} for one in versions]
+    return {
+        "versions": _joined(", ".join(f"{k} {v}" for k, v in of.items()) for of in of_each)
+        or NOT_DONE,
+        "commit of the package": _joined(str(about.get("commit", "")) for about in abouts)
+        or "not recorded: an installed package",
+        "machine": _joined(str(about.get("machine", "")) for about in abouts) or NOT_DONE,
+        "date (UTC)": _days(done) or NOT_DONE,
+        "seeds": ", ".join(map(str, recipe.seeds)),
+    }
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return "; ".join(sorted({text for text in texts if text}))
+
+
+def _days(folders: Sequence[Path]) -> str:
+    """Return the first and the last day on which results were written: a second one adds none."""
+    times = sorted((folder / RESULT).stat().st_mtime for folder in folders)
+    ends = [datetime.fromtimestamp(time, UTC) for time in times[:1] + times[-1:]]
+    return " to ".join(dict.fromkeys(f"{end:%Y-%m-%d}" for end in ends))
+
+
+def set_here(recipe: Recipe) -> dict[str, Any]:
+    """Return the settings that the recipe sets."""
+    return {
+        key: portable(values[0]) if len(values) == 1 else list(map(portable, values))
+        for key, values in recipe.settings.items()
+        if key != "data-dir"
+    }
+
+
+def left_alone(recipe: Recipe) -> dict[str, Any]:
+    """Return all other settings that such a study heeds, as they were used: their defaults."""
+    unheeded = {*declared(PersonalSettings)}
+    if recipe.study != STARTS:
+        unheeded = {*declared(TaskDataSettings), *declared(TaskSettings)}
+        unheeded |= {*declared(DataSettings)} - {*HEEDED}
+    # What methods have for themselves stands beside the rows.
+    unheeded |= {*OF_NO_RESULT, "method", "seed", *short_forms(), *recipe.settings}
+    values = Settings.from_config(recipe.combinations()[0]).to_config()
+    return {key: value for key, value in values.items() if key not in unheeded}
+
+
+def of_methods(runs: Sequence[tuple[str, Run]]) -> dict[str, str]:
+    """Return {row: its methods with every setting that they heed}, of the rows' first runs."""
+    return {
+        name: " + ".join(_phase(phase.about()) for phase in run.main.phases) or "not trained here"
+        for name, run in runs
+    }
+
+
+def _phase(about: dict[str, Any]) -> str:
+    values = [f"{k} = {v}" for k, v in about.items() if k != "method" and v not in ("", None)]
+    return ": ".join(filter(None, [str(portable(about["method"])), ", ".join(values)]))
+
+
+def portable(value: Value) -> Value:
+    """Return a value without the folders of a user's own files: they are nobody else's."""
+    if isinstance(value, Method | Named):
+        value = str(value)
+    if not isinstance(value, str):
+        return value
+    return re.sub(r"[^\s+]+", lambda word: _named(word[0]), value)
+
+
+def _named(word: str) -> str:
+    if word.startswith(FILE):
+        return FILE + Path(word.removeprefix(FILE)).name
+    return plugins.portable(word)

@@ -11,9 +11,9 @@ from typing import Any
 from coprefl_flwr import plugins
 from coprefl_flwr.errors import SettingsError, unknown
 from coprefl_flwr.models.weights import FILE
-from coprefl_flwr.recipes.recipe import SMALL, Places
+from coprefl_flwr.recipes.recipe import SMALL
 from coprefl_flwr.recipes.schema import KEYS, validated
-from coprefl_flwr.recipes.yaml_file import Keys, parse_yaml, read_yaml
+from coprefl_flwr.recipes.yaml_file import Keys, Places, parse_yaml, read_yaml
 from coprefl_flwr.studies.method import Method
 
 logger = logging.getLogger("flwr.coprefl")
@@ -27,7 +27,7 @@ PROSE = ("title", "source", "because", "paper", "scale", "protocol")
 """Keys that name no file of the user's own."""
 
 CHANGES = "--set"
-"""The layer of changes by the command line."""
+"""What the places of changes by the command line begin with."""
 
 ORIENTATION = "The figures of the paper are shown for orientation only."
 
@@ -76,7 +76,7 @@ def merge(tree: Mapping[str, Any], overlay: Mapping[str, Any]) -> Tree:
 
 def _overlaid(tree: Tree, keys: Keys, overlay: Mapping[str, Any], places: Places) -> Tree:
     """Return a recipe with an overlay, which is at `keys` in the file."""
-    places.layers.insert(0, keys)
+    places.overlay(keys)
     for label in overlay.get("methods") or ():
         if label not in tree["methods"]:
             with places.at("methods", label):
@@ -140,10 +140,8 @@ def _changed(tree: Tree, change: str, places: Places) -> Tree:
     if key in ("protocol", "protocols"):
         raise SettingsError(f"{place}: use --protocol")
     value, lines = parse_yaml(text, place) if text else ("", {})
-    keys = (CHANGES, key) if key in KEYS else (CHANGES, "settings", key)
-    if (CHANGES,) not in places.layers:
-        places.layers.insert(0, (CHANGES,))
-    places.lines |= {(*keys, *inner): line for inner, line in lines.items()} | {keys: place}
+    keys = (key,) if key in KEYS else ("settings", key)
+    places.replace(keys, lines | {(): place})
     if key == "methods":
         value = _by_label(value, keys, places)
     value = with_whole_paths(value, Path.cwd(), places, keys)

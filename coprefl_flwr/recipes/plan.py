@@ -15,16 +15,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from flwr.common import Scalar
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import to_record
-from coprefl_flwr.clients import TorchClient, client_app
+from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.data import Samples, TensorDataset
 from coprefl_flwr.data.sources import SIZES
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.federation.machine import one_thread
-from coprefl_flwr.federation.progress import quiet_flower
-from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.learning import EVALUATION_BATCH, LocalTraining, default_device
 from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.recipe import Recipe
@@ -32,7 +30,6 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import TableRow, choose, table_rows
 from coprefl_flwr.report.formats import text
 from coprefl_flwr.report.tables import NONE, simple
-from coprefl_flwr.strategies import FedAvg
 from coprefl_flwr.studies.counts import (
     Computing,
     Counts,
@@ -53,6 +50,10 @@ WIDTH = 80
 
 SECONDS = 1.0
 """About how long a measured round, and a measured evaluation, takes at most."""
+
+CONFIG: dict[str, Scalar] = {"run": "", "population": "", "server-round": 1, "attempt": 0}
+CONFIG |= {"client": 0, "seed": 0}
+"""What the message of a round says to a client."""
 
 Paces = Mapping[str, tuple[float, float]]
 """By the name of what computes, seconds of one core for a gradient and for an output."""
@@ -146,14 +147,14 @@ def plan_of(recipe: Recipe, store: Store) -> Plan:
 
 def _add_row(plan: Plan, table_row: TableRow, row: Row) -> None:
     """Add what one row of one table takes."""
-    trials, search, store = table_row.trials(), table_row.search, plan.store
-    row.deciding += plan.add(row, [run for one in trials for run in search.short_runs(one)])
-    trials = search.expected(store)
+    short = [run for one in table_row.trials() for run in table_row.short_runs(one)]
+    row.deciding += plan.add(row, short)
+    trials = table_row.expected(plan.store)
     if table_row.validated:
-        if not search.is_decided(trials):
+        if not table_row.is_decided(trials):
             runs = [run for one in trials for run in table_row.selection_runs(one)]
             row.deciding += plan.add(row, runs)
-        trials = [choose(store, table_row) or trials[0]]
+        trials = [choose(plan.store, table_row) or trials[0]]
     row.reported += plan.add(row, [run for one in trials for run in table_row.reported(one)])
 
 
@@ -167,40 +168,33 @@ def pace(of: Computing) -> tuple[float, float]:
     """
     one_thread()
     clock = time.process_time if default_device().type == "cpu" else time.perf_counter
-    module = of.network()
-    arrays, config = model_arrays(module), {"server-round": 1}
+    module, training = of.network(), of.training or LocalTraining()
+    parameters = list(model_arrays(module).values())
+    training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
 
     def client(n: int) -> TorchClient:
         values = np.random.default_rng(0).standard_normal((n, *of.shape), dtype=np.float32)
         labels = np.arange(n) % 2
-        made = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
-        inputs = of.text or made
-        held = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
-        training = of.training or LocalTraining()
-        training = replace(training, local_epochs=1, local_steps=None, max_steps=None)
-        return TorchClient(module, held, test=held, training=training)
+        drawn = TensorDataset(torch.from_numpy(values), labels=labels, classes=("0", "1"))
+        inputs = of.text or drawn
+        samples = Samples(inputs, np.arange(n) % len(inputs.labels), labels)
+        return TorchClient(module, samples, test=samples, training=training)
 
-    def train(n: int) -> float:
-        one, ends = client(n), list[float]()
-        strategy = FedAvg(participants=1, clients=1, evaluate_every=0)
-        grid = LocalGrid(client_app(lambda _, __: one))
-        strategy.start(grid, to_record(arrays), 4, hooks=[lambda _: ends.append(clock())])
-        return min(np.diff(ends))
+    def of_a_sample(call: Callable[[TorchClient], object], most: int) -> float:
+        def seconds(n: int) -> float:
+            one, ends = client(n), list[float]()
+            for _ in range(4):
+                call(one)
+                ends.append(clock())
+            return min(np.diff(ends))
 
-    def test(n: int) -> float:
-        one, ends = client(n), list[float]()
-        for _ in range(4):
-            one.evaluate(list(arrays.values()), config)
-            ends.append(clock())
-        return min(np.diff(ends))
+        n = int(np.clip(2 * SECONDS / max(seconds(2), 1e-9), 2, most))  # BatchNorm needs two.
+        return seconds(n) / n
 
-    def of_one(run: Callable[[int], float], most: int) -> float:
-        n = int(np.clip(2 * SECONDS / max(run(2), 1e-9), 2, most))  # BatchNorm needs two.
-        return run(n) / n
-
-    with quiet_flower():
-        gradient = of_one(train, 5 * of.training.samples_per_step) if of.training else 0.0
-        return gradient, of_one(test, EVALUATION_BATCH)
+    output = of_a_sample(lambda one: one.evaluate(parameters, CONFIG), EVALUATION_BATCH)
+    most = 5 * training.samples_per_step
+    gradient = of_a_sample(lambda one: one.fit(parameters, CONFIG), most) if of.training else 0.0
+    return gradient, output
 
 
 # ---- in words ----------------------------------------------------------------------------------

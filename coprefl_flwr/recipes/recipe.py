@@ -41,18 +41,34 @@ is at most `below`. `small` is merged last.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import yaml
 
-from coprefl_flwr.errors import SettingsError
+from coprefl_flwr import plugins
+from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.files import read_json
 from coprefl_flwr.named import Named, written
 from coprefl_flwr.options import Value
-from coprefl_flwr.recipes.yaml_file import Keys, Lines
+from coprefl_flwr.plugins import METRIC, is_without_code
+from coprefl_flwr.recipes.yaml_file import Places
+from coprefl_flwr.report.columns import (
+    BUDGETS,
+    COLUMNS,
+    DIAGNOSTICS,
+    OWN_HEADINGS,
+    START_LOSS,
+    STEP_SIZE,
+    STOPPED,
+    Heading,
+    is_column,
+)
 from coprefl_flwr.report.comparison import Printed
+from coprefl_flwr.studies.client_metrics import own_metric
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.phases import keys_of
 from coprefl_flwr.studies.settings import STARTS
@@ -92,7 +108,7 @@ class RecipeRow:
         searched = [key for key, values in self.options.items() if len(values) > 1]
         return [
             Trial(self._with(chosen), written((key, chosen[key]) for key in searched))
-            for chosen in _combinations(self.options)
+            for chosen in combinations(self.options)
         ]
 
     @property
@@ -117,40 +133,6 @@ class PaperTable:
     table: str
     where: Mapping[str, Value]
     rows: Mapping[str, Printed]
-
-
-@dataclass
-class Places:
-    """Where the parts of a recipe are in its file, for messages about them.
-
-    `layers` are overlays that were merged over the recipe, the last one first: a part is where the
-    first of them has it.
-    """
-
-    name: str
-    lines: Lines
-    layers: list[Keys] = field(default_factory=list)
-
-    def of(self, *keys: str | int) -> str:
-        """Return the place of a part, or else of the nearest part that contains it."""
-        inside = [keys[:end] for end in range(len(keys), 0, -1)]
-        return next(filter(None, map(self._line, inside)), self.name)
-
-    def _line(self, keys: Keys) -> str:
-        found = (self.lines.get((*layer, *keys), "") for layer in (*self.layers, ()))
-        return next(filter(None, found), "")
-
-    @contextmanager
-    def at(self, *keys: str | int) -> Iterator[None]:
-        """Give an error raised inside the place of a part."""
-        try:
-            yield
-        except SettingsError as error:
-            raise SettingsError(f"{self.of(*keys)}: {error}", *error.keys) from error
-
-    def of_setting(self, key: str) -> str:
-        """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
-        return self._line(("settings", key)) or self._line((key,))
 
 
 @dataclass(frozen=True)
@@ -203,7 +185,7 @@ class Recipe:
 
     def combinations(self) -> list[dict[str, Value]]:
         """Return every combination of the settings' values: one per table."""
-        return _combinations(self.settings)
+        return combinations(self.settings)
 
     def paper_table(self, combination: Mapping[str, Value]) -> PaperTable | None:
         """Return what the paper printed for a combination, if it did."""
@@ -222,9 +204,94 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """Return the recipe as it was run, to be read again."""
-        return yaml.safe_dump(dict(self.effective), sort_keys=False, allow_unicode=True)
+        return yaml.dump(dict(self.effective), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def _combinations(choices: Choices) -> list[dict[str, Value]]:
+class _Dumper(yaml.SafeDumper):
+    """Writes methods, which overlays have too, as their texts."""
+
+
+_Dumper.add_representer(Method, lambda dumper, method: dumper.represent_str(str(method)))
+
+
+def combinations(choices: Choices) -> list[dict[str, Value]]:
+    """Return every combination of the settings' values."""
     values = itertools.product(*choices.values())
     return [dict(zip(choices, chosen, strict=True)) for chosen in values]
+
+
+# ---- the columns of its tables ------------------------------------------------------------------
+
+OWN_COLUMNS: dict[str, tuple[str, str, str]] = {}
+"""Name, title and better way of metrics of the user's own, by the places that a recipe names."""
+
+
+def metric_of(what: str, metric: str) -> str:
+    """Return the column of a metric that a report can show; `what` stands in an error's message."""
+    if not metric.startswith(METRIC) and plugins.is_place("metric", metric):
+        metric = own_column(metric)
+    if not is_column(metric):
+        raise SettingsError(f"{what}: {unknown('value', metric, list(COLUMNS))}")
+    return metric
+
+
+def own_column(place: str) -> str:
+    """Return the column of a metric of the user's own, and remember how it is shown."""
+    if not is_without_code():
+        metric = own_metric(place)
+        OWN_COLUMNS[place] = metric.name, metric.title, metric.better
+    if place not in OWN_COLUMNS:
+        raise SettingsError(f"{place}: `coprefl run` has not stored how this metric is shown")
+    name, title, better = OWN_COLUMNS[place]
+    OWN_HEADINGS[f"{METRIC}{name}"] = Heading(title, "lower" if better == "lower" else "higher")
+    return f"{METRIC}{name}"
+
+
+def read_own_columns(file: Path) -> None:
+    """Know the user's own metrics that a run stored, if it did, for reports without their code."""
+    stored = read_json(file) if file.exists() else {}
+    for place, shown in stored.items() if isinstance(stored, dict) else ():
+        if isinstance(shown, list) and len(shown) == 3 and all(isinstance(x, str) for x in shown):
+            OWN_COLUMNS[place] = shown[0], shown[1], shown[2]
+
+
+def with_needs_of_columns(settings: Choices, metrics: Sequence[str]) -> Choices:
+    """Return settings that make the columns: diagnostics, losses, and metrics of the user's own."""
+    needs: dict[str, tuple[Value, ...]] = {}
+    if any(name in DIAGNOSTICS for name in metrics):
+        needs["diagnostics"] = (True,)
+    if START_LOSS in metrics:
+        needs["start-loss"] = (True,)
+    needs |= settings
+    own = [n for n in metrics if not n.startswith(METRIC) and plugins.is_place("metric", n)]
+    if own:
+        (given,) = settings.get("client-metrics", ("",))
+        needs["client-metrics"] = (" ".join(dict.fromkeys([*str(given).split(), *own])),)
+    return {**settings, **needs}
+
+
+def columns_of(
+    metrics: Sequence[str], settings: Choices, equal: str, rows: Sequence[RecipeRow]
+) -> tuple[str, ...]:
+    """Return the columns: those that are named, and of starts what their pre-training costs."""
+    of_starts = settings.get("study", (STARTS,)) == (STARTS,)
+    besides = list(BUDGETS) if of_starts else []
+    # cyclic:rounds=5+fedavg trains 25 rounds where rounds = 20, and the others 20.
+    if equal == STEP_SIZE or (of_starts and any(map(_has_own_rounds, rows))):
+        besides.insert(0, "rounds")
+    if settings.get("stop-at-loss", ("",)) != ("",):
+        besides.insert(0, STOPPED)
+    if settings.get("start-loss", (False,)) != (False,):
+        besides.insert(0, START_LOSS)
+    return tuple(dict.fromkeys([*(metrics or _default_metrics(settings)), *besides]))
+
+
+def _has_own_rounds(row: RecipeRow) -> bool:
+    phases = row.method.phases
+    return len(phases) > 1 or "rounds" in (*row.options, *dict(phases[0].options))
+
+
+def _default_metrics(settings: Choices) -> tuple[str, ...]:
+    if settings.get("tasks") == (0,):
+        return ("final", "best", "best-round", "models")
+    return ("accuracy", "variance", "variance-beyond", "worst-10%", "worst-20%", "worst-30%")

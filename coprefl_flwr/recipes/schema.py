@@ -24,7 +24,7 @@ from pydantic import (
 from coprefl_flwr.errors import SettingsError, short, unknown
 from coprefl_flwr.methods import METHODS, short_forms
 from coprefl_flwr.options import COUNT, Option, declared
-from coprefl_flwr.recipes.recipe import Places
+from coprefl_flwr.recipes.yaml_file import Places
 from coprefl_flwr.report.columns import START_LOSS
 from coprefl_flwr.report.comparison import FIGURES
 from coprefl_flwr.studies.settings import Settings

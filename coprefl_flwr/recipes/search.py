@@ -62,7 +62,7 @@ class TableRow:
     @property
     def searched(self) -> bool:
         """Whether one of several values is chosen; with `select: all` each is a row."""
-        return self.recipe.select != ALL and len(self.trials()) > 1
+        return self.recipe.select != ALL and self.row.number > 1
 
     @property
     def validated(self) -> bool:
@@ -70,9 +70,9 @@ class TableRow:
         return self.searched and self.recipe.select == VALIDATION
 
     @property
-    def search(self) -> "EveryValue":
-        """How the values are searched."""
-        return (SEARCHES[self.recipe.search_by] if self.searched else EveryValue)(self)
+    def search_by(self) -> str:
+        """How the values are searched; where none are, each is run to the end."""
+        return self.recipe.search_by if self.searched else EVERY
 
     @property
     def label(self) -> str:
@@ -112,21 +112,69 @@ class TableRow:
 
     def batches(self, store: Store) -> Iterator[list[Run]]:
         """Yield the runs to make, each batch chosen by the results of those before."""
-        yield from self.search.batches(store)
+        if self.search_by == OPTUNA:
+            yield from map(self.selection_runs, self._named(store))
+        else:
+            if short := [run for one in self.trials() for run in self.short_runs(one)]:
+                yield short
+            finalists = self.finalists(store)
+            if not self.is_decided(finalists):
+                yield [run for one in finalists for run in self.selection_runs(one)]
         if self.searched and (chosen := choose(store, self)):
             yield self.reported(chosen)
+
+    def short_runs(self, trial: Trial) -> list[Run]:
+        """Return the runs that decide whether a trial is run to the end, if there are any.
+
+        With halving these are the selection runs with a quarter of the rounds of the pre-training
+        and of its tasks, or of a personalised method. Each is a run of its own: what goes on begins
+        again.
+        """
+        halving = self.search_by == HALVING
+        return [shortened(run) for run in self.selection_runs(trial)] if halving else []
+
+    def finalists(self, store: Store) -> list[Trial]:
+        """Return the trials that are run to the end, as far as the store says which.
+
+        These are the best quarter with halving, in their order, and those that Optuna names.
+        """
+        trials = self.trials()
+        if self.search_by == HALVING:
+            return best(trials, [mean_score(store, self.short_runs(one)) for one in trials])
+        return list(self._named(store)) if self.search_by == OPTUNA else trials
+
+    def expected(self, store: Store) -> list[Trial]:
+        """Return the trials that will be run to the end, or as many where it is not known which."""
+        if self.search_by != HALVING:
+            return self.finalists(store)
+        trials = self.trials()
+        done = [store.done(run.study.stages) for one in trials for run in self.short_runs(one)]
+        return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
+
+    def is_decided(self, finalists: Sequence[Trial]) -> bool:
+        """Tell whether a trial is chosen without its selection runs: the only one that is left."""
+        return self.search_by == HALVING and self.validated and len(finalists) == 1
 
     def runs_by_trial(self, store: Store) -> dict[Trial, list[Run]]:
         """Return the selection runs of each trial of the search, as far as is known by now.
 
         Empty for a trial that halving dropped, or that it chose as the only one left.
         """
-        search, finalists = self.search, self.search.finalists(store)
-        decided = search.is_decided(finalists)
+        finalists = self.finalists(store)
+        decided = self.is_decided(finalists)
         return {
             trial: self.selection_runs(trial) if trial in finalists and not decided else []
-            for trial in search.listed(finalists)
+            for trial in (finalists if self.search_by == OPTUNA else self.trials())
         }
+
+    def _named(self, store: Store) -> Iterator[Trial]:
+        """Yield the trials that Optuna names, each after the scores of those before."""
+
+        def scored(trial: Trial) -> float:
+            return mean_score(store, self.selection_runs(trial))
+
+        recipe = self.recipe
+        return optuna_trials(self.row, recipe.search_trials, recipe.validation_seed, scored)
 
     def _run(self, config: Mapping[str, Value], trial: Trial, seed: int) -> Run:
         """Return a trial's run, of other rounds where the protocol wants equal step sizes."""
@@ -179,7 +227,7 @@ def check_runs(recipe: Recipe) -> list[Run]:
     for row in table_rows(recipe):
         with recipe.placing(row.row):
             for trial in row.trials():
-                first = row.search.short_runs(trial) + row.selection_runs(trial)
+                first = row.short_runs(trial) + row.selection_runs(trial)
                 for run in first + row.reported(trial):
                     if runs.setdefault(run.keys, run) is run:
                         run.study.check()
@@ -206,103 +254,14 @@ def mean_score(store: Store, runs: Sequence[Run]) -> float:
 @plugins.unchanged()
 def choose(store: Store, row: TableRow) -> Trial | None:
     """Return the trial with the highest mean score; None if none was run to the end."""
-    finalists = row.search.finalists(store)
-    if row.search.is_decided(finalists):
+    finalists = row.finalists(store)
+    if row.is_decided(finalists):
         return finalists[0]
     scores = [mean_score(store, row.selection_runs(one)) for one in finalists]
     return None if np.isnan(scores).all() else finalists[int(np.nanargmax(scores))]
 
 
 # ---- the searches --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class EveryValue:
-    """Every value is run to the end. The other searches say what they do otherwise."""
-
-    table_row: TableRow
-
-    def short_runs(self, trial: Trial) -> list[Run]:
-        """Return the runs that decide whether a trial is run to the end, if there are any."""
-        return []
-
-    def finalists(self, store: Store) -> list[Trial]:
-        """Return the trials that are run to the end, as far as the store says which."""
-        return self.table_row.trials()
-
-    def expected(self, store: Store) -> list[Trial]:
-        """Return the trials that will be run to the end, or as many where it is not known which."""
-        return self.finalists(store)
-
-    def is_decided(self, finalists: Sequence[Trial]) -> bool:
-        """Tell whether a trial is chosen without its selection runs."""
-        return False
-
-    def listed(self, finalists: Sequence[Trial]) -> Sequence[Trial]:
-        """Return the trials that a report on the search lists."""
-        return self.table_row.trials()
-
-    def batches(self, store: Store) -> Iterator[list[Run]]:
-        """Yield the runs to make, each batch chosen by the results of those before."""
-        if short := [run for one in self.table_row.trials() for run in self.short_runs(one)]:
-            yield short
-        finalists = self.finalists(store)
-        if not self.is_decided(finalists):
-            yield [run for one in finalists for run in self.table_row.selection_runs(one)]
-
-
-class Halving(EveryValue):
-    """Every value has a quarter of the rounds, and the best quarter of the values goes on.
-
-    A short run has a quarter of the rounds of the pre-training and of its tasks, or of a
-    personalised method. It is a run of its own: what goes on begins again.
-    """
-
-    def short_runs(self, trial: Trial) -> list[Run]:
-        """Return the selection runs with a quarter of the rounds."""
-        return [shortened(run) for run in self.table_row.selection_runs(trial)]
-
-    def finalists(self, store: Store) -> list[Trial]:
-        """Return the best quarter of the trials, in their order."""
-        trials = self.table_row.trials()
-        return best(trials, [mean_score(store, self.short_runs(one)) for one in trials])
-
-    def expected(self, store: Store) -> list[Trial]:
-        """Return the finalists if all short runs are done, or else the first quarter."""
-        trials = self.table_row.trials()
-        done = [store.done(r.study.stages) for one in trials for r in self.short_runs(one)]
-        return (all(done) and self.finalists(store)) or trials[: max(1, len(trials) // PART)]
-
-    def is_decided(self, finalists: Sequence[Trial]) -> bool:
-        """Tell whether one trial is left, which needs no validation."""
-        return self.table_row.validated and len(finalists) == 1
-
-
-class Optuna(EveryValue):
-    """Optuna names `search-trials` values, each after the scores of those before."""
-
-    def finalists(self, store: Store) -> list[Trial]:
-        """Return the trials that Optuna names, as far as is known by now."""
-        return list(self._named(store))
-
-    def listed(self, finalists: Sequence[Trial]) -> Sequence[Trial]:
-        """Return the trials that Optuna named."""
-        return finalists
-
-    def batches(self, store: Store) -> Iterator[list[Run]]:
-        """Yield the runs of one trial after the other."""
-        return map(self.table_row.selection_runs, self._named(store))
-
-    def _named(self, store: Store) -> Iterator[Trial]:
-        recipe, row = self.table_row.recipe, self.table_row
-        number, seed = recipe.search_trials, recipe.validation_seed
-        return optuna_trials(
-            row.row, number, seed, lambda one: mean_score(store, row.selection_runs(one))
-        )
-
-
-SEARCHES = {EVERY: EveryValue, HALVING: Halving, OPTUNA: Optuna}
-"""The searches by the recipe's `search-by`."""
 
 
 def quarter(rounds: int) -> int:

@@ -2,16 +2,15 @@
 
 A tracker is a function of a stage, for `studies.study.run`: a context in which hooks of
 `RoundStrategy.start` are called after every round. Trackers go to workers, so they hold nothing
-that is open: what they write to is opened in the first round.
+that is open: what they write to is opened in the first round, and closed when the stage ends.
 """
 
 import hashlib
 import importlib.util
 import os
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,11 @@ from coprefl_flwr.strategies import RoundReport
 from coprefl_flwr.studies.stage import Stage
 from coprefl_flwr.studies.study import Followed
 
-Write = Callable[[Mapping[str, float], int], object]
+Write = Callable[[dict[str, float], int], object]
 """Writes the metrics of a round."""
+
+TRACKERS = ("tensorboard", "mlflow", "wandb", "tracker")
+"""The options of `coprefl run` that name a tracker; the last is the user's own."""
 
 
 def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
@@ -32,12 +34,18 @@ def untracked(_: Stage) -> AbstractContextManager[Sequence[Hook]]:
     return nullcontext(())
 
 
-def tracker_of(option: str, place: str, out: Path) -> Followed:
-    """Return the tracker of an option of `coprefl run`, such as "mlflow", and of its value.
+def tracker_of(options: Mapping[str, Any], out: Path) -> Followed:
+    """Return the tracker that the options of `coprefl run` name, and one of no hooks for none.
 
-    `out` is the recipe's folder. Raises a SettingsError if a package or a key is missing, or if
-    there is no such tracker of the user's own.
+    `out` is the recipe's folder. Raises a SettingsError if two are named, a package or a key is
+    missing, or if there is no such tracker of the user's own.
     """
+    named = [option for option in TRACKERS if options.get(option)]
+    if not named:
+        return untracked
+    if len(named) > 1:
+        raise SettingsError(f"{' and '.join(f'--{one}' for one in named)}: give one of them")
+    option, place = named[0], str(options[named[0]])
     if option == "tracker":
         place = plugins.resolved(place, Path.cwd())
         plugins.find("tracker", place)
@@ -47,9 +55,9 @@ def tracker_of(option: str, place: str, out: Path) -> Followed:
         raise SettingsError(f"--{option} needs the package: {package}")
     if option == "wandb":
         _check_key()
-        return partial(_followed, partial(_wandb, place, out))
-    place = place if "://" in place else str(Path(place).resolve())
-    return partial(_followed, partial(_mlflow if option == "mlflow" else _tensorboard, place))
+    elif "://" not in place:
+        place = str(Path(place).resolve())
+    return partial(_followed, _OPENED[option], place, out)
 
 
 @contextmanager
@@ -63,78 +71,64 @@ def _own(place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
         problem = "a tracker is a function of a folder, which returns a function of a stage"
         raise SettingsError(f"{place}: {problem}")
     hooks = tuple(track(stage))
-    try:
-        yield hooks
-    finally:
-        for hook in hooks:
+    with ExitStack() as stack:
+        for hook in reversed(hooks):
             if close := getattr(hook, "close", None):
-                close()
+                stack.callback(close)
+        yield hooks
+
+
+Opened = Callable[[str, Path, str], AbstractContextManager[Write]]
+"""Opens what the rounds of a stage are written to: a place, the recipe's folder, the stage."""
 
 
 @contextmanager
-def _followed(
-    opened: Callable[[str], AbstractContextManager[Write]], stage: Stage
-) -> Iterator[Sequence[Hook]]:
+def _followed(opened: Opened, place: str, out: Path, stage: Stage) -> Iterator[Sequence[Hook]]:
     """Give a hook that opens the stage's run in its first round, and writes each round into it."""
     with ExitStack() as stack:
         writes: list[Write] = []
 
         def hook(report: RoundReport) -> None:
             if not writes:
-                writes.append(stack.enter_context(opened(stage.key)))
+                writes.append(stack.enter_context(opened(place, out, stage.key)))
             writes[0]({name: float(one) for name, one in report.metrics.items()}, report.round)
 
         yield (hook,)
 
 
 @contextmanager
-def _tensorboard(place: str, key: str) -> Iterator[Write]:
+def _tensorboard(place: str, _: Path, key: str) -> Iterator[Write]:
     """Open event files in a folder for the stage."""
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(Path(place, key)))
+    with SummaryWriter(str(Path(place, key))) as writer:
 
-    def write(metrics: Mapping[str, float], step: int) -> None:
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, step)
-        writer.flush()  # A process that is killed loses no round.
+        def write(metrics: Mapping[str, float], step: int) -> None:
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, step)
+            writer.flush()  # A process that is killed loses no round.
 
-    try:
         yield write
-    finally:
-        writer.close()
 
 
 @contextmanager
-def _mlflow(place: str, key: str) -> Iterator[Write]:
+def _mlflow(place: str, _: Path, key: str) -> Iterator[Write]:
     """Open the stage's run in the experiment `coprefl`, at an address or in a folder."""
     # MLflow prefers a database; a folder is all that is needed here.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    from mlflow import MlflowClient
-    from mlflow.entities import Metric
-    from mlflow.exceptions import MlflowException
+    import mlflow
 
-    client = MlflowClient(place if "://" in place else Path(place).as_uri())
-    with suppress(MlflowException):  # It exists, perhaps since a moment ago, by another worker.
-        client.create_experiment("coprefl")
-    experiment: Any = client.get_experiment_by_name("coprefl")
-    of = experiment.experiment_id
-    known = client.search_runs([of], f"tags.stage = '{key}'")
-    run = known[0] if known else client.create_run(of, None, {"stage": key}, key)
-    run_id = run.info.run_id
-    client.update_run(run_id, status="RUNNING")
+    mlflow.set_tracking_uri(place if "://" in place else Path(place).as_uri())
+    mlflow.set_experiment("coprefl")
+    known: Any = mlflow.search_runs(filter_string=f"tags.stage = '{key}'", output_format="list")
+    before = known[0].info.run_id if known else None
+    with mlflow.start_run(run_id=before, run_name=key, tags={"stage": key}):
 
-    def write(metrics: Mapping[str, float], step: int) -> None:
-        at, refused = int(1000 * time.time()), r"[^\w\-. /]"
-        named = {re.sub(refused, "_", name): value for name, value in metrics.items()}
-        client.log_batch(run_id, [Metric(name, value, at, step) for name, value in named.items()])
+        def write(metrics: Mapping[str, float], step: int) -> None:
+            named = {re.sub(r"[^\w\-. /]", "_", name): one for name, one in metrics.items()}
+            mlflow.log_metrics(named, step)
 
-    status = "FAILED"
-    try:
         yield write
-        status = "FINISHED"
-    finally:
-        client.set_terminated(run_id, status)
 
 
 @contextmanager
@@ -142,7 +136,7 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
     """Open the stage's run in the project `place`; offline it lies in `out`/wandb."""
     import wandb
 
-    mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb first found it.
+    mode: Any = os.environ.get("WANDB_MODE")  # As it is now, not as wandb read it before.
     out.mkdir(parents=True, exist_ok=True)
     run = wandb.init(
         project=place,
@@ -157,10 +151,13 @@ def _wandb(place: str, out: Path, key: str) -> Iterator[Write]:
     )
     status = 1
     try:
-        yield lambda metrics, step: run.log(dict(metrics), step)
+        yield run.log
         status = 0
     finally:
         run.finish(exit_code=status)
+
+
+_OPENED: dict[str, Opened] = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
 
 
 def _check_key() -> None:

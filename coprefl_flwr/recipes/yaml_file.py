@@ -1,7 +1,10 @@
-"""YAML as plain values, and the line of each of them."""
+"""YAML as plain values, and the place of each of them for messages."""
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,42 @@ Keys = tuple[str | int, ...]
 """Keys, and positions in lists, from the root of a file to a value."""
 Lines = dict[Keys, str]
 """Where each value is, as messages name it: "FILE, line 7"."""
+
+
+@dataclass
+class Places:
+    """Where the parts of a recipe are, for messages: in its file, in an overlay, or in `--set`."""
+
+    name: str  # of the file
+    lines: Lines
+
+    def of(self, *keys: str | int) -> str:
+        """Return the place of a part, or else of the nearest part that contains it."""
+        inside = [keys[:end] for end in range(len(keys), 0, -1)]
+        return next((self.lines[one] for one in inside if one in self.lines), self.name)
+
+    def of_setting(self, key: str) -> str:
+        """Return the place of a setting, or of a key of the recipe; "" where neither is set."""
+        return self.lines.get(("settings", key)) or self.lines.get((key,), "")
+
+    def overlay(self, keys: Keys) -> None:
+        """Let the parts of the overlay at `keys` be where that has them."""
+        depth = len(keys)
+        inside = [one for one in self.lines if one[:depth] == keys and len(one) > depth]
+        self.lines |= {one[depth:]: self.lines[one] for one in inside}
+
+    def replace(self, keys: Keys, lines: Lines) -> None:
+        """Let what is at `keys`, and its parts, be at these lines."""
+        others = {one: line for one, line in self.lines.items() if one[: len(keys)] != keys}
+        self.lines = others | {(*keys, *inner): line for inner, line in lines.items()}
+
+    @contextmanager
+    def at(self, *keys: str | int) -> Iterator[None]:
+        """Give an error raised inside the place of a part."""
+        try:
+            yield
+        except SettingsError as error:
+            raise SettingsError(f"{self.of(*keys)}: {error}", *error.keys) from error
 
 
 def read_yaml(path: Path) -> tuple[Any, Lines]:

@@ -1,6 +1,6 @@
 """The recipe of precisions: the same pre-training twice, and a report that tells them apart."""
 
-from coprefl_flwr.recipes import provenance
+from coprefl_flwr.recipes import notes
 from coprefl_flwr.recipes.load import read_recipe
 from coprefl_flwr.recipes.search import table_rows
 from tests.common.simulation import ROOT
@@ -12,7 +12,7 @@ def test_it_would_run_and_its_report_tells_the_precision():
     for table_row in table_rows(recipe):
         [trial] = table_row.trials()
         rows[table_row.row.label] = table_row.reported(trial)[0]
-    plain, short = provenance.of_methods(list(rows.items())).values()
+    plain, short = notes.of_methods(list(rows.items())).values()
     assert ", precision = float32, " in plain
     assert ", precision = bf16, " in short
-    assert provenance.left_alone(recipe)["precision"] == "float32"
+    assert notes.left_alone(recipe)["precision"] == "float32"

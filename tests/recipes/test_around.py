@@ -88,12 +88,6 @@ def test_directions_depend_on_the_seed_alone() -> None:
     )
 
 
-@pytest.mark.parametrize(("name", "value"), [("points", 4), ("points", 1), ("span", 0.0)])
-def test_bad_grids_are_refused(name: str, value: float) -> None:
-    with pytest.raises(SettingsError, match=f"{name} = {value}; allowed"):
-        landscape(lambda _: 0.0, model(), **{name: value})  # type: ignore[arg-type]
-
-
 def test_scores_by_hand():
     """Client 0 is as near to both; client 10, a column later than 2, is near to the first."""
     x, y = [1.0, 0.0], [0.0, 1.0]

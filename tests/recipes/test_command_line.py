@@ -360,12 +360,3 @@ def test_a_recipes_folder_that_does_not_say_where_its_results_are(tmp_path, cont
     (tmp_path / "models.txt").write_bytes(content)
     with pytest.raises(SettingsError, match=r"models\.txt is damaged: it names no folder"):
         store_of(tmp_path)
-
-
-def test_a_damaged_checksum_of_the_recipe_is_reported(done, tmp_path, capsys):
-    """The page shows it, as what the results were made from."""
-    outputs = shutil.copytree(done, tmp_path / "outputs")
-    file = outputs / "tiny" / "recipe.sha256"
-    file.write_text("[1, 2]\n")
-    line = f"{file} is damaged: it holds no SHA-256; remove it"
-    assert refusal(["report", outputs / "tiny"], capsys) == line

@@ -159,7 +159,7 @@ def test_killed_between_a_rounds_metrics_and_its_checkpoint(
     assert files(store.folder(one.main)) == files(whole[0] / "models" / one.key)
 
 
-@pytest.mark.parametrize(("write", "left"), [(19, ".result.json.*"), (22, ".model.safetensors.*")])
+@pytest.mark.parametrize(("write", "left"), [(18, ".result.json.*"), (21, ".model.safetensors.*")])
 def test_a_process_that_died_in_a_write_leaves_nothing_behind(
     write, left, whole, tiny_file, tmp_path, monkeypatch
 ):

@@ -226,3 +226,12 @@ def test_a_change_of_the_rows_takes_their_options_along(read):
     assert "inner-learning-rate" not in read(text, ["methods=[fedavg]"]).settings
     with pytest.raises(SettingsError, match="inner-learning-rate: no method here"):
         read(text, ["methods=[fedavg]", "inner-learning-rate=0.1"])
+
+
+def test_a_method_in_an_overlay_that_is_not_applied_is_written_as_its_text(read):
+    """Writing the recipe of a run at full scale ended in a traceback."""
+    text = "title: A\nsettings: {rounds: 2}\nmethods: [{both: {method: cyclic+fedavg}}]\n"
+    recipe = read(f"{text}small: {{methods: {{both: {{method: cyclic:rounds=1+fedavg}}}}}}\n")
+    small = yaml.safe_load(recipe.to_yaml())["small"]
+    assert small == {"methods": {"both": {"method": "cyclic:rounds=1+fedavg"}}}
+    assert read(recipe.to_yaml()).effective == recipe.effective

@@ -88,7 +88,7 @@ def test_every_metric_of_every_round_is_written(tiny_images, tmp_path, monkeypat
 
 
 def test_nothing_is_written_before_the_first_round(tmp_path):
-    tracker = tracker_of("tensorboard", str(tmp_path), tmp_path)
+    tracker = tracker_of({"tensorboard": str(tmp_path)}, tmp_path)
     with tracker(Run.of({}, "fedavg", 0).main) as hooks:
         assert len(hooks) == 1
     assert list(tmp_path.iterdir()) == []
@@ -96,7 +96,7 @@ def test_nothing_is_written_before_the_first_round(tmp_path):
 
 def test_a_round_is_on_the_disk_before_the_stage_ends(tmp_path):
     """A process that is killed loses no round; and trackers go to other processes."""
-    tracker = pickle.loads(pickle.dumps(tracker_of("tensorboard", str(tmp_path), tmp_path)))
+    tracker = pickle.loads(pickle.dumps(tracker_of({"tensorboard": str(tmp_path)}, tmp_path)))
     stage = Run.of({}, "fedavg", 0).main
     with tracker(stage) as (hook,):
         hook(RoundReport(1, 2, {}, {"loss": 1.5}, None, 0.1))
@@ -162,7 +162,7 @@ def test_mlflow_knows_a_stage_that_failed(tiny_images, tmp_path, monkeypatch):
     report = RoundReport(1, 2, {}, {"loss": 1.0, "my:metric %": 2.0}, None, 0.1)
 
     def fail():
-        tracker = tracker_of("mlflow", str(tmp_path), tmp_path)
+        tracker = tracker_of({"mlflow": str(tmp_path)}, tmp_path)
         with tracker(stage) as (hook,):
             hook(report)
             raise ZeroDivisionError
