@@ -10,9 +10,8 @@ In a test of yours, with a strategy class or the name of a method,
 or `coprefl check-method file.py:MyMethod` in a shell. The method trains for about a second on 240
 embedded images, in each of its roles, once for every property:
 
-    options    each option is declared, and refuses wrong types and values beyond its limits
+    options    each option is declared, and the strategy's class checks it
     runs       every client answers, and the new global model fits the old
-    dtypes     clients return arrays with the names, shapes and dtypes that they were sent
     hosting    the result is the same on 1, 2 and 4 nodes
     resume     a run that is interrupted and resumed ends with the same bytes
     flower     `flwr run` ends with the same result; only on request, as it takes half a minute

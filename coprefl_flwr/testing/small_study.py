@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from flwr.app import Context, Message
-from flwr.client import NumPyClient
+from flwr.app import Message
 from torch import nn
 
 from coprefl_flwr import plugins
-from coprefl_flwr.arrays import Arrays, other_dtype
+from coprefl_flwr.arrays import Arrays
 from coprefl_flwr.clients import client_app
 from coprefl_flwr.data.glyphs import SAMPLES_PER_CLASS, glyphs
 from coprefl_flwr.errors import one_line
 from coprefl_flwr.federation import RoundStrategy
 from coprefl_flwr.federation.client_state import ClientState
-from coprefl_flwr.federation.hosting import named
 from coprefl_flwr.federation.progress import Progress
 from coprefl_flwr.federation.run import RoundReport
 from coprefl_flwr.grids import LocalGrid
@@ -86,7 +84,7 @@ class Run:
     """The result of a run: final arrays, states of strategy and clients, and figures.
 
     `states` has each client's committed state, `metrics` the figures of each round, `rows` those of
-    each client, `warnings` what was logged, `dtypes` what clients returned in other dtypes.
+    each client, `warnings` what was logged.
     """
 
     arrays: Arrays = field(default_factory=dict)
@@ -96,7 +94,6 @@ class Run:
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    dtypes: dict[str, None] = field(default_factory=dict)
 
     def numbers(self) -> dict[str, Any]:
         """Return every array and number of the run by a name that says what it is."""
@@ -165,7 +162,7 @@ class Case:
             if report.round == report.num_rounds:
                 _fill(found, report, strategy, store.folder(stage))
 
-        grid, progress = _grid(study, nodes, found), Progress(len(study.stages))
+        grid, progress = _Backwards(client_app(study.client), nodes), Progress(len(study.stages))
         with _warnings() as found.warnings:
             try:
                 for each in study.stages:
@@ -215,31 +212,6 @@ class _Backwards(LocalGrid):
     def push_messages(self, messages: Any) -> Any:
         """Run the messages from the last to the first."""
         return super().push_messages(list[Message](messages)[::-1])
-
-
-def _grid(study: Study, nodes: int, found: Run) -> LocalGrid:
-    """Return a grid of the study's clients that notes arrays returned in other dtypes."""
-
-    def watched(client: Any, name: str, parameters: Any, config: Any) -> Any:
-        returned = getattr(type(client), name)(client, parameters, config)
-        # By the names of its model's weights, which a reply with names of its own has too.
-        expected = dict(zip(client.model.state_dict(), parameters, strict=False))
-        try:
-            problem = other_dtype(named(returned[0], expected), expected)
-        except (ValueError, TypeError, LookupError):  # Which the strategy refuses itself.
-            problem = ""
-        if problem:
-            found.dtypes[f"a client's {name} returns: {problem}"] = None
-        return returned
-
-    def make(context: Context, client_id: int, config: Mapping[str, Any]) -> NumPyClient:
-        client = study.client(context, client_id, config)
-        for name in ("fit", "query"):
-            if callable(getattr(client, name, None)):
-                setattr(client, name, functools.partial(watched, client, name))
-        return client
-
-    return _Backwards(client_app(make), nodes)
 
 
 def _fill(found: Run, report: RoundReport, strategy: RoundStrategy, folder: Path) -> None:

@@ -94,21 +94,6 @@ class MutatesInRound(FedAvg):
         return arrays, replies.mean_metrics()
 
 
-class Doubles(TorchClient):
-    """Returns float64."""
-
-    def fit(self, parameters, config):
-        arrays, n, metrics = super().fit(parameters, config)
-        return [array.astype(np.float64) for array in arrays], n, metrics
-
-
-class WrongDtype(FedAvg):
-    """Its clients return float64 for float32 and for int64."""
-
-    roles = ("pretraining",)
-    client = Doubles
-
-
 class Raises(TorchClient):
     """Fails in the second round, as client 1."""
 
