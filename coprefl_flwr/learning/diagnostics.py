@@ -19,14 +19,10 @@ from torch.nn.functional import cross_entropy
 from coprefl_flwr.arrays import Arrays, cast_like
 from coprefl_flwr.data import Samples
 from coprefl_flwr.learning.device import default_device, placed
-from coprefl_flwr.learning.evaluation import (
-    EVALUATION_BATCH,
-    differentiable,
-    evaluate,
-    loss_and_gradient,
-)
-from coprefl_flwr.learning.training import LocalTraining, local_sgd, torch_seeded
-from coprefl_flwr.models import load_arrays, model_arrays, outputs_and_representation
+from coprefl_flwr.learning.evaluation import EVALUATION_BATCH, differentiable
+from coprefl_flwr.learning.server_data import ServerData
+from coprefl_flwr.learning.training import LocalTraining
+from coprefl_flwr.models import load_arrays, outputs_and_representation
 from coprefl_flwr.models.precision import SHORT
 from coprefl_flwr.seeds import generator
 
@@ -72,8 +68,9 @@ def diagnose(
     if next(model.parameters()).dtype in SHORT:  # Of 16 bits no second derivative would be left.
         model = model.float()
     model = placed(model, default_device())
+    # Each client's model after its local training in the first round.
     ends = [
-        after_a_round(model, arrays, one.train, training, (*key, number))
+        ServerData(model, one.train).refine(arrays, training, 1, *key, number)[0]
         for number, one in enumerate(clients)
     ]
     return {
@@ -89,11 +86,9 @@ def gradient_diversity(model: nn.Module, arrays: Arrays, clients: Sequence[Clien
 
     It is 1 / n for n clients that agree, and grows as they point apart (Yin et al. 2018).
     """
-    load_arrays(model, arrays)
-    device = next(model.parameters()).device
     found = []
     for one in clients:
-        gradient = loss_and_gradient(model, one.train.batches(EVALUATION_BATCH, device)).gradient
+        gradient = ServerData(model, one.train).loss_and_gradient(arrays).gradient
         found.append(np.concatenate([g.astype(np.float64).ravel() for g in gradient.values()]))
     return float(sum(g @ g for g in found) / np.square(np.sum(found, axis=0)).sum())
 
@@ -159,22 +154,6 @@ def _hessian_product(
     return torch.cat([whole.reshape(-1) for whole in total]).cpu().numpy() / count
 
 
-def after_a_round(
-    model: nn.Module,
-    arrays: Arrays,
-    samples: Samples,
-    training: LocalTraining,
-    key: tuple[str | int, ...],
-) -> Arrays:
-    """Return a client's model after local training in the first round from `arrays`."""
-    load_arrays(model, arrays)
-    device = next(model.parameters()).device
-    with torch_seeded(*key):
-        rng = generator(*key)
-        local_sgd(model, samples, training, server_round=1, rng=rng, device=device)
-    return model_arrays(model)
-
-
 def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
     """Return how much the loss rises on the line between two clients' models, mean over pairs.
 
@@ -194,9 +173,7 @@ def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSa
 
 
 def _loss(model: nn.Module, arrays: Arrays, held: Sequence[Samples]) -> float:
-    load_arrays(model, arrays)
-    device = next(model.parameters()).device
-    found = [evaluate(model, samples.batches(EVALUATION_BATCH, device)) for samples in held]
+    found = [ServerData(model, samples).evaluate(arrays) for samples in held]
     return float(np.average([f["loss"] for f in found], weights=[f["num-examples"] for f in found]))
 
 

@@ -1,4 +1,4 @@
-"""The server's own data, and training and losses on it: CoPreFL's scenario II."""
+"""Data with a network to compute on it: the server's in CoPreFL's scenario II, a client's too."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ from coprefl_flwr.seeds import generator
 
 
 class ServerData:
-    """The server's dataset D^s and a network to compute on it with.
+    """A dataset, such as the server's D^s, and a network to compute on it with.
 
     Every call overwrites the weights of `model`; `samples` have the labels of the pre-training.
     `device` is the GPU if none is given and the process sees one. Losses and gradients are computed
@@ -40,11 +40,12 @@ class ServerData:
         return len(self.samples)
 
     def loss_and_gradient(
-        self, arrays: Arrays, positions: npt.NDArray[np.int64]
+        self, arrays: Arrays, positions: npt.NDArray[np.int64] | None = None
     ) -> LossAndGradient:
-        """Return the mean loss of `arrays` on some of the samples, and its gradient."""
+        """Return the mean loss of `arrays` on all samples or some, and its gradient."""
         load_arrays(self.model, arrays)
-        batches = self.samples.take(positions).batches(EVALUATION_BATCH, self.device)
+        samples = self.samples if positions is None else self.samples.take(positions)
+        batches = samples.batches(EVALUATION_BATCH, self.device)
         return loss_and_gradient(self.model, batches, precision=self.precision)
 
     def evaluate(self, arrays: Arrays) -> Mapping[str, float]:

@@ -1,6 +1,8 @@
 """The PyTorch client: a function of what it is sent, whoever shares its model and its process."""
 
+import importlib
 import inspect
+import pkgutil
 from typing import ClassVar
 
 import numpy as np
@@ -152,9 +154,10 @@ def test_a_fixed_split_depends_on_all_but_the_round(federation, change):
     assert list(client.split({**CONFIG, **change})[1].indices) != fixed
 
 
-EVERY_CLIENT = [
-    one for one in vars(clients).values() if isinstance(one, type) and issubclass(one, TorchClient)
-]
+FILES = pkgutil.walk_packages(clients.__path__, "coprefl_flwr.clients.")
+FOUND = {one for file in FILES for one in vars(importlib.import_module(file.name)).values()
+         if isinstance(one, type) and issubclass(one, TorchClient)}  # fmt: skip
+EVERY_CLIENT = sorted(FOUND, key=lambda one: one.__name__)
 
 
 @pytest.mark.parametrize("client_class", EVERY_CLIENT, ids=lambda one: one.__name__)

@@ -6,11 +6,10 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from coprefl_flwr.learning import LocalTraining, diagnostics
+from coprefl_flwr.learning import LocalTraining, ServerData, diagnostics
 from coprefl_flwr.learning.diagnostics import (
     POINTS,
     ClientSamples,
-    after_a_round,
     barrier,
     diagnose,
     gradient_diversity,
@@ -34,6 +33,12 @@ def clients(federation):
 def whole(clients):
     pairs = [one.train.batch(slice(None), CPU) for one in clients]
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def trained(federation, client, training, key):
+    """Return a client's model after its first round."""
+    data = ServerData(federation.model, client.train)
+    return data.refine(federation.arrays(), training, 1, key)[0]
 
 
 def loss_at(federation, arrays, inputs, targets):
@@ -92,7 +97,7 @@ def test_barrier_is_the_rise_above_the_line(federation, clients):
     Half way between them every hidden unit is 0, so the loss is that of a guess.
     """
     training = LocalTraining(local_steps=100, batch_size=1000, learning_rate=0.5)
-    first = after_a_round(federation.model, federation.arrays(), clients[0].train, training, (0,))
+    first = trained(federation, clients[0], training, 0)
     turned = {name: -first[name] for name in ("3.weight", "3.bias", "5.weight")}
     ends = [first, first | turned]
     pair = clients[:1] * 2
@@ -119,7 +124,7 @@ def test_no_barrier_between_a_model_and_itself(federation, clients):
 def test_a_client_trains_as_in_its_first_round(federation, clients):
     training = LocalTraining(local_steps=2, batch_size=1000, learning_rate=0.1)
     arrays = federation.arrays()
-    found = after_a_round(federation.model, arrays, clients[0].train, training, (0,))
+    found = trained(federation, clients[0], training, 0)
     model = federation.model
     model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()})
     inputs, targets = clients[0].train.batch(slice(None), CPU)
@@ -149,8 +154,5 @@ def test_all_together_are_a_function_of_the_key(federation, clients):
     first, again = (diagnose(*arguments, (1,)) for _ in range(2))
     assert first == again
     assert list(first) == ["gradient-diversity", "hessian", "barrier", "probe"]
-    ends = [
-        after_a_round(federation.model, federation.arrays(), clients[3].train, training, (key,))
-        for key in (1, 2)
-    ]
+    ends = [trained(federation, clients[3], training, key) for key in (1, 2)]
     assert (ends[0]["5.weight"] != ends[1]["5.weight"]).any()
