@@ -5,7 +5,7 @@ are at a start, Chen et al. 2023 (On the Importance and Applicability of Pre-Tra
 how far apart clients' models get. All losses are cross-entropies in eval mode.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -111,10 +111,21 @@ def top_eigenvalue(
     size = sum(p.numel() for p in parameters)
 
     def product(vector: np.ndarray) -> np.ndarray:
+        """Return H v, float64 (parameters,)."""
         flat = torch.from_numpy(vector.reshape(-1)).to(parameters[0])
         parts = torch.split(flat, [p.numel() for p in parameters])
         along = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
-        return _hessian_product(model, parameters, along, held)
+        total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
+        for inputs, targets in _batches(model, held):
+            loss = cross_entropy(model(inputs), targets, reduction="sum")
+            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+            pairs = [(g, v) for g, v in zip(first, along, strict=True) if g is not None]
+            slope = torch.stack([(g * v).sum() for g, v in pairs]).sum()
+            second = torch.autograd.grad(slope, parameters, allow_unused=True)
+            for whole, part in zip(total, second, strict=True):
+                whole += 0 if part is None else part.double()
+        flat = torch.cat([whole.reshape(-1) for whole in total])
+        return flat.cpu().numpy() / sum(map(len, held))
 
     operator = LinearOperator((size, size), matvec=product, dtype=np.float64)
     start = generator(*key, "eigenvalue").standard_normal(size)
@@ -130,28 +141,6 @@ def _sampled(held: Sequence[Samples], key: tuple[str | int, ...]) -> list[Sample
     share = min(1.0, HESSIAN_SAMPLES / sum(map(len, held)))
     rng = generator(*key, "hessian-samples")
     return [one.take(np.sort(rng.permutation(len(one))[: round(share * len(one))])) for one in held]
-
-
-def _hessian_product(
-    model: nn.Module,
-    parameters: Sequence[nn.Parameter],
-    along: Sequence[Tensor],
-    held: Sequence[Samples],
-) -> np.ndarray:
-    """Return H v, float64 (parameters,), of the mean loss over the samples."""
-    total = [torch.zeros_like(p, dtype=torch.float64) for p in parameters]
-    count = 0
-    for samples in held:
-        for inputs, targets in samples.batches(EVALUATION_BATCH, parameters[0].device):
-            loss = cross_entropy(model(inputs), targets, reduction="sum")
-            first = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
-            pairs = [(g, v) for g, v in zip(first, along, strict=True) if g is not None]
-            slope = torch.stack([(g * v).sum() for g, v in pairs]).sum()
-            second = torch.autograd.grad(slope, parameters, allow_unused=True)
-            for whole, part in zip(total, second, strict=True):
-                whole += 0 if part is None else part.double()
-            count += len(targets)
-    return torch.cat([whole.reshape(-1) for whole in total]).cpu().numpy() / count
 
 
 def barrier(model: nn.Module, ends: Sequence[Arrays], clients: Sequence[ClientSamples]) -> float:
@@ -212,10 +201,15 @@ def probe(model: nn.Module, arrays: Arrays, clients: Sequence[ClientSamples]) ->
 def _features(model: nn.Module, held: Sequence[Samples]) -> tuple[Tensor, Tensor]:
     """Return z (n, d) in float64 and labels (n,) of all samples, in eval mode."""
     model.eval()
-    device = next(model.parameters()).device
     pairs = [
         (outputs_and_representation(model, inputs)[1].double(), targets)
-        for samples in held
-        for inputs, targets in samples.batches(EVALUATION_BATCH, device)
+        for inputs, targets in _batches(model, held)
     ]
     return torch.cat([z for z, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _batches(model: nn.Module, held: Sequence[Samples]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the batches of all samples on the model's device."""
+    device = next(model.parameters()).device
+    for samples in held:
+        yield from samples.batches(EVALUATION_BATCH, device)

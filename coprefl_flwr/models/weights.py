@@ -181,15 +181,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def _of_torchvision(name: str) -> Mapping[str, Tensor]:
     from torchvision import models
 
-    family, _, member = name.partition(".")
-    families = {one for one in vars(models) if one.endswith("_Weights")}
-    if family not in families:
-        raise SettingsError(unknown("weights", family, sorted(families)))
-    members = [one.name for one in getattr(models, family)]
-    if member not in members:
-        raise SettingsError(unknown(f"weights of {family}", member, members))
+    families = [family for key, family in vars(models).items() if key.endswith("_Weights")]
+    known = [str(member) for family in families for member in family]
+    if name not in known:
+        raise SettingsError(unknown("weights", name, known))
     try:
-        weights: Mapping[str, Tensor] = getattr(models, family)[member].get_state_dict(
+        weights: Mapping[str, Tensor] = models.get_weight(name).get_state_dict(
             progress=False, check_hash=True, weights_only=True
         )
     except (OSError, RuntimeError) as error:
