@@ -32,7 +32,6 @@ from coprefl_flwr.studies.architecture import (
     unchanged,
 )
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.in_process import WORKERS, finished
 from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     pretraining_options,
@@ -45,13 +44,12 @@ from coprefl_flwr.studies.phases import TrainingSettings, one_phase, read_phase
 from coprefl_flwr.studies.populations import Clients, Tasks
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
+from coprefl_flwr.studies.running import WORKERS, finished
 from coprefl_flwr.studies.sources import LoadedSource, Spread
 from coprefl_flwr.studies.stage import RunSettings
-from coprefl_flwr.studies.starts import comparison
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.task_settings import TASK_RATE
-from coprefl_flwr.studies.tasks import Downstream
+from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, comparison
 
 
 def partition(

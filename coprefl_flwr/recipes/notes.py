@@ -6,8 +6,8 @@ from coprefl_flwr.recipes.recipe import HALVING, OPTUNA, VALIDATION, Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import optuna_version, table_rows
 from coprefl_flwr.report.columns import STEP_SIZE
+from coprefl_flwr.studies.results import left_out, trouble_in
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.told import left_out, trouble_in
 
 
 def how(recipe: Recipe) -> list[str]:

@@ -7,36 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from coprefl_flwr import plugins
-from coprefl_flwr.data import DataSettings
 from coprefl_flwr.methods import short_forms
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.named import Named
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
-from coprefl_flwr.studies.build import HEEDED
-from coprefl_flwr.studies.kept import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.method import Method
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.settings import STARTS, Settings
+from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.store import Store
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
 
-UNHEEDED = tuple(key for key in declared(DataSettings) if key not in HEEDED)
-"""Settings of the data that a personalised study does not heed."""
-
-OF_NO_RESULT = (
-    *(
-        "output-dir",
-        "run-name",
-        "resume",
-        "data-dir",
-        "min-available-nodes",
-        "timeout",
-        "checkpoint-every",
-    ),
-    *("method", "seed"),  # The rows, and a line of their own.
-)
+ELSEWHERE = ("method", "seed")
+"""Settings that the rows, and a line of their own, say."""
 
 
 def made(recipe: Recipe, store: Store, runs: Sequence[Run], text: str) -> dict[str, str]:
@@ -98,17 +82,19 @@ def set_here(recipe: Recipe) -> dict[str, Any]:
 
 
 def left_alone(recipe: Recipe) -> dict[str, Any]:
-    """Return all other settings that such a study heeds, as they were used: their defaults."""
+    """Return all other settings that count for such a study, as they were used: their defaults."""
     combination = recipe.combinations()[0]
     values = Settings.from_config(combination).to_config()
     starts = recipe.study == STARTS
-    unheeded = (
-        declared(PersonalSettings)
-        if starts
-        else (*declared(TaskDataSettings), *declared(TaskSettings), *UNHEEDED)
-    )
+    of_tasks = (*declared(TaskDataSettings), *declared(TaskSettings))
+    unused = {
+        key
+        for key, one in declared(Settings).items()
+        if not one.counts or (one.starts_only and not starts)
+    }
+    unused |= set(declared(PersonalSettings) if starts else of_tasks)
     # What methods have for themselves stands beside the rows.
-    left_out = {*OF_NO_RESULT, *recipe.settings, *unheeded, *short_forms()}
+    left_out = {*ELSEWHERE, *recipe.settings, *unused, *short_forms()}
     return {key: value for key, value in values.items() if key not in left_out}
 
 

@@ -1,18 +1,13 @@
-"""Settings become a study here alone; whoever runs or takes part in one gets it here."""
+"""Settings become a study here alone: of the parts that a Python program makes of its objects."""
 
-import contextlib
 import functools
-import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-from flwr.serverapp import Grid
-
 from coprefl_flwr.data import Datasets, DataSettings
 from coprefl_flwr.errors import SettingsError
-from coprefl_flwr.files import expanded, remove_named, write_atomically
+from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.studies.architecture import BuiltArchitecture
@@ -20,7 +15,7 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
-from coprefl_flwr.studies.personal_data import FEATURE_FILE, PersonalData, PersonalSettings
+from coprefl_flwr.studies.personal_data import PersonalData, PersonalSettings
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
@@ -31,29 +26,11 @@ from coprefl_flwr.studies.phases import (
 )
 from coprefl_flwr.studies.populations import Clients, Tasks
 from coprefl_flwr.studies.pretraining import Pretraining, Start
-from coprefl_flwr.studies.results import write_results
-from coprefl_flwr.studies.settings import Settings
+from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.sources import DividedSource, Spread
-from coprefl_flwr.studies.stage import RunSettings, Stage, check_folders
-from coprefl_flwr.studies.starts import comparison
-from coprefl_flwr.studies.store import Layout, Store
-from coprefl_flwr.studies.study import SETTINGS, Study, check_place, run, with_run_name
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
-from coprefl_flwr.studies.tasks import Downstream
-
-logger = logging.getLogger("flwr.coprefl")
-
-REFUSED = {
-    "participants": "all clients of a personalised study take part",
-    "momentum": "a personalised study trains by Adam",
-    "client-wrapper": "clients are wrapped in a pre-training, not in a personalised study",
-    "stop-at-loss": "its methods have no model of everybody to stop at",
-    "clients": "how many a personalised study has is personal-clients",
-}
-"""Settings that a personalised study does not heed, and why."""
-
-HEEDED = ("dataset", "data-dir", "relabel", "image-size", "alpha", "min-samples", "test-every")
-"""Settings of data that hold for a personalised study too; its clients hold datasets whole."""
+from coprefl_flwr.studies.stage import RunSettings, Stage
+from coprefl_flwr.studies.study import Study
+from coprefl_flwr.studies.tasks import Downstream, comparison
 
 
 def build(settings: Settings) -> Study:
@@ -84,11 +61,13 @@ class Builder:
 
     def _study(self, settings: Settings, _: tuple[str, ...], __: Path) -> Study:
         of_kind = self._personalised if settings.study == PERSONALISED else self._starts
-        return Study(of_kind(settings), settings.to_config(), _root(settings))
+        root = expanded(settings.output_dir).resolve()
+        return Study(of_kind(settings), settings.to_config(), root, settings.changed())
 
     def _starts(self, settings: Settings) -> Sequence[Stage]:
         """Return the stages of a study of starting models."""
-        _not_set(settings, declared(PersonalSettings), "set study = personalised to use it")
+        for key in declared(PersonalSettings):
+            _not_set(settings, key, "set study = personalised to use it")
         of_run, data = settings.part(RunSettings), settings.part(DataSettings)
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
         training, short = settings.part(TrainingSettings), dict(settings.short)
@@ -121,10 +100,9 @@ class Builder:
 
     def _personalised(self, settings: Settings) -> Sequence[Stage]:
         """Return the stages of a personalised study; refuses settings that it does not use."""
-        for key, why in REFUSED.items():
-            _not_set(settings, [key], why)
-        unheeded = [key for key in declared(DataSettings) if key not in HEEDED]
-        _not_set(settings, unheeded, "a personalised study does not heed it")
+        for key, one in declared(Settings).items():
+            if one.starts_only:
+                _not_set(settings, key, one.starts_only)
         of_run, data = settings.part(RunSettings), settings.part(DataSettings)
         training, personal = settings.part(TrainingSettings), settings.part(PersonalSettings)
         settings.method.check(list(with_role(PERSONALISED)))
@@ -242,38 +220,8 @@ def _personal_phase(method: Method, training: TrainingSettings, settings: Settin
     return phase
 
 
-def _not_set(settings: Settings, keys: Iterable[str], why: str) -> None:
-    """Raise a SettingsError if one of the settings is not at its default."""
-    for key in keys:
-        value = values_of(settings)[key]
-        if value != declared(Settings)[key].default:
-            raise SettingsError(f"{key} = {value}: {why}", key)
-
-
-def _root(settings: Settings) -> Path:
-    return expanded(settings.output_dir).resolve()
-
-
-def run_study(grid: Grid, settings: Settings) -> Path:
-    """Run the study in a folder of its own, and return that.
-
-    Raises a SettingsError before any work, if something set cannot be used.
-    Raises a RunFailedError if the clients failed a round too often; what was finished stays, and
-    can be resumed.
-    """
-    settings = with_run_name(settings)
-    study, option = build(settings), f"run-name = {settings.run_name}"
-    study.check()
-    store = Store(study.root / settings.run_name, Layout.PATH)
-    check_place("output-dir", store.root)
-    check_folders(study.stages, store)
-    with store.owned(option):
-        write_atomically(store.root / SETTINGS, yaml.safe_dump(settings.to_config()).encode())
-        logger.info("results go to %s", store.root)
-        run(study, grid, store, run_name=settings.run_name)
-        for key in {stage.features() for stage in study.stages} - {""}:
-            remove_named(store.shared(key), FEATURE_FILE)
-            with contextlib.suppress(OSError):  # It holds others, of settings before these.
-                store.shared(key).parent.rmdir()
-        write_results(study, store, store.root)
-        return store.root
+def _not_set(settings: Settings, key: str, why: str) -> None:
+    """Raise a SettingsError if a setting is not at its default."""
+    value = values_of(settings)[key]
+    if value != declared(Settings)[key].default:
+        raise SettingsError(f"{key} = {value}: {why}", key)

@@ -42,7 +42,10 @@ class PersonalSettings:
         takes=(WORDS,),
     )
     personal_clients: int | None = option(
-        None, "clients of it; not set: one a dataset, or 5 where there is only one", minimum=1
+        None,
+        "clients of it; not set: one a dataset, or 5 where there is only one",
+        minimum=1,
+        maximum=10**6,
     )
     shift: str | None = option(
         None,

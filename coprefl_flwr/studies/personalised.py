@@ -24,12 +24,12 @@ from coprefl_flwr.models.networks import lightweight_model, projection_head
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, hash_of, values_of
-from coprefl_flwr.studies.kept import ABOUT
 from coprefl_flwr.studies.method import Method, folder_of
 from coprefl_flwr.studies.personal_data import PERSONAL, PersonalData
 from coprefl_flwr.studies.phases import PRECISION, Phase
 from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import ClientFolders, RunSettings, Store, TrainingStage
+from coprefl_flwr.studies.stage_files import ABOUT
 
 GLOBAL = "global.safetensors"
 """The global arrays: a model, a body, or prototypes."""

@@ -31,7 +31,7 @@ from coprefl_flwr.methods import (
 )
 from coprefl_flwr.models.precision import check_precision
 from coprefl_flwr.named import Named
-from coprefl_flwr.options import Value, declared, option
+from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
@@ -45,17 +45,24 @@ class TrainingSettings(LocalTraining):
     rounds: int = option(
         50, "pre-training rounds T, of each phase of `A+B`", unit="rounds", minimum=1
     )
-    participants: int = option(20, "clients per pre-training round, |m|", minimum=1)
+    participants: int = option(
+        20,
+        "clients per pre-training round, |m|",
+        minimum=1,
+        starts_only="all clients of a personalised study take part",
+    )
     client_wrapper: str | None = option(
         None,
         "module:NAME or file.py:NAME, a function or class that takes a client of the pre-training "
         "and returns the client that takes its place, such as an attacker",
+        starts_only="clients are wrapped in a pre-training, not in a personalised study",
     )
     client_wrapper_share: float = option(
         0.0,
         "part of the pre-training's clients that are wrapped, drawn by the seed",
         minimum=0,
         maximum=1,
+        starts_only=NOT_USED,
     )
     # A study whose clients do not train would only look like one.
     local_steps: int | None = option(
@@ -208,9 +215,8 @@ class Phase:
 
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """Return the settings of the training that an algorithm heeds, and may set for itself."""
-    if role == PERSONALISED:  # All clients take part, and Adam has no momentum.
-        unheeded = ("participants", "momentum", *WRAPPER_KEYS)
-        return tuple(key for key in TRAINING_KEYS if key not in unheeded)
+    if role == PERSONALISED:
+        return tuple(key for key, one in declared(TrainingSettings).items() if not one.starts_only)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = algorithm.samples_clients

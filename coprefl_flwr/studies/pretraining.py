@@ -29,7 +29,6 @@ from coprefl_flwr.report.learnt import Trouble, trouble_of
 from coprefl_flwr.strategies import RoundReport, RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import Architecture
 from coprefl_flwr.studies.identity import hash_of, hash_of_file
-from coprefl_flwr.studies.kept import read_about
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import (
@@ -47,6 +46,7 @@ from coprefl_flwr.studies.stage import (
     TrainingStage,
     read_result,
 )
+from coprefl_flwr.studies.stage_files import read_about
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,6 @@ A study that was interrupted goes on with the first stage whose result is not th
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,6 @@ from coprefl_flwr.files import (
     read_text,
 )
 from coprefl_flwr.studies.phases import check_precisions
-from coprefl_flwr.studies.settings import Settings
 from coprefl_flwr.studies.stage import (
     FEATURES,
     FOLDER,
@@ -74,6 +71,8 @@ class Study:
         The settings that it was made of, if it was made of such.
     root : Path
         The folder below which clients of this process keep files; no message names it.
+    changed : Mapping[str, Any]
+        The settings that a report names: those that count for a result and have no default's value.
     """
 
     def __init__(
@@ -81,8 +80,10 @@ class Study:
         stages: Sequence[Stage],
         config: Mapping[str, Any] | None = None,
         root: Path | None = None,
+        changed: Mapping[str, Any] | None = None,
     ) -> None:
         self.stages, self.config, self.root = stages, config or {}, root or Path()
+        self.changed = changed or {}
         self._by_path = {stage.path: stage for stage in stages}
 
     def stage(self, path: str) -> Stage:
@@ -147,12 +148,6 @@ def run(
             if only is None or stage.key in only:
                 with store.held(stage), followed(stage) as hooks:
                     run_stage(stage, grid, store, progress, hooks, run_name)
-
-
-def with_run_name(settings: Settings) -> Settings:
-    """Return settings that name the run: by date and time where the user did not."""
-    now = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    return replace(settings, run_name=settings.run_name or now)
 
 
 def check_place(option: str, folder: Path) -> None:

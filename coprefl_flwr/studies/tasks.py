@@ -1,6 +1,7 @@
 """The stages that say what a starting model is worth: a downstream task, and diagnostics of it."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,11 +17,15 @@ from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import hash_of, values_of
+from coprefl_flwr.studies.measurements import Measurement
 from coprefl_flwr.studies.method import folder_of
 from coprefl_flwr.studies.phases import Phase
 from coprefl_flwr.studies.populations import Population, Tasks, abridged, task_name
 from coprefl_flwr.studies.pretraining import Pretraining
-from coprefl_flwr.studies.stage import ClientFolders, Measurement, Store, TrainingStage
+from coprefl_flwr.studies.stage import ClientFolders, Stage, Store, TrainingStage
+
+TASK_RATE = 0.01
+"""The default local learning rate in tasks."""
 
 DIAGNOSIS = "diagnosis"
 """What the row of a diagnosis, in the place of a round's, calls its phase."""
@@ -226,3 +231,30 @@ class Diagnosis(Measurement):
     def key(self) -> str:
         """Return the model's key, the task's number and a hash."""
         return f"{self.of.made.key}/diagnoses/{self.task}-{hash_of(self.identity())}"
+
+
+def comparison(
+    starts: Sequence[Pretraining],
+    tasks: Tasks,
+    how: Downstream,
+    measurements: Sequence[Callable[[Pretraining], Stage]] = (),
+) -> list[Stage]:
+    """Return the pre-trainings, the tasks from each of their models, and what is measured besides.
+
+    Parameters
+    ----------
+    starts : Sequence[Pretraining]
+        In the order of the table.
+    tasks : Tasks
+        What the clients of all tasks hold.
+    how : Downstream
+        How tasks are run.
+    measurements : Sequence[Callable[[Pretraining], Stage]]
+        What is measured of each starting model, in the order of the stages.
+    """
+    how.metrics.check(tasks.classes)
+    stages: list[Stage] = [*starts]
+    for number, start in itertools.product(range(len(tasks)), starts):
+        task = Task(number, start, tasks, how)
+        stages += [task, Diagnosis(task)] if how.diagnostics else [task]
+    return stages + [kind(start) for kind in measurements for start in starts]

@@ -18,7 +18,7 @@ from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.recipes.search import table_rows
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.task_settings import TaskDataSettings, TaskSettings
+from coprefl_flwr.studies.settings import TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.tasks import Task
 from tests.common.simulation import ROOT
 

@@ -8,8 +8,9 @@ import yaml
 from coprefl_flwr.errors import SettingsError, short
 from coprefl_flwr.methods import HEAD, METHODS, short_forms
 from coprefl_flwr.options import declared
-from coprefl_flwr.studies.build import run_study
+from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.phases import TRAINING_KEYS
+from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import GROUPS, Settings
 from tests.common.data import write_domain
 
@@ -61,7 +62,7 @@ def bases(tiny_settings, three_datasets):
 def test_what_cannot_be_is_one_line_before_any_work(of, changes, named, bases, tmp_path):
     """There is no grid: what began to work would fail otherwise."""
     with pytest.raises(SettingsError) as caught:
-        run_study(None, Settings.from_config(bases[of] | changes))
+        run_study(None, build(Settings.from_config(bases[of] | changes)))
     line = str(caught.value)
     assert [str(one) for one in named if str(one) not in line] == [], line
     assert "\n" not in line
