@@ -27,7 +27,6 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import (
     OwnArchitecture,
-    architecture_of_tasks,
     check_network,
     unchanged,
 )
@@ -41,15 +40,20 @@ from coprefl_flwr.studies.own_method import (
     task_phase,
 )
 from coprefl_flwr.studies.phases import TrainingSettings, one_phase, read_phase
-from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.running import WORKERS, finished
-from coprefl_flwr.studies.sources import LoadedSource, Spread
 from coprefl_flwr.studies.stage import RunSettings
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.tasks import TASK_RATE, Downstream, comparison
+from coprefl_flwr.studies.tasks import (
+    TASK_RATE,
+    Downstream,
+    Tasks,
+    architecture_of_tasks,
+    comparison,
+)
 
 
 def partition(

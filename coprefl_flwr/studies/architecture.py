@@ -3,7 +3,7 @@
 import copy
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,7 @@ from coprefl_flwr.models.build import Network
 from coprefl_flwr.models.heads import last_linear
 from coprefl_flwr.models.networks import seeded
 from coprefl_flwr.studies.identity import contents, texts_of
-from coprefl_flwr.studies.populations import Tasks
-from coprefl_flwr.studies.sources import Source
+from coprefl_flwr.studies.populations import Source
 
 CPU = torch.device("cpu")
 
@@ -226,7 +225,7 @@ def unchanged(network: nn.Module) -> Factory:
     return lambda _: copy.deepcopy(kept)
 
 
-def _with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
+def with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     """Return what makes copies of a network with a new `nn.Linear` in place of the one called last.
 
     Raises a SettingsError if its outputs for the samples do not come from such a layer.
@@ -249,7 +248,7 @@ def _with_new_last_layer(network: nn.Module, samples: Samples) -> Factory:
     return make
 
 
-def _checked_factory(network: Any, classes: int) -> Factory:
+def checked_factory(network: Any, classes: int) -> Factory:
     """Return a function that makes a network, if it does so for a number of classes.
 
     Raises a SettingsError otherwise.
@@ -265,37 +264,6 @@ def _checked_factory(network: Any, classes: int) -> Factory:
     check_network(f"network({classes})", made, "Net(classes)")
     factory: Factory = network
     return factory
-
-
-def architecture_of_tasks(
-    starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
-) -> OwnArchitecture:
-    """Return the network of tasks from starts, which are networks or files of weights.
-
-    Parameters
-    ----------
-    starts : networks and files
-        The first network is the architecture, if the caller gives no function.
-    network : Factory, optional
-        The caller's function, which makes the network of a task.
-    tasks : Tasks
-        The tasks.
-    keeps_head : bool
-        Whether tasks begin with the starts' own last layer.
-
-    Raises a SettingsError if the network does not fit the tasks.
-    """
-    sample, classes = tasks[0].clients[0].train, tasks.classes
-    if network is not None:
-        factory = _checked_factory(network, classes)
-        made = OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
-        made.check(f"network({classes})", sample, needs_head=not keeps_head)
-        return made
-    first = next((one for one in starts if isinstance(one, nn.Module)), None)
-    if first is None:
-        raise SettingsError("starts are only files: pass network=, which makes the network")
-    factory = _with_new_last_layer(first, sample)
-    return OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
 @torch.no_grad()

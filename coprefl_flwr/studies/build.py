@@ -2,17 +2,18 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from coprefl_flwr.data import Datasets, DataSettings
+from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded
 from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
-from coprefl_flwr.studies.identity import texts_of, values_of
+from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalSettings
@@ -24,13 +25,12 @@ from coprefl_flwr.studies.phases import (
     one_phase,
     read_phase,
 )
-from coprefl_flwr.studies.populations import Clients, Tasks
+from coprefl_flwr.studies.populations import Clients, Source, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
-from coprefl_flwr.studies.sources import DividedSource, Spread
 from coprefl_flwr.studies.stage import RunSettings, Stage
 from coprefl_flwr.studies.study import Study
-from coprefl_flwr.studies.tasks import Downstream, comparison
+from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
 
 
 def build(settings: Settings) -> Study:
@@ -116,6 +116,59 @@ class Builder:
             PersonalStage(method, phase, clients, model, data.test_every, of_run, metrics, config)
             for method, phase in phases.items()
         ]
+
+
+@dataclass(frozen=True, eq=False)
+class DividedSource(Source):
+    """The part of datasets that one phase has: 0 the pre-training, 1 the tasks."""
+
+    datasets: Datasets
+    phase: int
+
+    @property
+    def dataset(self) -> Dataset:
+        """The dataset."""
+        return self.datasets.loaded[self.phase]
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The numbers of the phase's classes, ascending."""
+        return self.datasets.classes[self.phase]
+
+    @property
+    def domains(self) -> tuple[int, ...]:
+        """The numbers of its domains."""
+        return self.datasets.domains[self.phase]
+
+    def samples(self, classes: tuple[int, ...]) -> Samples:
+        """Return all samples of some classes, but those that only the other phase has."""
+        return self.datasets.samples(self.phase, classes)
+
+    def identity(self) -> Mapping[str, Any]:
+        """Return the settings of the datasets, the contents of their files, and the classes."""
+        settings = self.datasets.settings
+        named, about = (
+            [settings.dataset],
+            {
+                "dataset": settings.dataset,
+                "samples-per-class": settings.samples_per_class,
+                "relabel": settings.relabel,
+                "image-size": settings.image_size,
+                "pretraining-domains": settings.pretraining_domains,
+                "seed": self.datasets.seed,
+            },
+        )
+        if self.phase or settings.task_reserve:  # Then some samples are kept for the tasks.
+            named.append(settings.task_dataset)
+            about |= {
+                "task-dataset": settings.task_dataset,
+                "task-reserve": settings.task_reserve,
+                "downstream-domains": settings.downstream_domains,
+                "downstream": self.datasets.classes[1],
+            }
+        # Grey images become colour where those of the tasks' dataset are.
+        about |= {"classes": self.classes, "shape": self.dataset.shape}
+        return about | {"contents": contents(named)}
 
 
 def _personal_data(

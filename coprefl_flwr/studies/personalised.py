@@ -120,7 +120,14 @@ class PersonalStage(TrainingStage):
             "initial": self.network.arrays,
             "noise": self.data.settings.noise("prototypes"),
         }
-        client = self.of.client(held, self.network.module, offered, self.training)
+        client = self.of.algorithm.client(
+            self.of.options,
+            self.network.module,
+            held.train,
+            offered,
+            test=held.test,
+            training=self.training,
+        )
         client.metrics = self.metrics.functions
         return client
 

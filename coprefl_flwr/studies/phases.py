@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from flwr.client import NumPyClient
-from torch import nn
 
 from coprefl_flwr import plugins, seeds
-from coprefl_flwr.clients import TorchClient
 from coprefl_flwr.errors import SettingsError, concerning
 from coprefl_flwr.federation.robust import AGGREGATION, MEAN, Robust
 from coprefl_flwr.learning import LocalTraining, default_device
@@ -35,7 +33,6 @@ from coprefl_flwr.options import NOT_USED, Value, declared, option
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
-from coprefl_flwr.studies.populations import ClientData
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,22 +150,6 @@ class Phase:
         for name, value in run.items():
             setattr(made, name, value)
         return made
-
-    def client(
-        self,
-        held: ClientData,
-        module: nn.Module,
-        offered: Mapping[str, Any],
-        training: LocalTraining | None = None,
-    ) -> TorchClient:
-        """Return a client of the method: its data, the network that it trains, `training` if other.
-
-        `offered` are the arguments that some clients take, by name.
-        """
-        training = training or self.training
-        return self.algorithm.client(
-            self.options, module, held.train, offered, test=held.test, training=training
-        )
 
     @property
     def name(self) -> str:

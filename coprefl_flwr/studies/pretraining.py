@@ -191,8 +191,10 @@ class Pretraining(TrainingStage):
         phase = self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
         # In the run's folder: any node may run any client, so they share a file system.
-        state = ClientState(folders.states)
-        client = phase.client(self.population.clients[client_id], module, {"state": state})
+        state, samples = ClientState(folders.states), self.population.clients[client_id].train
+        client = phase.algorithm.client(
+            phase.options, module, samples, {"state": state}, training=phase.training
+        )
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client
 
