@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from coprefl_flwr.models import model_arrays
-from coprefl_flwr.studies.architecture import OwnArchitecture, architecture_of_tasks, unchanged
+from coprefl_flwr.studies.architecture import OwnArchitecture, unchanged
 from coprefl_flwr.studies.populations import LoadedSource, Spread
-from coprefl_flwr.studies.tasks import Tasks
+from coprefl_flwr.studies.tasks import Tasks, architecture_of_tasks
 from tests.common.checks import refusal
 from tests.common.data import images
 from tests.common.networks import Perceptron
