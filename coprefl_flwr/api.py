@@ -26,7 +26,7 @@ from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import (
-    OwnArchitecture,
+    Architecture,
     check_network,
     unchanged,
 )
@@ -395,7 +395,7 @@ def _pretraining(
     chosen, number = checked_options(options, pretraining_options(method)), len(clients)
     training = _training(chosen, rounds=rounds, participants=number)
     seed = chosen.get("seed", 0) if isinstance(method, str) else method.seed
-    architecture = OwnArchitecture(type(model).__name__, unchanged(model), clients.source, seed)
+    architecture = Architecture(type(model).__name__, unchanged(model), clients.source, seed)
     architecture.check("model", clients[0])
     start = start_of_method(method, training, chosen, number)
     return Pretraining(start, clients, architecture, RunSettings(seed=seed))

@@ -191,9 +191,14 @@ class Pretraining(TrainingStage):
         phase = self.phase_of(server_round)
         module = self.architecture.shared(len(self.population.classes))
         # In the run's folder: any node may run any client, so they share a file system.
-        state, samples = ClientState(folders.states), self.population.clients[client_id].train
+        state, held = ClientState(folders.states), self.population.clients[client_id]
         client = phase.algorithm.client(
-            phase.options, module, samples, {"state": state}, training=phase.training
+            phase.options,
+            module,
+            held.train,
+            {"state": state},
+            test=held.test,
+            training=phase.training,
         )
         drawn = self._wrapped_clients(phase)
         return phase.training.wrapped(client) if client_id in drawn else client

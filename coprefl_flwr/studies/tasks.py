@@ -21,8 +21,8 @@ from coprefl_flwr.models import load_saved_model
 from coprefl_flwr.options import check_declared, option
 from coprefl_flwr.strategies import RoundStrategy, Schedule
 from coprefl_flwr.studies.architecture import (
+    Architecture,
     Factory,
-    OwnArchitecture,
     checked_factory,
     with_new_last_layer,
 )
@@ -175,7 +175,7 @@ class Tasks:
 
 def architecture_of_tasks(
     starts: Iterable[Any], network: Factory | None, tasks: Tasks, *, keeps_head: bool
-) -> OwnArchitecture:
+) -> Architecture:
     """Return the network of tasks from starts, which are networks or files of weights.
 
     Parameters
@@ -194,14 +194,14 @@ def architecture_of_tasks(
     sample, classes = tasks[0].clients[0].train, tasks.classes
     if network is not None:
         factory = checked_factory(network, classes)
-        made = OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
+        made = Architecture("starts", factory, tasks.source, tasks.seed, classes)
         made.check(f"network({classes})", sample, needs_head=not keeps_head)
         return made
     first = next((one for one in starts if isinstance(one, nn.Module)), None)
     if first is None:
         raise SettingsError("starts are only files: pass network=, which makes the network")
     factory = with_new_last_layer(first, sample)
-    return OwnArchitecture("starts", factory, tasks.source, tasks.seed, classes)
+    return Architecture("starts", factory, tasks.source, tasks.seed, classes)
 
 
 @dataclass(frozen=True)
