@@ -39,12 +39,12 @@ from coprefl_flwr.studies.own_method import (
     task_options,
     task_phase,
 )
-from coprefl_flwr.studies.phases import TrainingSettings, one_phase, read_phase
+from coprefl_flwr.studies.phases import TrainingOptions, one_phase, read_phase
 from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
 from coprefl_flwr.studies.running import WORKERS, finished
-from coprefl_flwr.studies.stage import RunSettings
+from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.store import Layout
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import (
@@ -371,7 +371,7 @@ def evaluate_starts(
     keeps, metrics = layer == KEEP, ClientMetrics(client_metrics)
     how = Downstream(trained, head=head_phase, keeps_head=keeps, metrics=metrics, **of_tasks)
     architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
-    of_run = RunSettings(seed=tasks.seed)
+    of_run = RunOptions(seed=tasks.seed)
     stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]
     study = Study(comparison(stages, tasks, how))
     with finished(study, checkpoint, Layout.PATH, quiet) as store:
@@ -398,14 +398,14 @@ def _pretraining(
     architecture = Architecture(type(model).__name__, unchanged(model), clients.source, seed)
     architecture.check("model", clients[0])
     start = start_of_method(method, training, chosen, number)
-    return Pretraining(start, clients, architecture, RunSettings(seed=seed))
+    return Pretraining(start, clients, architecture, RunOptions(seed=seed))
 
 
-def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingSettings:
+def _training(options: Mapping[str, Any], **defaults: Any) -> TrainingOptions:
     """Return local training with those of the options that belong to it, instead of defaults."""
-    known = {one.name for one in declared(TrainingSettings).values()}
+    known = {one.name for one in declared(TrainingOptions).values()}
     chosen = {name: value for name, value in options.items() if name in known}
-    return TrainingSettings(**{**defaults, **chosen})
+    return TrainingOptions(**{**defaults, **chosen})
 
 
 def _starts(given: Any) -> list[Start]:

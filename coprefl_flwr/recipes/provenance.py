@@ -14,7 +14,7 @@ from coprefl_flwr.options import Value, declared
 from coprefl_flwr.recipes.recipe import Recipe
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.personal_data import PersonalSettings
+from coprefl_flwr.studies.personal_data import PersonalOptions
 from coprefl_flwr.studies.settings import STARTS, Settings, TaskDataSettings, TaskSettings
 from coprefl_flwr.studies.stage_files import ABOUT, RESULT, read_about
 from coprefl_flwr.studies.store import Store
@@ -92,7 +92,7 @@ def left_alone(recipe: Recipe) -> dict[str, Any]:
         for key, one in declared(Settings).items()
         if not one.counts or (one.starts_only and not starts)
     }
-    unused |= set(declared(PersonalSettings) if starts else of_tasks)
+    unused |= set(declared(PersonalOptions) if starts else of_tasks)
     # What methods have for themselves stands beside the rows.
     left_out = {*ELSEWHERE, *recipe.settings, *unused, *short_forms()}
     return {key: value for key, value in values.items() if key not in left_out}

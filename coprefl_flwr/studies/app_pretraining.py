@@ -17,7 +17,7 @@ from coprefl_flwr.strategies import RoundStrategy
 from coprefl_flwr.studies.own_method import name_of
 from coprefl_flwr.studies.pretraining import parts_of
 from coprefl_flwr.studies.provenance import versions
-from coprefl_flwr.studies.stage import RunSettings, Store, TrainingStage
+from coprefl_flwr.studies.stage import RunOptions, Store, TrainingStage
 
 NODES = Option("nodes", "nodes", 0, (int,), "nodes of a ClientApp", minimum=1)
 
@@ -46,7 +46,7 @@ class AppPretraining(TrainingStage):
     ) -> None:
         self.nodes = NODES.checked(nodes, "nodes")
         parts, name = parts_of(strategy, ROUNDS.checked(rounds, "rounds")), name_of(strategy)
-        of_run, title = RunSettings(seed=strategy.seed), f"pre-training {name}"
+        of_run, title = RunOptions(seed=strategy.seed), f"pre-training {name}"
         super().__init__(of_run, title, name, name, sum(number for _, number in parts))
         self.given, self.first = copy.deepcopy(strategy), model_arrays(network)
         self.given.evaluate_every = 0  # Tasks say what a start is worth.

@@ -16,11 +16,11 @@ from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
 from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
-from coprefl_flwr.studies.personal_data import PersonalData, PersonalSettings
+from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
-    TrainingSettings,
+    TrainingOptions,
     check_all_used,
     one_phase,
     read_phase,
@@ -28,7 +28,7 @@ from coprefl_flwr.studies.phases import (
 from coprefl_flwr.studies.populations import Clients, Source, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.settings import Settings, TaskDataSettings, TaskSettings
-from coprefl_flwr.studies.stage import RunSettings, Stage
+from coprefl_flwr.studies.stage import RunOptions, Stage
 from coprefl_flwr.studies.study import Study
 from coprefl_flwr.studies.tasks import Downstream, Tasks, comparison
 
@@ -66,11 +66,11 @@ class Builder:
 
     def _starts(self, settings: Settings) -> Sequence[Stage]:
         """Return the stages of a study of starting models."""
-        for key in declared(PersonalSettings):
+        for key in declared(PersonalOptions):
             _not_set(settings, key, "set study = personalised to use it")
-        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
+        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
         of_tasks, task_data = settings.part(TaskSettings), settings.part(TaskDataSettings)
-        training, short = settings.part(TrainingSettings), dict(settings.short)
+        training, short = settings.part(TrainingOptions), dict(settings.short)
         settings.method.check([RANDOM, *with_role(PRETRAINING)])
         texts = texts_of(values_of(data) | values_of(task_data))
         clients, tasks = self._populations(data, task_data, of_run.seed, texts)
@@ -103,8 +103,8 @@ class Builder:
         for key, one in declared(Settings).items():
             if one.starts_only:
                 _not_set(settings, key, one.starts_only)
-        of_run, data = settings.part(RunSettings), settings.part(DataSettings)
-        training, personal = settings.part(TrainingSettings), settings.part(PersonalSettings)
+        of_run, data = settings.part(RunOptions), settings.part(DataSettings)
+        training, personal = settings.part(TrainingOptions), settings.part(PersonalOptions)
         settings.method.check(list(with_role(PERSONALISED)))
         phases = {method: _personal_phase(method, training, settings) for method in settings.method}
         check_all_used(dict(settings.short), list(phases.values()))
@@ -172,9 +172,19 @@ class DividedSource(Source):
 
 
 def _personal_data(
-    settings: PersonalSettings, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
+    options: PersonalOptions, data: DataSettings, seed: int, precision: str, _: tuple[str, ...]
 ) -> PersonalData:
-    return PersonalData(settings, data, seed, precision)
+    return PersonalData(
+        options,
+        options.personal_datasets or data.dataset,
+        data.data_dir,
+        data.image_size,
+        data.relabel,
+        data.alpha,
+        data.min_samples,
+        seed,
+        precision,
+    )
 
 
 def _populations(
@@ -222,12 +232,12 @@ def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple
 def downstream(
     tasks: TaskSettings,
     clients: int,
-    training: TrainingSettings,
+    training: TrainingOptions,
     short: Mapping[str, Value],
     metrics: ClientMetrics,
 ) -> Downstream:
     """Return how tasks of so many clients run: by plain SGD (CoPreFL, appendix B.3)."""
-    of_tasks = TrainingSettings(
+    of_tasks = TrainingOptions(
         rounds=max(tasks.task_rounds, 1),
         participants=clients,
         local_steps=tasks.task_local_steps,
@@ -252,7 +262,7 @@ def downstream(
     )
 
 
-def start_of(method: Method, training: TrainingSettings, short: Mapping[str, Value]) -> Start:
+def start_of(method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Start:
     """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
     name, label = str(method), method.portable
     if method.is_made_elsewhere:
@@ -262,12 +272,12 @@ def start_of(method: Method, training: TrainingSettings, short: Mapping[str, Val
     return Start(name, label, phases)
 
 
-def _personal_phase(method: Method, training: TrainingSettings, settings: Settings) -> Phase:
+def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
     """Return the phase of a personalised method, which has no other."""
     chosen, short = one_phase("method", method), dict(settings.short)
     phase = read_phase("method", chosen, PERSONALISED, training, short)
     network = phase.algorithm.client_class.network
-    if settings.part(PersonalSettings).from_scratch and network != "classifier":
+    if settings.part(PersonalOptions).from_scratch and network != "classifier":
         problem = f"backbones = scratch: {phase.name} trains a head on features, no network"
         raise SettingsError(problem, "backbones")
     return phase

@@ -25,7 +25,7 @@ from coprefl_flwr.plugins import portable
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.measurements import StartLoss, StartMeasurement
 from coprefl_flwr.studies.personalised import PersonalStage
-from coprefl_flwr.studies.phases import Phase, TrainingSettings
+from coprefl_flwr.studies.phases import Phase, TrainingOptions
 from coprefl_flwr.studies.populations import ClientData
 from coprefl_flwr.studies.pretraining import Pretraining
 from coprefl_flwr.studies.stage import Stage
@@ -272,17 +272,17 @@ class Computing(NamedTuple):
 def computing(stage: Stage) -> Computing:
     """Return what a stage computes with."""
     if isinstance(stage, PersonalStage):
-        settings, own, shape = stage.data.settings, stage.training, stage.data.input_shape
+        options, own, shape = stage.data.options, stage.training, stage.data.input_shape
         head = f"a {stage.of.algorithm.client_class.network} head"
-        model = stage.model[0] if settings.from_scratch else head
-        name = _named(model, settings.head_norm or "batch", shape, own)
+        model = stage.model[0] if options.from_scratch else head
+        name = _named(model, options.head_norm or "batch", shape, own)
         return Computing(name, lambda: stage.network.module, shape, own)
     assert isinstance(stage, Pretraining | Task | Diagnosis | StartMeasurement)
     of = stage.of if isinstance(stage, Diagnosis) else stage
     made = of if isinstance(of, Pretraining) else of.made
     architecture, source = made.architecture, made.architecture.source.dataset
     assert isinstance(architecture, BuiltArchitecture)
-    training = TrainingSettings()
+    training = TrainingOptions()
     if made.phases:
         training = made.phases[0].training
     elif isinstance(of, Task):
@@ -298,7 +298,7 @@ def computing_features(stage: PersonalStage) -> Computing:
     if not data.networks:
         return computing(stage)
     shape = data.domains[0].images.shape
-    name = f"{data.settings.backbones}, {'x'.join(map(str, shape))}"
+    name = f"{data.options.backbones}, {'x'.join(map(str, shape))}"
     return Computing(name, lambda: Each(data.networks), shape, None)
 
 

@@ -17,13 +17,13 @@ from coprefl_flwr.studies.build import start_of
 from coprefl_flwr.studies.method import START, Method
 from coprefl_flwr.studies.phases import (
     Phase,
-    TrainingSettings,
+    TrainingOptions,
     made_phase,
     one_phase,
     read_phase,
 )
 from coprefl_flwr.studies.pretraining import Start, parts_of
-from coprefl_flwr.studies.stage import RunSettings
+from coprefl_flwr.studies.stage import RunOptions
 
 
 def read_method(given: Any, usage: str, *, classes: bool = False) -> RoundStrategy | str:
@@ -59,9 +59,9 @@ def name_of(strategy: RoundStrategy) -> str:
 def pretraining_options(method: RoundStrategy | str) -> dict[str, Option]:
     """Return the options of a pre-training by key, except for those that a strategy has itself."""
     if isinstance(method, str):
-        return {**declared(TrainingSettings), "seed": declared(RunSettings)["seed"]}
+        return {**declared(TrainingOptions), "seed": declared(RunOptions)["seed"]}
     of_strategy = declared(RoundStrategy)
-    found = {key: one for key, one in declared(TrainingSettings).items() if key not in of_strategy}
+    found = {key: one for key, one in declared(TrainingOptions).items() if key not in of_strategy}
     for one, _ in parts_of(method, 1):
         found |= declared(_algorithm(one).client_class)
     return found
@@ -75,7 +75,7 @@ def task_options(method: RoundStrategy | str) -> dict[str, Option]:
 
 def start_of_method(
     method: RoundStrategy | str,
-    training: TrainingSettings,
+    training: TrainingOptions,
     options: Mapping[str, Any],
     clients: int,
 ) -> Start:
@@ -85,7 +85,7 @@ def start_of_method(
     ----------
     method : RoundStrategy or str
         The method.
-    training : TrainingSettings
+    training : TrainingOptions
         Rounds and local training. A strategy has the number of participants itself.
     options : Mapping[str, Any]
         Options of a strategy's clients, by name.
@@ -111,7 +111,7 @@ def start_of_method(
 
 
 def task_phase(
-    method: RoundStrategy | str, training: TrainingSettings, options: Mapping[str, Any]
+    method: RoundStrategy | str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return the phase of tasks; `options` are those of a strategy's clients, by name.
 
@@ -140,7 +140,7 @@ def _algorithm(strategy: RoundStrategy) -> Algorithm:
 
 
 def _phase(
-    strategy: RoundStrategy, role: str, training: TrainingSettings, options: Mapping[str, Any]
+    strategy: RoundStrategy, role: str, training: TrainingOptions, options: Mapping[str, Any]
 ) -> Phase:
     """Return a phase of a strategy that has the role, with the options of its client, by name."""
     algorithm = _algorithm(strategy)

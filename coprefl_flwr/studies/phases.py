@@ -36,7 +36,7 @@ from coprefl_flwr.studies.method import FRESH, NO_METHODS, Method
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSettings(LocalTraining):
+class TrainingOptions(LocalTraining):
     """Rounds, participants and local training, of the pre-training or of a personalised study."""
 
     rounds: int = option(
@@ -119,7 +119,7 @@ def _drawn(seed: int, clients: int, share: float) -> frozenset[int]:
     return frozenset(map(int, order[: round(share * clients)]))
 
 
-TRAINING_KEYS = tuple(declared(TrainingSettings))
+TRAINING_KEYS = tuple(declared(TrainingOptions))
 """Settings of the training that a method may set for itself too."""
 
 PRECISION, WRAPPER = "precision", "client-wrapper"
@@ -139,7 +139,7 @@ class Phase:
     algorithm: Algorithm
     role: str
     options: Mapping[str, Any]
-    training: TrainingSettings
+    training: TrainingOptions
     given: RoundStrategy | None = None
 
     def strategy(self, server: ServerDataOf | None = None, **run: Any) -> RoundStrategy:
@@ -197,7 +197,7 @@ class Phase:
 def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
     """Return the settings of the training that an algorithm heeds, and may set for itself."""
     if role == PERSONALISED:
-        return tuple(key for key, one in declared(TrainingSettings).items() if not one.starts_only)
+        return tuple(key for key, one in declared(TrainingOptions).items() if not one.starts_only)
     if role != PRETRAINING:  # In tasks the settings task-... hold, for every method alike.
         return ()
     drawn = algorithm.samples_clients
@@ -208,7 +208,7 @@ def training_keys(algorithm: Algorithm, role: str) -> tuple[str, ...]:
 
 
 def read_phase(
-    what: str, chosen: Named, role: str, training: TrainingSettings, short: Mapping[str, Value]
+    what: str, chosen: Named, role: str, training: TrainingOptions, short: Mapping[str, Value]
 ) -> Phase:
     """Return a phase of the setting `what` as it is chosen.
 
@@ -241,7 +241,7 @@ def made_phase(
     algorithm: Algorithm,
     role: str,
     given: Mapping[str, Any],
-    training: TrainingSettings,
+    training: TrainingOptions,
     short: Mapping[str, Value],
 ) -> Phase:
     """Return a phase of a method with what it was given, by key; `training`, `short` as above."""
@@ -276,10 +276,10 @@ def _algorithm(what: str, chosen: Named, role: str) -> Algorithm:
 
 
 def _training(
-    training: TrainingSettings, given: Mapping[str, Value], algorithm: Algorithm
-) -> TrainingSettings:
+    training: TrainingOptions, given: Mapping[str, Value], algorithm: Algorithm
+) -> TrainingOptions:
     """Return the study's training with what a method sets, and its defaults for what nobody set."""
-    found = declared(TrainingSettings)
+    found = declared(TrainingOptions)
     changes = {found[key].name: found[key].read(value) for key, value in given.items()}
     # Which of steps and epochs is the method's own takes the place of the other for all.
     for one, other in (("local_steps", "local_epochs"), ("local_epochs", "local_steps")):
@@ -290,7 +290,7 @@ def _training(
         by_steps = key in _OF_EPOCHS and values["local_steps"] is not None
         if values[found[key].name] is None and not by_steps:
             values[found[key].name] = default
-    return TrainingSettings(**values)
+    return TrainingOptions(**values)
 
 
 def _check_known(where: str, name: str, given: Iterable[str], has: Sequence[str]) -> None:

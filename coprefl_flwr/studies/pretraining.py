@@ -41,7 +41,7 @@ from coprefl_flwr.studies.provenance import made_by
 from coprefl_flwr.studies.stage import (
     STATES,
     ClientFolders,
-    RunSettings,
+    RunOptions,
     Store,
     TrainingStage,
     read_result,
@@ -85,7 +85,7 @@ class Pretraining(TrainingStage):
         Its clients; not set for weights that are given.
     architecture : Architecture
         The network.
-    run : RunSettings
+    run : RunOptions
         How rounds are run.
     keeps_head : bool
         Whether tasks begin with the model's own last layer.
@@ -104,7 +104,7 @@ class Pretraining(TrainingStage):
         start: Start,
         clients: Clients | None,
         architecture: Architecture,
-        run: RunSettings,
+        run: RunOptions,
         *,
         keeps_head: bool = False,
         test_every: int = 0,

@@ -18,9 +18,9 @@ from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import WORDS, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
 from coprefl_flwr.studies.method import FRESH, KEEP, Method, Methods
-from coprefl_flwr.studies.personal_data import PersonalSettings
-from coprefl_flwr.studies.phases import TrainingSettings
-from coprefl_flwr.studies.stage import RunSettings
+from coprefl_flwr.studies.personal_data import PersonalOptions
+from coprefl_flwr.studies.phases import TrainingOptions
+from coprefl_flwr.studies.stage import RunOptions
 from coprefl_flwr.studies.tasks import TASK_RATE
 
 Group = TypeVar("Group")
@@ -173,13 +173,13 @@ class TaskSettings:
 # The fields of the last base come first.
 @dataclass(frozen=True, kw_only=True)
 class Settings(
-    PersonalSettings,
+    PersonalOptions,
     TaskSettings,
     TaskDataSettings,
-    TrainingSettings,
+    TrainingOptions,
     ModelSettings,
     DataSettings,
-    RunSettings,
+    RunOptions,
     FolderSettings,
 ):
     """Everything a study can be told; whoever builds one hands its groups on, never the whole.

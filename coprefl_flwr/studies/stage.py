@@ -56,7 +56,7 @@ CLIENT_ACCURACY = "client-accuracy"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings:
+class RunOptions:
     """How stages are run: the seed, and when to wait, to give up and to keep a checkpoint."""
 
     seed: int = option(0, "every random choice is a function of it", minimum=0)
@@ -210,7 +210,7 @@ class TrainingStage(Stage):
     before: int = 0
     """Rounds that prepare, before those that are counted: the last of them is round 0."""
 
-    def __init__(self, run: RunSettings, title: str, path: str, start: str, rounds: int) -> None:
+    def __init__(self, run: RunOptions, title: str, path: str, start: str, rounds: int) -> None:
         super().__init__(title, path, start, rounds)
         self.run = run
 

@@ -16,7 +16,7 @@ from coprefl_flwr.models import model_arrays
 from coprefl_flwr.recipes.runs import Run
 from coprefl_flwr.studies.build import build
 from coprefl_flwr.studies.method import Method
-from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingSettings, training_keys
+from coprefl_flwr.studies.phases import WRAPPER_KEYS, TrainingOptions, training_keys
 from coprefl_flwr.studies.running import run_study
 from coprefl_flwr.studies.settings import Settings
 from tests.common.data import images
@@ -41,7 +41,7 @@ def client(study, name, client_id, population="pretrain", server_round=1):
 
 def wrapped(share, seed=0, clients=100):
     """Return who is wrapped."""
-    settings = TrainingSettings(client_wrapper=FLIP if share else None, client_wrapper_share=share)
+    settings = TrainingOptions(client_wrapper=FLIP if share else None, client_wrapper_share=share)
     return settings.wrapped_clients(seed, clients)
 
 

@@ -14,7 +14,7 @@ from coprefl_flwr.grids import LocalGrid
 from coprefl_flwr.methods import PRETRAINING, TASK, with_role
 from coprefl_flwr.report.frames import read_rows
 from coprefl_flwr.studies.build import build
-from coprefl_flwr.studies.phases import TrainingSettings
+from coprefl_flwr.studies.phases import TrainingOptions
 from coprefl_flwr.studies.running import run_study
 
 
@@ -56,7 +56,7 @@ def test_tasks_are_run_by_the_clients_of_their_method(tiny_settings):
     config = {"population": "task-1", "server-round": 2, "folder": "tiny/tasks/1/fedavg"}
     client = client_fn(context, 1, config | {"stage": "tasks/1/fedavg"})
     assert type(client) is MOONClient
-    assert client.training == TrainingSettings(
+    assert client.training == TrainingOptions(
         rounds=2, participants=3, local_steps=2, batch_size=8, learning_rate=0.3
     )
     pretraining = {"population": "pretrain", "server-round": 2}
