@@ -24,7 +24,6 @@ from coprefl_flwr.options import checked_options, declared
 from coprefl_flwr.report import frames
 from coprefl_flwr.report.starts_result import StartsResult
 from coprefl_flwr.strategies import RoundStrategy
-from coprefl_flwr.studies.app_pretraining import AppPretraining
 from coprefl_flwr.studies.architecture import (
     Architecture,
     check_network,
@@ -33,6 +32,7 @@ from coprefl_flwr.studies.architecture import (
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
 from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
 from coprefl_flwr.studies.own_method import (
+    AppPretraining,
     pretraining_options,
     read_method,
     start_of_method,

@@ -15,7 +15,7 @@ from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
-from coprefl_flwr.studies.method import KEEP, NO_METHODS, START, Method
+from coprefl_flwr.studies.method import KEEP, NO_METHODS, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
@@ -77,7 +77,7 @@ class Builder:
         architecture = BuiltArchitecture(settings.model, settings.norm, clients.source, of_run.seed)
         made = [
             Pretraining(
-                start_of(method, training, short),
+                Start.of(method, training, short),
                 clients,
                 architecture,
                 of_run,
@@ -260,16 +260,6 @@ def downstream(
         diagnostics=tasks.diagnostics,
         metrics=metrics,
     )
-
-
-def start_of(method: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Start:
-    """Return how a method makes a starting model; `training` and `short` as in `read_phase`."""
-    name, label = str(method), method.portable
-    if method.is_made_elsewhere:
-        return Start(name, label, given=name)
-    chosen = () if method == START else method.phases
-    phases = [read_phase("method", one, PRETRAINING, training, short) for one in chosen]
-    return Start(name, label, phases)
 
 
 def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
