@@ -17,7 +17,6 @@ from torch import nn
 from coprefl_flwr.data.partition import Scheme
 from coprefl_flwr.data.user_data import Pick
 from coprefl_flwr.errors import SettingsError, short, wrong_type
-from coprefl_flwr.methods import HEAD
 from coprefl_flwr.models import load_arrays, load_saved_model
 from coprefl_flwr.models.weights import FILE
 from coprefl_flwr.options import checked_options, declared
@@ -30,7 +29,7 @@ from coprefl_flwr.studies.architecture import (
     unchanged,
 )
 from coprefl_flwr.studies.client_metrics import ClientMetrics, Given
-from coprefl_flwr.studies.method import FRESH, KEEP, NO_METHODS, Method, folder_of
+from coprefl_flwr.studies.method import FRESH, KEEP, Method, folder_of
 from coprefl_flwr.studies.own_method import (
     AppPretraining,
     pretraining_options,
@@ -39,7 +38,7 @@ from coprefl_flwr.studies.own_method import (
     task_options,
     task_phase,
 )
-from coprefl_flwr.studies.phases import TrainingOptions, one_phase, read_phase
+from coprefl_flwr.studies.phases import TrainingOptions, head_phase
 from coprefl_flwr.studies.populations import Clients, LoadedSource, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
 from coprefl_flwr.studies.results import gather
@@ -365,11 +364,9 @@ def evaluate_starts(
     )
     trained = task_phase(method, training, chosen)
     trained.check_aggregation("method", training.participants)
-    layer, head_phase = Method.parse(head), None
-    if layer not in NO_METHODS:
-        head_phase = read_phase("head", one_phase("head", layer), HEAD, training, {})
-    keeps, metrics = layer == KEEP, ClientMetrics(client_metrics)
-    how = Downstream(trained, head=head_phase, keeps_head=keeps, metrics=metrics, **of_tasks)
+    layer, metrics = Method.parse(head), ClientMetrics(client_metrics)
+    computed, keeps = head_phase(layer, training, {}), layer == KEEP
+    how = Downstream(trained, head=computed, keeps_head=keeps, metrics=metrics, **of_tasks)
     architecture = architecture_of_tasks(starts.values(), network, tasks, keeps_head=keeps)
     of_run = RunOptions(seed=tasks.seed)
     stages = [Pretraining(start, None, architecture, of_run, keeps_head=keeps) for start in made]

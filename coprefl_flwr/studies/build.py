@@ -9,21 +9,21 @@ from typing import Any
 from coprefl_flwr.data import Dataset, Datasets, DataSettings, Samples
 from coprefl_flwr.errors import SettingsError
 from coprefl_flwr.files import expanded
-from coprefl_flwr.methods import HEAD, PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
+from coprefl_flwr.methods import PERSONALISED, PRETRAINING, RANDOM, TASK, with_role
 from coprefl_flwr.options import Value, declared
 from coprefl_flwr.studies.architecture import BuiltArchitecture
 from coprefl_flwr.studies.client_metrics import ClientMetrics
 from coprefl_flwr.studies.identity import contents, texts_of, values_of
 from coprefl_flwr.studies.measurements import StartLoss, own_measurements
-from coprefl_flwr.studies.method import KEEP, NO_METHODS, Method
+from coprefl_flwr.studies.method import KEEP, Method
 from coprefl_flwr.studies.personal_data import PersonalData, PersonalOptions
 from coprefl_flwr.studies.personalised import PersonalStage
 from coprefl_flwr.studies.phases import (
     Phase,
     TrainingOptions,
     check_all_used,
-    one_phase,
-    read_phase,
+    head_phase,
+    single_phase,
 )
 from coprefl_flwr.studies.populations import Clients, Source, Spread
 from coprefl_flwr.studies.pretraining import Pretraining, Start
@@ -47,7 +47,7 @@ class Builder:
 
     def __init__(self) -> None:
         self._studies = functools.lru_cache(maxsize=8)(self._study)
-        self._populations = functools.lru_cache(maxsize=64)(_populations)
+        self._populations = functools.lru_cache(maxsize=64)(populations)
         self._personal_data = functools.lru_cache(maxsize=4)(_personal_data)
 
     def study(self, settings: Settings) -> Study:
@@ -187,13 +187,9 @@ def _personal_data(
     )
 
 
-def _populations(
-    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...]
+def populations(
+    data: DataSettings, tasks: TaskDataSettings, seed: int, _: tuple[str, ...] = ()
 ) -> tuple[Clients, Tasks]:
-    return populations(data, tasks, seed)
-
-
-def populations(data: DataSettings, tasks: TaskDataSettings, seed: int) -> tuple[Clients, Tasks]:
     """Return the clients of the pre-training and of the tasks; they load data when asked for it."""
     datasets = Datasets(data, seed)
     spread = Spread(
@@ -246,14 +242,10 @@ def downstream(
         learning_rate=tasks.task_learning_rate,
         precision=training.precision,
     )
-    chosen = one_phase("task-method", tasks.task_method)
-    trained, head = read_phase("task-method", chosen, TASK, of_tasks, short), None
-    if tasks.head not in NO_METHODS:
-        head = read_phase("head", one_phase("head", tasks.head), HEAD, of_tasks, short)
     return Downstream(
-        trained,
+        single_phase("task-method", tasks.task_method, TASK, of_tasks, short),
         tasks.task_rounds,
-        head,
+        head_phase(tasks.head, of_tasks, short),
         keeps_head=tasks.head == KEEP,
         head_layer=tasks.head_layer,
         evaluate_every=tasks.task_evaluate_every,
@@ -264,8 +256,7 @@ def downstream(
 
 def _personal_phase(method: Method, training: TrainingOptions, settings: Settings) -> Phase:
     """Return the phase of a personalised method, which has no other."""
-    chosen, short = one_phase("method", method), dict(settings.short)
-    phase = read_phase("method", chosen, PERSONALISED, training, short)
+    phase = single_phase("method", method, PERSONALISED, training, dict(settings.short))
     network = phase.algorithm.client_class.network
     if settings.part(PersonalOptions).from_scratch and network != "classifier":
         problem = f"backbones = scratch: {phase.name} trains a head on features, no network"

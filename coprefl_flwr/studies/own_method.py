@@ -26,8 +26,7 @@ from coprefl_flwr.studies.phases import (
     Phase,
     TrainingOptions,
     made_phase,
-    one_phase,
-    read_phase,
+    single_phase,
 )
 from coprefl_flwr.studies.pretraining import Start, parts_of
 from coprefl_flwr.studies.provenance import versions
@@ -127,8 +126,7 @@ def task_phase(
     has one value for all tasks.
     """
     if isinstance(method, str):
-        chosen = one_phase("method", Method.parse(method))
-        return read_phase("method", chosen, TASK, training, {})
+        return single_phase("method", Method.parse(method), TASK, training, {})
     name = type(method).__name__
     if isinstance(method, ServerRefined):
         raise SettingsError(f"method = {name}: tasks have no server data to refine a model on")

@@ -229,12 +229,19 @@ def read_phase(
         raise SettingsError(f"{where}{error}", *elsewhere, what) from error
 
 
-def one_phase(what: str, method: Method) -> Named:
-    """Return the one phase of the method of a setting that takes no other."""
+def single_phase(
+    what: str, method: Method, role: str, training: TrainingOptions, short: Mapping[str, Value]
+) -> Phase:
+    """Return the phase of a setting whose method has no other; raises as `read_phase` does."""
     first, *others = method.phases
     if others:
         raise SettingsError(f"{what}: '{method}': must be one method, without '+'", what)
-    return first
+    return read_phase(what, first, role, training, short)
+
+
+def head_phase(head: Method, training: TrainingOptions, short: Mapping[str, Value]) -> Phase | None:
+    """Return the phase that computes the last layer; None where a task begins with one as it is."""
+    return None if head in NO_METHODS else single_phase("head", head, HEAD, training, short)
 
 
 def made_phase(

@@ -182,7 +182,7 @@ class Settings(
     RunOptions,
     FolderSettings,
 ):
-    """Everything a study can be told; whoever builds one hands its groups on, never the whole.
+    """All settings of a study; `build` makes its parts of them, which know no setting.
 
     `short` are options set for every method that has them, by key, as `gamma=0.5` in run-config.
     """

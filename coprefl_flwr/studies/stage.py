@@ -352,16 +352,16 @@ def _train(stage: TrainingStage, making: Making) -> None:
             rows = client_rows(stage, report.evaluation) if stage.measures else []
             write_result(folder, rows, round_rows(stage, report.history, more))
 
-    told = {STAGE: stage.path, FOLDER: _name(folder, store)}
+    config = {STAGE: stage.path, FOLDER: _name(folder, store)}
     if stage.features():
-        told[FEATURES] = _name(store.shared(stage.features()), store)
+        config[FEATURES] = _name(store.shared(stage.features()), store)
     strategy.start(
         making.grid,
         to_record(stage.initial(store), copy=False),
         stage.rounds,
         stage.run.timeout,
-        ConfigRecord(dict(told)),
-        ConfigRecord(dict(told)),
+        ConfigRecord(dict(config)),
+        ConfigRecord(dict(config)),
         evaluate_fn=stage.tester(),
         checkpoint=checkpoint if store.checkpoints else None,
         checkpoint_every=stage.run.checkpoint_every,

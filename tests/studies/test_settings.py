@@ -1,5 +1,6 @@
 """The settings: defaults in one place, and one clear line for whatever cannot be used."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,25 @@ def test_a_line_has_an_end():
     line = str(SettingsError(f"{'x' * 10**6}: cannot be read"))
     assert len(line) == 5000
     assert line.endswith("x: cannot be read")
+
+
+def test_a_personalised_study_refuses_each_setting_that_it_does_not_use():
+    """Each alone, and set to what a study of starting models allows."""
+    texts = {"partition": "iid", "task-dataset": "MNIST", "client-wrapper": "a.py:Wrapper"}
+    for key, one in declared(Settings).items():
+        if not one.starts_only or key.startswith("client-wrapper"):
+            continue
+        value = texts.get(key, "list:1" if one.kind is str else True)
+        if one.kind in (int, float):
+            value = (one.default or 0) + (1 if one.kind is int else 0.01)
+        settings = Settings.from_config(
+            {"study": "personalised", "method": "fedavg", "server-reserve": 0.05} | {key: value}
+        )
+        with pytest.raises(SettingsError, match=re.escape(one.starts_only)) as caught:
+            build(settings)
+        assert caught.value.keys == (key,)
+
+
+def test_settings_that_were_changed_and_count():
+    changed = Settings.of(timeout=5.0, run_name="a", data_dir="b", rounds=7, gamma=0.25).changed()
+    assert changed == {"rounds": 7, "gamma": 0.25}
