@@ -10,10 +10,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, TypeVar
+
+import yaml
 
 from coprefl_flwr.data import SCHEMES, DataSettings
 from coprefl_flwr.errors import SettingsError, unknown
+from coprefl_flwr.files import read_text
 from coprefl_flwr.methods import PERSONALISED, short_forms
 from coprefl_flwr.options import WORDS, Option, Value, check_declared, declared, option
 from coprefl_flwr.studies.identity import values_of
@@ -26,6 +30,9 @@ from coprefl_flwr.studies.tasks import TASK_RATE
 Group = TypeVar("Group")
 
 STARTS = "starts"
+
+LONGEST_SETTINGS = 2**18
+"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
 LARGEST = 10**9
 """The most of anything that is counted, a thousand times what any study has."""
@@ -287,3 +294,17 @@ def _of_a_method(declarations: tuple[Option, ...], value: object) -> Any:
             return one.read(value)
     every = tuple(dict.fromkeys(choice for one in declarations for choice in one.choices))
     return replace(declarations[0], choices=every).read(value)  # Raises.
+
+
+def read_settings(file: Path) -> dict[str, Any]:
+    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
+    try:
+        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
+        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
+    except SettingsError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
+        written = None
+    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
+        raise SettingsError(f"{file} holds no settings")
+    return written

@@ -24,7 +24,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import yaml
 from flwr.app import Context
 from flwr.client import NumPyClient
 from flwr.serverapp import Grid
@@ -35,7 +34,6 @@ from coprefl_flwr.federation.run import Hook
 from coprefl_flwr.files import (
     check_links,
     inside,
-    read_text,
 )
 from coprefl_flwr.studies.phases import check_precisions
 from coprefl_flwr.studies.stage import (
@@ -52,9 +50,6 @@ from coprefl_flwr.studies.stage import (
 from coprefl_flwr.studies.store import Store
 
 SETTINGS = "settings.yaml"
-
-LONGEST_SETTINGS = 2**18
-"""Bytes of the settings' file, which has 3,000 where nothing long is listed."""
 
 Followed = Callable[[Stage], AbstractContextManager[Sequence[Hook]]]
 """Gives the hooks that follow a stage, and ends what they write to."""
@@ -160,17 +155,3 @@ def check_place(option: str, folder: Path) -> None:
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise SettingsError(f"{option}: {there} cannot be written to")
-
-
-def read_settings(file: Path) -> dict[str, Any]:
-    """Return the settings that a study's folder keeps; a SettingsError for what is none."""
-    try:
-        # Short: PyYAML's time for a number in base 60 grows with the square of its length.
-        written = yaml.safe_load(read_text(file, LONGEST_SETTINGS))
-    except SettingsError:
-        raise
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError):
-        written = None
-    if not isinstance(written, dict) or not all(isinstance(key, str) for key in written):
-        raise SettingsError(f"{file} holds no settings")
-    return written
